@@ -150,6 +150,10 @@ class Algorithm(metaclass=BuiltByAnyName):
         """Whether `prepare` needs the policy's log-probs and entropies of all rows, which costs a forward pass."""
         return False
 
+    def at_step(self, context: StepContext) -> Self:
+        """Return the algorithm with the coefficients of this step, where these follow a schedule."""
+        return self
+
     def check(self, group_size: int) -> None:
         """Refuse a group size with which the algorithm cannot learn anything."""
 

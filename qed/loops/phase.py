@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from qed.algorithms.base import StepContext
 from qed.config.phases import Settings
 from qed.errors import NothingTrained, UsageError
 from qed.guards.signals import check_signals
@@ -143,10 +144,12 @@ class Phase:
         return range(self.first + 1, self.last + 1)
 
     def begin_step(self, step: int) -> None:
-        """Start the timer of a step, and update the reference model if that is due."""
+        """Start the timer of a step; bring scheduled coefficients, and the reference model if it is due, up to date."""
         self.setup.step = step
         self.setup.timer.begin_step(step)
         self.learner.flops.pop()  # of what came between two steps
+        steps, seed = self.settings.learner.steps, self.settings.run.seed
+        self.learner.algorithm = self.learner.algorithm.at_step(StepContext(step - self.offset, steps, seed))
         if self.setup.profiler is not None:
             self.setup.profiler.begin_step(step)
         self.ema_reference.update_if_due(step - self.offset)

@@ -55,12 +55,13 @@ def test_a_profile_changes_no_result(qed: Callable[..., Any], tmp_path: Path) ->
     names = {frame["name"] for entry in snapshot["device_traces"][0] for frame in entry["frames"]}
     assert {"sample", "update"} <= names
 
+    peak = json.loads((without / "env.json").read_text())["peak_flops"]
     steps = [row for row in read_lines(without / "metrics.jsonl") if "train/loss" in row]
     for row in steps:
         assert row["perf/tokens_per_s"] > 0
         assert 0 < row["perf/mfu"] < 1
+        assert row["perf/mfu"] * row["time/step"] * peak == pytest.approx(row["perf/flops"])
         assert row["mem/peak"] == row["mem/rss_gb"] > 0
-    assert json.loads((without / "env.json").read_text())["peak_flops"] > 0
 
 
 @pytest.mark.parametrize("value", ["3:5", "steps=0:2", "steps=3:2", "steps=3", "steps=2:4", "steps=a:b"])

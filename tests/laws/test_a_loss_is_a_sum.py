@@ -88,6 +88,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "rl_sft": [{"sft": 0.3, "clip_low": 0.2}],
+    "chord": [{"phi": False, "mu": 0.3}],
+    "hpt": [{"sft": 0.3, "clip_low": 0.2}],
+    "srft": [{"positive": 1.0, "clip_low": 0.2}],
     "exgrpo": [
         {"mixed": True},
         {"mixed": True, "corrected": False},
@@ -244,8 +247,11 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
     assert all(seen)
 
 
-# rl_sft imitates what is given whatever it earned.
-@pytest.mark.parametrize("name", [name for name in ALL if load_algorithm(name).by_advantage and name != "rl_sft"])
+# These imitate what is given whatever it earned.
+IMITATING = {"chord", "hpt", "rl_sft", "srft"}
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if load_algorithm(name).by_advantage and name not in IMITATING])
 def test_zero_advantage_gives_zero_gradient(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed), advantage=0.0) for seed in range(4)]
     for average in AVERAGES:

@@ -187,8 +187,13 @@ class PolicyGradient(Algorithm):
         raise NotImplementedError
 
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
-        """Compute the metrics of the correction, if there is one."""
-        return corrections.measure_correction(batch, self.correction) if self.needs_old_logps else {}
+        """Compute the metrics of the correction, if there is one, and the share of rows that are imitated."""
+        stats = corrections.measure_correction(batch, self.correction) if self.needs_old_logps else {}
+        return stats | (
+            {"guidance/imitated": float(imitation.find_imitated(batch).mean(dtype=batch.mask.dtype))}
+            if self.imitates
+            else {}
+        )
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """Apply the correction for the sampler, and keep advantages only on the tokens of `top_entropy`."""

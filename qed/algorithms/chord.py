@@ -1,0 +1,91 @@
+"""CHORD (arXiv 2508.11408): GRPO and SFT on demonstrations in every step, with a weight mu that falls along the run.
+
+loss = (1 - mu) L_GRPO - mu sum_t phi_t log pi(y*_t | x, y*_<t) / N,    phi_t = p_t (1 - p_t) without a gradient,
+p_t = pi(y*_t | x, y*_<t), N the number of demonstration tokens
+
+mu rises linearly from 0 to `mu_peak`, and then falls along half a cosine to `mu_valley`. phi leaves tokens that the
+policy is sure of, or finds impossible, almost alone. The paper's CHORD-mu is the schedule without phi (0.9 to 0.05, no
+warm-up), its CHORD-phi a constant mu of 0.1 with phi; the defaults are those of the combination in its code.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from qed.algorithms.base import StepContext, require
+from qed.algorithms.parts.guidance import WholeDemonstrations
+from qed.algorithms.parts.imitation import find_imitated
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.shaping import fill_masked
+from qed.algorithms.parts.surrogates import Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.training.batch import Batch
+
+
+@dataclass(frozen=True)
+class Chord(PolicyGradient):
+    """Weighs GRPO against SFT by a schedule, and SFT tokens by how unsure the policy is of them."""
+
+    mu: float = 0.5
+    """The weight of SFT; the run sets it by the schedule in each step."""
+    mu_peak: float = 0.5
+    """The largest mu."""
+    mu_valley: float = 0.02
+    """The mu at the end."""
+    mu_warmup: float = 0.2
+    """The share of the steps in which mu rises to its peak."""
+    mu_decay: float = 0.4
+    """The share of the steps in which mu falls to its end, after the warm-up."""
+    phi: bool = True
+    """Multiply the SFT loss of each token by p (1 - p), p being its probability."""
+    guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
+
+    imitates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        super().__post_init__()
+        for name in ("mu", "mu_peak", "mu_valley", "mu_warmup", "mu_decay"):
+            require(0 <= getattr(self, name) <= 1, f"algorithm.{name} must lie in [0, 1].")
+        require(
+            self.mu_warmup + self.mu_decay <= 1, "algorithm.mu_warmup and algorithm.mu_decay must not add up to over 1."
+        )
+
+    def at_step(self, context: StepContext) -> Self:
+        """Set mu by the schedule, at the middle of the step."""
+        return replace(self, mu=self._schedule((context.step - 0.5) / context.steps))
+
+    def _schedule(self, done: float) -> float:
+        """Compute mu after a share of the steps."""
+        if done < self.mu_warmup:
+            return self.mu_peak * done / self.mu_warmup
+        if done >= self.mu_warmup + self.mu_decay:
+            return self.mu_valley
+        falling = (1 + math.cos(math.pi * (done - self.mu_warmup) / self.mu_decay)) / 2
+        return self.mu_valley + (self.mu_peak - self.mu_valley) * falling
+
+    def compute_metrics(self, batch: Batch) -> dict[str, float]:
+        """Compute the metrics of the policy gradient, and give mu."""
+        return super().compute_metrics(batch) | {"guidance/mu": self.mu}
+
+    def weights(self, batch: Batch, length: int) -> Tensor:
+        """Compute the averages of sampled and of demonstration tokens, times 1 - mu and times mu."""
+        weights = super().weights(batch, length)
+        return (self.mu * weights).where(find_imitated(batch)[:, None], (1 - self.mu) * weights)
+
+    def weigh_imitated(self, mask: Tensor) -> Tensor:
+        """Compute the token mean over all imitated tokens of the step."""
+        return mask / mask.sum().clamp(min=1)
+
+    def terms(self, batch: Batch, logps: Tensor) -> Terms:
+        """Compute the surrogate of sampled tokens, and - phi log pi of the imitated ones."""
+        terms, stats = super().terms(batch, logps)
+        if not self.phi:
+            return terms, stats
+        p = fill_masked(logps, batch).detach().exp()
+        return (p * (1 - p) * terms).where(batch.expert.bool(), terms), stats

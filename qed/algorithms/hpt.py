@@ -1,0 +1,79 @@
+"""HPT, hybrid post-training (arXiv 2509.04419): a problem is imitated or reinforced, by how many answers were right.
+
+P = the share of the problem's sampled answers that are right
+loss = - sft sum_t log pi(y*_t | x, y*_<t) / N over the N tokens of the demonstrations of problems with P <= gate
+       + the policy gradient over the sampled answers of the other problems
+
+The paper weighs the losses of a problem by alpha and beta, one of which is 0 and the other 1 (algorithm 1). As in its
+code, each loss has an average of its own over the problems that it is for. A problem without a demonstration is
+reinforced whatever P is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from qed.algorithms.base import Average, require, select_correct
+from qed.algorithms.parts.advantage import AdvantageEstimator
+from qed.algorithms.parts.guidance import WholeDemonstrations
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+from qed.types import Group, Groups, Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Hpt(PolicyGradient):
+    """Imitates the demonstrations of problems that the policy fails, and reinforces its answers to the others."""
+
+    average: Average = "constant"
+    """How sampled answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
+    surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
+    gate: float = 0.0
+    """A problem is imitated where at most this share of its sampled answers is right; the paper has 0 for Qwen models
+    and 0.25, which is 2 of 8, for Llama models."""
+    sft: float = 0.1
+    """Weight of the SFT loss, averaged over all demonstration tokens. The published runs have 1 with a policy gradient
+    that is summed over 64 rows, which corresponds to about 0.1 with its mean."""
+    guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
+
+    imitates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        super().__post_init__()
+        require(0 <= self.gate < 1, "algorithm.gate must lie in [0, 1): with 1 every problem is imitated, as qed sft.")
+        require(self.sft > 0, "algorithm.sft must be above 0: qed dr-grpo trains without demonstrations.")
+
+    @property
+    def needs_correctness(self) -> bool:
+        """The gate counts right answers."""
+        return True
+
+    def rows(self, groups: Groups) -> list[Rollout]:
+        """Return the demonstrations of the problems that are imitated, and the sampled answers of the others."""
+        return super().rows([self._choose(group) for group in groups])
+
+    def _choose(self, group: Group) -> Group:
+        demonstrations, answers = _split(group)
+        failed = len(select_correct(answers)) <= self.gate * len(answers)
+        return demonstrations if demonstrations and failed else answers
+
+    def weigh_imitated(self, mask: Tensor) -> Tensor:
+        """Compute the token mean over all imitated tokens of the step, times `sft`."""
+        return self.sft * mask / mask.sum().clamp(min=1)
+
+
+def _split(group: Sequence[Rollout]) -> tuple[Group, Group]:
+    """Return the demonstrations of a group, and its sampled answers; a greedy baseline is neither."""
+    sampled = [rollout for rollout in group if rollout.source != "greedy"]
+    return (
+        [rollout for rollout in sampled if not rollout.is_on_policy],
+        [rollout for rollout in sampled if rollout.is_on_policy],
+    )
