@@ -184,6 +184,16 @@ class Algorithm(metaclass=BuiltByAnyName):
             version: of the policy that sampled them.
         """
 
+    def extra_minibatches(self, sampled: Groups, pool: ReplayBuffer, wanted: int) -> list[list[Rollout]]:
+        """Return minibatches to train after those of the step, each in an update of its own.
+
+        Args:
+            sampled: all groups that were sampled for the step, graded, with those that `filter_groups` drops.
+            pool: its `waiting` demonstrations are part of every checkpoint.
+            wanted: the number of problems in the step.
+        """
+        return []
+
     def filter_groups(self, groups: Groups) -> list[Group]:
         """Return the graded groups to train on, of those just sampled; the others are recorded and dropped."""
         return list(groups)

@@ -13,16 +13,24 @@ from qed.data.splits import resolve_reward_names
 from qed.errors import DataError, UsageError
 from qed.loops.ahead import open_source
 from qed.loops.epochs import settle_steps
+from qed.loops.metrics import Stats
 from qed.loops.mismatch import measure_sampler
+from qed.loops.non_finite import SKIPPED
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.loops.token_stats import TokenStats
 from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
+from qed.rollout.replay import ReplayBuffer
 from qed.rollout.stages import assign_advantages, flatten, split_minibatches
 from qed.sampling.base import Sampler, has_exact_logps
+from qed.training.learner import COUNTS
 from qed.types import Problem, Rollout
+
+# The metrics of an update that an algorithm adds to a step, and their names beside those of the step's other updates.
+EXTRA = {"train/loss": "extra/loss", "optim/grad_norm": "extra/grad_norm", "policy/entropy": "extra/entropy"}
+EXTRA |= {"train/rows": "extra/rows", "train/tokens": "extra/tokens"}
 
 
 def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
@@ -63,6 +71,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                     phase.defer_signals()  # until the weights are those of a complete step again
                     learner.restore_initial_weights()
                 stats = [phase.update(minibatch, step) for minibatch in minibatches]
+                stats += make_extra_updates(phase, collected, collector.pool, step)
                 token_stats.score_after(step)
             with timer("sync"):
                 source.load(step)
@@ -88,6 +97,23 @@ def score_step(phase: Phase, sampler: Sampler, collected: CollectedStep, step: i
         score_old = len(minibatches) > 1 or needs_old_logps(algorithm, sampler)
         learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
     return minibatches
+
+
+def make_extra_updates(phase: Phase, collected: CollectedStep, pool: ReplayBuffer, step: int) -> list[Stats]:
+    """Make the updates that the algorithm adds to a step, and return their statistics under names of their own.
+
+    What is counted keeps its name too, so that the counts of the step are those of all its updates.
+    """
+    algorithm = phase.learner.algorithm
+    if type(algorithm).extra_minibatches is Algorithm.extra_minibatches:
+        return []
+    wanted = phase.settings.sampling.problems_per_step
+    minibatches = algorithm.extra_minibatches(collected.sampled, pool, wanted)
+    stats = [phase.update(minibatch, step) for minibatch in minibatches]
+    named = [{EXTRA[name]: value for name, value in each.items() if name in EXTRA} for each in stats]
+    counts = [{name: each[name] for name in (*COUNTS, SKIPPED) if name in each} for each in stats]
+    made: Stats = {"extra/updates": len(stats), "extra/waiting": len(pool.waiting)}
+    return [made, *(one | other for one, other in zip(named, counts, strict=True))]
 
 
 def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollector:

@@ -24,7 +24,7 @@ from qed.errors import Interrupted
 from qed.guards.signals import Stop, check_signals, stop_thread_by
 from qed.guards.timer import StageTimer
 from qed.rollout.collector import CollectedStep, RolloutCollector
-from qed.rollout.replay import Row
+from qed.rollout.replay import ReplayBuffer, Row
 from qed.rollout.stages import flatten
 from qed.types import Groups
 
@@ -85,6 +85,7 @@ class AheadCollector:
         self.prepare, self.steps, self.staleness, self.lends, self.say = prepare, steps, staleness, lends, say
         self._timer = StageTimer(watched=False)
         self._collector = replace(collector.copy(), timer=self._timer)
+        self._pool = collector.pool  # the learner's thread writes into it
         self._changed = threading.Condition()  # guards what follows
         self._versions: dict[int, _Version] = {}
         # Of each step that is collected, from the last complete one on: its groups, and the collector's state behind.
@@ -172,7 +173,7 @@ class AheadCollector:
         with self._changed:
             self._complete = self._taken
             self._collected = {step: each for step, each in self._collected.items() if step >= self._complete}
-        return AheadState(self, self._complete)
+        return AheadState(self, self._complete, self._pool.copy())
 
     def settle(self, step: int) -> RolloutCollector:
         """Return the collector's state for the checkpoint of a step, once all that it holds is collected.
@@ -262,12 +263,12 @@ class AheadCollector:
 class AheadState:
     """What the checkpoint of a step holds of a collector that works ahead; reading it waits for the answers."""
 
-    def __init__(self, source: AheadCollector, step: int) -> None:
-        self._source, self._step = source, step
+    def __init__(self, source: AheadCollector, step: int, pool: ReplayBuffer) -> None:
+        self._source, self._step, self._pool = source, step, pool
 
     @cached_property
     def _settled(self) -> RolloutCollector:
-        return self._source.settle(self._step)
+        return replace(self._source.settle(self._step), pool=self._pool)
 
     @property
     def position(self) -> int:

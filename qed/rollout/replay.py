@@ -1,5 +1,7 @@
 """The replay buffer: correct answers of the policy that it trains on again, as in ExGRPO (arXiv 2510.02245).
 
+It also holds the demonstrations that wait for an update of their own, as in ReLIFT (arXiv 2506.07527).
+
 An answer is stored with its token ids, the log-probs of the policy that sampled it, and that policy's version: nothing
 is tokenised again, and the learner corrects for the older policy.
 """
@@ -26,13 +28,14 @@ class ReplayBuffer:
     """Answers and the number of correct answers in the last group (`successes`), by problem id; solved problems.
 
     A solved problem is no longer drawn from the buffer. At the end of the epoch it is retired: its answers are removed,
-    and it is no longer sampled.
+    and it is no longer sampled. `waiting` holds demonstrations for later updates, the oldest first.
     """
 
     answers: dict[str, list[Rollout]] = field(default_factory=dict)
     successes: dict[str, int] = field(default_factory=dict)
     solved: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    waiting: list[Rollout] = field(default_factory=list)
 
     def keep(self, group: Group, right: Sequence[Rollout]) -> None:
         """Store the correct answers that the policy sampled completely, without duplicates, and count `right`."""
@@ -138,13 +141,14 @@ class ReplayBuffer:
     def copy(self) -> ReplayBuffer:
         """Return an independent copy."""
         copied = {problem: list(answers) for problem, answers in self.answers.items()}
-        return ReplayBuffer(copied, dict(self.successes), set(self.solved), set(self.retired))
+        return ReplayBuffer(copied, dict(self.successes), set(self.solved), set(self.retired), list(self.waiting))
 
     def to_rows(self) -> list[Row]:
         """Return the content as rows of JSON."""
         return [
             *({"kept": encode_rollout(answer)} for answers in self.answers.values() for answer in answers),
             {"successes": self.successes, "solved": sorted(self.solved), "retired": sorted(self.retired)},
+            *({"waiting": encode_rollout(demonstration)} for demonstration in self.waiting),
         ]
 
     @classmethod
@@ -158,6 +162,8 @@ class ReplayBuffer:
             elif "successes" in row:
                 pool.successes = dict(row["successes"])
                 pool.solved, pool.retired = set(row["solved"]), set(row["retired"])
+            elif "waiting" in row:
+                pool.waiting.append(decode_rollout(row["waiting"], problems))
         return pool
 
 
