@@ -13,8 +13,9 @@ from qed.models.shapes import ModelShape
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.prefill import PREFILL_TOKENS
 from qed.sampling.native.sampler import SHARED_FROM
-from qed.training.fused_logps import KEPT_ELEMENTS, TILE_ELEMENTS
+from qed.training.fused_logps import KEPT_ELEMENTS
 from qed.training.optim import CHUNK
+from qed.training.output_tiles import TILE_ELEMENTS
 from qed.training.parallel import BUCKET
 
 FLOAT = 4  # bytes

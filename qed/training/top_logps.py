@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from qed.models.families import read_logit_transform, split_head
 from qed.training.batch import Batch
-from qed.training.fused_logps import TILE_ELEMENTS
 from qed.training.logps import compute_states
+from qed.training.output_tiles import TILE_ELEMENTS
 from qed.training.packing import Layout
 from qed.training.support import HIDDEN, build_label_support
 

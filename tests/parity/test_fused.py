@@ -13,7 +13,7 @@ from making import make_model, make_rollout
 from torch import Tensor
 
 from qed.models.families import IDENTITY, LogitTransform
-from qed.training import fused_logps
+from qed.training import fused_logps, output_tiles
 from qed.training.batch import collate
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.logps import compute_scores
@@ -25,8 +25,8 @@ VOCABULARY, WIDTH, ROWS = 23, 5, 11
 
 def cut(patch: pytest.MonkeyPatch, elements: int, rows: int = 2048, kept: bool = False) -> None:
     """Tiles of so many logits and rows, their exponentials kept or made again."""
-    patch.setitem(fused_logps.TILE_ELEMENTS, "cpu", elements)
-    patch.setattr(fused_logps, "TILE_ROWS", rows)
+    patch.setitem(output_tiles.TILE_ELEMENTS, "cpu", elements)
+    patch.setattr(output_tiles, "TILE_ROWS", rows)
     patch.setattr(fused_logps, "KEPT_ELEMENTS", 10**6 if kept else 0)
 
 

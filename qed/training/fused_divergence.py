@@ -1,0 +1,175 @@
+"""The divergence between two policies over the whole vocabulary, tile by tile, with its gradient for one of them.
+
+The student has the probabilities p, the teacher q, and m = beta q + (1 - beta) p:
+
+    D = beta KL(q || m) + (1 - beta) KL(p || m),    0 < beta < 1
+    D = KL(q || p), the forward KL, at beta = 0;    D = KL(p || q), the reverse KL, at beta = 1
+
+This is the generalised Jensen-Shannon divergence of GKD (arXiv 2306.13649, equation 1), with the ends as in TRL's
+GKDTrainer. For a logit z_j of the student
+
+    dD/dz_j = (1 - beta) p_j (log(p_j / m_j) - KL(p || m)),    p_j - q_j,    p_j (log(p_j / q_j) - KL(p || q))
+
+A tile of both is computed three times in all: for the normalisers, for the divergence, and in the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qed.models.families import IDENTITY, LogitTransform
+from qed.training.output_tiles import OutputLayer, Tile, add_product, choose_accumulator
+
+
+class OutputStates(NamedTuple):
+    """What a model's output layer computes logits from: states [N, H], weight [V, H], bias [V] or None, transform."""
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    transform: LogitTransform = IDENTITY
+
+
+def compute_linear_divergence(
+    student: OutputStates,
+    teacher: OutputStates,
+    beta: float,
+    temperature: float = 1.0,
+    into_grad: bool = False,
+) -> Tensor:
+    """Compute the divergence of every row, [N], float32 or float64 where the student's states are.
+
+    Output layers may be padded to different sizes: the softmax of both is over the tokens that both have.
+
+    Args:
+        student: has the gradient.
+        teacher: of the same rows; has none.
+        beta: between 0, the forward KL, and 1, the reverse KL.
+        temperature: divides the logits of both.
+        into_grad: add the gradient of the student's weight to `weight.grad`, see `compute_linear_scores`.
+    """
+    shared = min(len(student.weight), len(teacher.weight))
+    weight = student.weight
+    bias = None if teacher.bias is None else teacher.bias.detach()[:shared]
+    options = _Options(
+        OutputStates(teacher.hidden.detach(), teacher.weight.detach()[:shared], bias, teacher.transform),
+        shared,
+        beta,
+        temperature,
+        student.transform,
+        into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
+    )
+    divergence: Tensor = _LinearDivergence.apply(student.hidden, weight, student.bias, options)
+    return divergence
+
+
+# `into` is the weight whose `grad` receives the gradient.
+class _Options(NamedTuple):
+    teacher: OutputStates
+    shared: int
+    beta: float
+    temperature: float
+    transform: LogitTransform
+    into: Tensor | None
+
+
+class _Pair:
+    """The output layers of student and teacher, whose tiles are the same."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, options: _Options) -> None:
+        teacher, temperature = options.teacher, options.temperature
+        own = weight.detach()[: options.shared], None if bias is None else bias.detach()[: options.shared]
+        self.student = OutputLayer(hidden, *own, temperature, options.transform)
+        self.teacher = OutputLayer(teacher.hidden, teacher.weight, teacher.bias, temperature, teacher.transform)
+        self.beta = options.beta
+        # Two tiles, and what mixing them needs.
+        self.memory = [self.student.allocate(self.student.largest) for _ in range(4)]
+
+    def compute_normalisers(self) -> Tensor:
+        """Compute log sum_v e^(z_v) of both, [2, N]."""
+        normalisers = self.student.allocate(2, len(self.student.hidden))
+        for layer, values in zip((self.student, self.teacher), normalisers, strict=True):
+            for block in layer.blocks:
+                sums = [layer.compute_logits(tile, self.memory[0]).logsumexp(-1) for tile in block]
+                values[block[0].rows] = torch.stack(sums).logsumexp(0)
+        return normalisers
+
+    def compute_log_probs(self, tile: Tile, normalisers: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the log-probs of a tile under the student and the teacher."""
+        both = (
+            layer.compute_logits(tile, memory).sub_(values[tile.rows, None])
+            for layer, memory, values in zip((self.student, self.teacher), self.memory, normalisers, strict=False)
+        )
+        own, other = both
+        return own, other
+
+    def compute_target(self, tile: Tile, own: Tensor, other: Tensor) -> Tensor:
+        """Compute the log-probs that the student's are compared with: the teacher's, or those of the mixture."""
+        if self.beta == 1:
+            return other
+        scaled = torch.add(other, math.log(self.beta), out=tile.view_in(self.memory[2]))
+        shifted = torch.add(own, math.log1p(-self.beta), out=tile.view_in(self.memory[3]))
+        return torch.logaddexp(scaled, shifted, out=scaled)
+
+    def compute_divergences(self, normalisers: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute D and, unless beta is 0, the KL of the student to the mixture, [N] each."""
+        total, kl = self.student.allocate(2, len(self.student.hidden)).zero_().unbind()
+        for tile in chain.from_iterable(self.student.blocks):
+            own, other = self.compute_log_probs(tile, normalisers)
+            if self.beta == 0:
+                total[tile.rows] += (other.exp() * (other - own)).sum(-1)
+                continue
+            target = self.compute_target(tile, own, other)
+            kl[tile.rows] += (own.exp() * (own - target)).sum(-1)
+            if self.beta < 1:
+                total[tile.rows] += self.beta * (other.exp() * (other - target)).sum(-1)
+        return total + (1 - self.beta if self.beta < 1 else 1) * kl, kl
+
+    def compute_gradient(self, tile: Tile, normalisers: Tensor, kl: Tensor) -> Tensor:
+        """Compute dD/dz of the student's logits in a tile, after the temperature."""
+        own, other = self.compute_log_probs(tile, normalisers)
+        if self.beta == 0:
+            return own.exp_().sub_(other.exp_())
+        factor = 1 - self.beta if self.beta < 1 else 1.0
+        distance = torch.sub(own, self.compute_target(tile, own, other), out=tile.view_in(self.memory[3]))
+        return own.exp_().mul_(distance.sub_(kl[tile.rows, None]).mul_(factor))
+
+
+class _LinearDivergence(torch.autograd.Function):
+    """Computes the divergence of rows; the gradients are those of the module's docstring."""
+
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, options: _Options) -> Tensor:
+        pair = _Pair(hidden, weight, bias, options)
+        normalisers = pair.compute_normalisers()
+        divergences, kl = pair.compute_divergences(normalisers)
+        context.save_for_backward(hidden, weight, bias, normalisers, kl)
+        context.options = options
+        return divergences
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, normalisers, kl = context.saved_tensors
+        options: _Options = context.options
+        pair = _Pair(hidden, weight, bias, options)
+        layer = pair.student
+        scale = gradients[0][:, None] / layer.divisor
+        d_hidden = layer.allocate(*hidden.shape).zero_()
+        d_weight = choose_accumulator(weight, options.into) if context.needs_input_grad[1] else None
+        d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
+        layer.slopes = layer.allocate(layer.largest) if options.transform.cap is not None else None
+        for tile in chain.from_iterable(layer.blocks):
+            d_logits = pair.compute_gradient(tile, normalisers, kl).mul_(scale[tile.rows])
+            if layer.slopes is not None:
+                d_logits.mul_(tile.view_in(layer.slopes))
+            add_product(d_hidden[tile.rows], d_logits.to(hidden.dtype), layer.slice_weight(tile))
+            if d_weight is not None:
+                add_product(d_weight[tile.columns], d_logits.T, hidden[tile.rows])
+            if d_bias is not None:
+                d_bias[tile.columns] += d_logits.sum(0)
+        return d_hidden.to(hidden.dtype), None if options.into is not None else d_weight, d_bias, None

@@ -1,0 +1,128 @@
+"""The logits of an output layer, tile by tile: a tile is a block of rows by a slice of the vocabulary."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qed.models.families import LogitTransform
+from qed.training.support import LabelSupport
+
+# A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
+# for the cost of starting a kernel. Each pass holds at most two.
+TILE_ELEMENTS = {"cpu": 1 << 21, "other": 1 << 25}
+# More rows would make tiles narrow; fewer would read and write the weight's gradient more often.
+TILE_ROWS = 2048
+
+
+class Tile(NamedTuple):
+    """A block of rows and a slice of the vocabulary, with the number of the slice."""
+
+    rows: slice
+    columns: slice
+    number: int
+
+    def view_in(self, memory: Tensor) -> Tensor:
+        """View the first elements of a buffer in the tile's shape."""
+        height, width = self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+        return memory[: height * width].view(height, width)
+
+    def view_within(self, memory: Tensor, vocabulary: int) -> Tensor:
+        """View the tile's own part of a buffer for all tiles."""
+        height = self.rows.stop - self.rows.start
+        return self.view_in(memory[self.rows.start * vocabulary + height * self.columns.start :])
+
+    def locate(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the column of each row's label in this tile, [n, 1], and whether the label is in this tile, [n, 1]."""
+        column, width = labels[self.rows, None] - self.columns.start, self.columns.stop - self.columns.start
+        return column.clamp(0, width - 1), (column >= 0) & (column < width)
+
+
+class OutputLayer:
+    """An output layer with its input and the tiles of its logits."""
+
+    def __init__(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        temperature: float,
+        transform: LogitTransform,
+        support: LabelSupport | None = None,
+    ) -> None:
+        self.hidden, self.weight, self.bias = hidden, weight, bias
+        self.temperature, self.transform, self.support = temperature, transform, support
+        self.divisor = temperature / transform.scale
+        self.slopes: Tensor | None = None  # a buffer for the slope of the cap at each logit of a tile
+        rows = max(1, len(hidden))
+        # Blocks of rows have equal heights, so that none is very small.
+        height = math.ceil(rows / math.ceil(rows / TILE_ROWS))
+        width = max(1, TILE_ELEMENTS["cpu" if hidden.device.type == "cpu" else "other"] // height)
+        self.columns = _split_spans(len(weight), width)
+        self.blocks = [
+            [Tile(block, columns, number) for number, columns in enumerate(self.columns)]
+            for block in _split_spans(len(hidden), height)
+        ]
+        self.largest = height * min(width, len(weight))
+
+    def allocate(self, *shape: int) -> Tensor:
+        """Allocate an uninitialised tensor in the precision of the log-probs."""
+        return self.hidden.new_empty(shape, dtype=torch.promote_types(self.hidden.dtype, torch.float32))
+
+    def compute_logits(self, tile: Tile, memory: Tensor) -> Tensor:
+        """Compute the logits of a tile in the first elements of a buffer, with those outside the support hidden."""
+        logits = self._compute_all_logits(tile, memory)
+        if self.support is not None:
+            self.support.hide(logits, tile.rows, tile.columns.start)
+        return logits
+
+    def _compute_all_logits(self, tile: Tile, memory: Tensor) -> Tensor:
+        hidden, weight, logits = self.hidden[tile.rows], self.slice_weight(tile), tile.view_in(memory)
+        if hidden.dtype == logits.dtype:
+            torch.mm(hidden, weight.T, out=logits)
+        else:
+            logits.copy_(hidden @ weight.T)
+        if self.bias is not None:
+            logits += self.bias[tile.columns]
+        cap = self.transform.cap
+        if cap is None:
+            return logits if self.divisor == 1.0 else logits.div_(self.divisor)
+        logits.mul_(self.transform.scale / cap).tanh_()
+        if self.slopes is not None:
+            torch.mul(logits, logits, out=tile.view_in(self.slopes)).neg_().add_(1)
+        return logits.mul_(cap / self.temperature)
+
+    def slice_weight(self, tile: Tile) -> Tensor:
+        """Return the weight of a tile's vocabulary in the precision of the computation."""
+        return self.weight[tile.columns].to(self.hidden.dtype)
+
+
+def choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
+    """Return the tensor that accumulates the weight's gradient."""
+    if into is None:
+        return torch.zeros_like(weight)
+    if into.grad is None:
+        into.grad = torch.zeros_like(into, dtype=into.grad_dtype)  # float32 where the weight is in half precision
+    return into.grad
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Compute total += left @ right, where the right side may be in half precision.
+
+    CUDA accumulates products of half precision in float32. Elsewhere two sides in half precision give a product in
+    half precision, else both are cast to that of the total.
+    """
+    half = right.dtype in (torch.bfloat16, torch.float16)
+    if half and total.is_cuda and total.dtype == torch.float32:
+        torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
+    elif left.dtype == right.dtype != total.dtype:
+        total.add_(left @ right)
+    else:
+        total.addmm_(left.to(total.dtype), right.to(total.dtype))
+
+
+def _split_spans(length: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]

@@ -1,0 +1,118 @@
+"""Divergences over the vocabulary made by tiles equal those of the whole logits, in value and gradient."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from qed.models.families import IDENTITY, LogitTransform
+from qed.training import output_tiles
+from qed.training.fused_divergence import OutputStates, compute_linear_divergence
+
+VOCABULARY, WIDTH, TEACHER_WIDTH, ROWS = 23, 5, 7, 11
+CAPPED = LogitTransform(scale=0.5, cap=3.0)
+
+
+def cut(patch: pytest.MonkeyPatch, elements: int, rows: int) -> None:
+    """Tiles of so many logits and rows."""
+    patch.setitem(output_tiles.TILE_ELEMENTS, "cpu", elements)
+    patch.setattr(output_tiles, "TILE_ROWS", rows)
+
+
+def states(seed: int, width: int, vocabulary: int = VOCABULARY, dtype: torch.dtype = torch.float64) -> OutputStates:
+    source = torch.Generator().manual_seed(seed)
+    shapes = ((ROWS, width), (vocabulary, width), (vocabulary,))
+    drawn = [torch.randn(*shape, generator=source, dtype=torch.float64).to(dtype) for shape in shapes]
+    return OutputStates(*(value.requires_grad_() for value in drawn))
+
+
+def compute_logits(given: OutputStates, temperature: float, shared: int) -> Tensor:
+    assert given.bias is not None
+    return given.transform.apply(given.hidden @ given.weight.T + given.bias)[:, :shared] / temperature
+
+
+def whole(student: OutputStates, teacher: OutputStates, beta: float, temperature: float) -> Tensor:
+    """The generalised Jensen-Shannon divergence as TRL's GKDTrainer computes it from whole logits."""
+    shared = min(len(student.weight), len(teacher.weight))
+    p = compute_logits(student, temperature, shared).log_softmax(-1)
+    q = compute_logits(teacher, temperature, shared).log_softmax(-1).detach()
+    if beta == 0:
+        return functional.kl_div(p, q, reduction="none", log_target=True).sum(-1)
+    if beta == 1:
+        return functional.kl_div(q, p, reduction="none", log_target=True).sum(-1)
+    m = torch.logsumexp(torch.stack([p + math.log(1 - beta), q + math.log(beta)]), 0)
+    of_teacher = functional.kl_div(m, q, reduction="none", log_target=True).sum(-1)
+    of_student = functional.kl_div(m, p, reduction="none", log_target=True).sum(-1)
+    return beta * of_teacher + (1 - beta) * of_student
+
+
+def gradients(values: Tensor, given: OutputStates) -> list[Tensor]:
+    weights = torch.linspace(-1, 2, ROWS, dtype=values.dtype)
+    return list(torch.autograd.grad((values * weights).sum(), [part for part in given[:3] if part is not None]))
+
+
+@pytest.mark.parametrize(("elements", "rows"), [(1, 2048), (20, 4), (10**6, 3), (10**6, 2048)])
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(("temperature", "transform"), [(1.0, IDENTITY), (0.7, CAPPED)])
+def test_tiles_give_the_divergence_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+    elements: int,
+    rows: int,
+    beta: float,
+    temperature: float,
+    transform: LogitTransform,
+) -> None:
+    cut(monkeypatch, elements, rows)
+    student, teacher = states(0, WIDTH)._replace(transform=transform), states(1, TEACHER_WIDTH)
+    found = compute_linear_divergence(student, teacher, beta, temperature)
+    expected = whole(student, teacher, beta, temperature)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+    for one, other in zip(gradients(found, student), gradients(expected, student), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert (found > 0).all()
+
+
+def test_single_precision_is_close() -> None:
+    exact = [states(0, WIDTH), states(1, TEACHER_WIDTH)]
+    student, teacher = states(0, WIDTH, dtype=torch.float32), states(1, TEACHER_WIDTH, dtype=torch.float32)
+    for beta in (0.0, 0.5, 1.0):
+        found, expected = compute_linear_divergence(student, teacher, beta), whole(*exact, beta, 1.0)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+        for one, other in zip(gradients(found, student), gradients(expected, exact[0]), strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("own", "other"), [(VOCABULARY, VOCABULARY + 3), (VOCABULARY + 3, VOCABULARY)])
+def test_padded_output_layers_are_compared_over_the_tokens_that_both_have(own: int, other: int) -> None:
+    student, teacher = states(0, WIDTH, own), states(1, TEACHER_WIDTH, other)
+    found, expected = compute_linear_divergence(student, teacher, 0.5), whole(student, teacher, 0.5, 1.0)
+    torch.testing.assert_close(found, expected)
+    for one, to in zip(gradients(found, student), gradients(expected, student), strict=True):
+        torch.testing.assert_close(one, to)
+
+
+def test_the_gradient_of_the_weight_can_join_an_earlier_one() -> None:
+    student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
+    (expected,) = torch.autograd.grad(whole(student, teacher, 0.5, 1.0).sum(), [student.weight])
+    student.weight.grad = torch.ones_like(student.weight)
+    compute_linear_divergence(student, teacher, 0.5, into_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(student.weight.grad, 1 + expected)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_a_teacher_that_is_the_student_teaches_nothing(beta: float) -> None:
+    student = states(0, WIDTH)
+    found = compute_linear_divergence(student, student, beta)
+    torch.testing.assert_close(found, torch.zeros_like(found), atol=1e-12, rtol=0)
+    for gradient in gradients(found, student):
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
+
+
+def test_rows_may_be_none() -> None:
+    student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
+    none = [each._replace(hidden=each.hidden[:0]) for each in (student, teacher)]
+    assert compute_linear_divergence(*none, 0.5).shape == (0,)
