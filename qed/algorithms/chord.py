@@ -1,11 +1,12 @@
 """CHORD (arXiv 2508.11408): GRPO and SFT on demonstrations in every step, with a weight mu that falls along the run.
 
-loss = (1 - mu) L_GRPO - mu sum_t phi_t log pi(y*_t | x, y*_<t) / N,    phi_t = p_t (1 - p_t) without a gradient,
-p_t = pi(y*_t | x, y*_<t), N the number of demonstration tokens
+loss = (1 - mu) L_GRPO + mu L_SFT,    L_SFT = - sum_t phi_t log pi(y*_t | x, y*_<t) / N,
+phi_t = p_t (1 - p_t) without a gradient, p_t = pi(y*_t | x, y*_<t), N the number of demonstration tokens
 
 mu rises linearly from 0 to `mu_peak`, and then falls along half a cosine to `mu_valley`. phi leaves tokens that the
-policy is sure of, or finds impossible, almost alone. The paper's CHORD-mu is the schedule without phi (0.9 to 0.05, no
-warm-up), its CHORD-phi a constant mu of 0.1 with phi; the defaults are those of the combination in its code.
+policy is sure of, or finds impossible, almost alone. CHORD-mu is the schedule without phi (`phi: false`, no warm-up,
+0.9 to 0.05), CHORD-phi a constant mu of 0.1 with phi. The defaults are those of the authors' code, which combines the
+two: its token means, its mu, and its warm-up of 200 and decay of 400 steps as shares of a run of 1000.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from qed.algorithms.base import StepContext, require
+from qed.algorithms.base import Average, StepContext, require
 from qed.algorithms.parts.guidance import WholeDemonstrations
 from qed.algorithms.parts.imitation import find_imitated
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 class Chord(PolicyGradient):
     """Weighs GRPO against SFT by a schedule, and SFT tokens by how unsure the policy is of them."""
 
+    average: Average = "token"
+    """How sampled answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     mu: float = 0.5
     """The weight of SFT; the run sets it by the schedule in each step."""
     mu_peak: float = 0.5
@@ -72,6 +75,11 @@ class Chord(PolicyGradient):
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
         """Compute the metrics of the policy gradient, and give mu."""
         return super().compute_metrics(batch) | {"guidance/mu": self.mu}
+
+    def has_gradient(self, batch: Batch) -> Tensor:
+        """Return rows with an advantage or, unless mu is 0, an imitated token."""
+        live = super().has_gradient(batch)
+        return live if self.mu else live & ~find_imitated(batch)
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """Compute the averages of sampled and of demonstration tokens, times 1 - mu and times mu."""

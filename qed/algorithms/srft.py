@@ -1,28 +1,31 @@
 """SRFT (arXiv 2506.19767): imitation and reinforcement of demonstrations and of own answers, weighed by entropy.
 
-loss = - 0.5 e^(-H) sum_t log pi(y*_t | x, y*_<t) / N                  over the N tokens of all demonstrations
-       - sum_t w_t A p_t                                               on demonstrations, p_t = pi(y*_t | x, y*_<t)
-       - sum_t w_t A rho_t, times 0.1 e^H where A > 0                  on sampled answers
+loss = - E 0.5 e^(-H) log pi(y*)                           over the demonstrations y* (equation 8)
+       - E sum_t A p_t,  p_t = pi(y*_t | x, y*_<t)         over the demonstrations (equations 9 and 10)
+       - E R log pi(y),  R = 0.1 e^H if right, else -1     over the sampled answers (equations 11 and 12)
 
-A is the advantage within the group, the demonstration included, and H the mean entropy of the policy over the tokens of
-the row, without a gradient (equations 8 to 12 of the paper). The behaviour of a demonstration's author counts as 1, so
-that its ratio is p. As in the authors' code, H is that of each row, sampled answers have the group's advantage, where
-the paper writes the rewards 1 and -1, and the ratio is not clipped.
+E is `average`, of each kind of rows by itself. A is the advantage within the group with its demonstration (equations 6
+and 7); the probability under the demonstration's author counts as 1, and nothing is clipped. H is the entropy of the
+policy, without a gradient. The paper does not say over which tokens; as in the script that accompanies HPT (arXiv
+2509.04419), H is here the mean over the row's tokens.
+
+The authors' code differs from their paper in three ways, which are settings: its imitation has e^(+H) (`sft_slope` 1),
+H is that of each token (`entropy_over: token`), and sampled answers have the group's advantage (`signs: false`).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from qed.algorithms.base import Average, require
-from qed.algorithms.parts.advantage import AdvantageEstimator
+from qed.algorithms.parts.crediting import is_counted
 from qed.algorithms.parts.guidance import WholeDemonstrations
 from qed.algorithms.parts.imitation import find_imitated
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import fill_masked, join_terms
 from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_off_policy
+from qed.types import Advantage, Groups, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,17 +38,25 @@ class Srft(PolicyGradient):
     """Imitates and reinforces demonstrations, and reinforces its own answers, in one step."""
 
     average: Average = "constant"
-    """How the policy gradient is averaged: over tokens, over sequences, by a constant length, or over sequences' sums.
-    """
-    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
-    surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
+    """How demonstrations and sampled answers are averaged, each by themselves: over tokens, over sequences, by a
+    constant length, or over sequences' sums."""
+    surrogate: Surrogate = Surrogate(kind="plain")
     sft: float = 0.5
-    """The factor of e^(-H) in the weight of the SFT loss."""
+    """The weight of the likelihood of demonstrations at an entropy of 0."""
+    sft_slope: float = -1.0
+    """How that weight depends on the entropy H: it is multiplied by e^(slope H)."""
     positive: float = 0.1
-    """The factor of e^H in the weight of sampled answers that are better than their group."""
+    """The weight of right sampled answers at an entropy of 0; wrong ones have 1."""
+    positive_slope: float = 1.0
+    """How that weight depends on the entropy H: it is multiplied by e^(slope H)."""
+    signs: bool = True
+    """Reward sampled answers with 1 if right, else with -1; false: with the advantage in the group, of which the
+    positive ones are weighed as right answers."""
+    entropy_over: Literal["row", "token"] = "row"
+    """The entropy in the weights: the mean over the tokens of the row, or that of each token."""
     guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
 
-    step_means: ClassVar[tuple[str, ...]] = ("guidance/sft_weight",)
+    step_means: ClassVar[tuple[str, ...]] = ("guidance/sft_weight", "guidance/positive_weight")
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
@@ -53,15 +64,40 @@ class Srft(PolicyGradient):
         require(self.sft >= 0, "algorithm.sft must not be negative.")
         require(self.positive >= 0, "algorithm.positive must not be negative.")
 
+    @property
+    def needs_correctness(self) -> bool:
+        """Signs tell right answers from wrong ones."""
+        return self.signs or super().needs_correctness
+
+    def credit(self, groups: Groups) -> list[list[Advantage]]:
+        """Compute the advantages within each group; sampled answers have 1 or -1 with `signs`."""
+        advantages = super().credit(groups)
+        if not self.signs:
+            return advantages
+        pairs = (zip(group, values, strict=True) for group, values in zip(groups, advantages, strict=True))
+        return [[_sign(rollout) if rollout.is_on_policy else value for rollout, value in group] for group in pairs]
+
+    def weights(self, batch: Batch, length: int) -> Tensor:
+        """Compute the averages of rows with demonstration tokens and of the others, each over these rows alone."""
+        imitated, weights = find_imitated(batch), batch.mask * 0
+        for kind in (imitated, ~imitated):
+            rows = kind.nonzero().flatten()
+            if len(rows):
+                part = super().weights(batch.select(rows), length)
+                weights[rows, : part.shape[1]] = part
+        return weights
+
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Compute the token mean over all demonstration tokens of the step, for the SFT loss."""
+        """Compute the token means over demonstrations and over answers with a positive advantage, for the metrics."""
         batch = super().prepare(batch, logps, entropy)
-        imitated = batch.mask * find_imitated(batch)[:, None]
-        return replace(batch, prepared=imitated / imitated.sum().clamp(min=1))
+        given, positive = batch.mask * batch.expert, batch.mask * _find_positive(batch)
+        means = given / given.sum().clamp(min=1) + positive / positive.sum().clamp(min=1)
+        return replace(batch, prepared=means)
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return rows with an advantage, and the demonstrations."""
-        return super().has_gradient(batch) | (find_imitated(batch) if self.sft else False)
+        live = super().has_gradient(batch)
+        return live | find_imitated(batch) if self.sft else live
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """Compute the surrogate of sampled tokens, and - A p of the others."""
@@ -69,11 +105,27 @@ class Srft(PolicyGradient):
         return join_terms(batch, super().terms(mask_off_policy(batch), logps), logps.exp(), {})
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the policy gradient, its positive part weighed by the entropy of the row, and the SFT loss."""
-        mean = fill_masked(entropy, batch).detach().sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
-        raised = (batch.advantages > 0) & (batch.expert == 0)
-        advantages = (self.positive * mean.exp() * batch.advantages).where(raised, batch.advantages)
+        """Compute the policy gradient, its positive part weighed by entropy, and the weighed likelihood."""
+        level = fill_masked(entropy, batch).detach()
+        if self.entropy_over == "row":
+            level = (level.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)).expand_as(level)
+        positive, given = _find_positive(batch), batch.expert.bool() & batch.mask.bool()
+        raised = self.positive * (self.positive_slope * level).exp()
+        copied = self.sft * (self.sft_slope * level).exp()
+        advantages = (raised * batch.advantages).where(positive, batch.advantages)
         loss, stats = super().loss(replace(batch, advantages=advantages), logps, entropy)
-        coefficients = self.sft * (-mean).exp() * batch.prepared
-        stats["guidance/sft_weight"] = coefficients.sum()
-        return loss - (coefficients * fill_masked(logps, batch)).sum(), stats
+        stats["guidance/sft_weight"] = (batch.prepared * copied)[given].sum()
+        stats["guidance/positive_weight"] = (batch.prepared * raised)[positive].sum()
+        return loss - (batch.weights * copied * fill_masked(logps, batch))[given].sum(), stats
+
+
+def _sign(rollout: Rollout) -> float:
+    """Return 1 for a right answer, -1 for another one, 0 for one that is part of no statistic."""
+    if not is_counted(rollout) or rollout.grade is None:
+        return 0.0
+    return 1.0 if rollout.grade.correct else -1.0
+
+
+def _find_positive(batch: Batch) -> Tensor:
+    """Return the sampled tokens with a positive advantage, [B, T] bool."""
+    return (batch.advantages > 0) & (batch.expert == 0) & (batch.mask != 0)

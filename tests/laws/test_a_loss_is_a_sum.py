@@ -90,7 +90,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "rl_sft": [{"sft": 0.3, "clip_low": 0.2}],
     "chord": [{"phi": False, "mu": 0.3}],
     "hpt": [{"sft": 0.3, "clip_low": 0.2}],
-    "srft": [{"positive": 1.0, "clip_low": 0.2}],
+    "srft": [
+        {"positive": 1.0, "surrogate": "clip", "clip_low": 0.2},
+        {"signs": False, "entropy_over": "token", "sft_slope": 1.0},
+    ],
     "exgrpo": [
         {"mixed": True},
         {"mixed": True, "corrected": False},
