@@ -248,7 +248,7 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 
 
 # These imitate what is given whatever it earned.
-IMITATING = {"chord", "hpt", "rl_sft", "srft"}
+IMITATING = {"chord", "hpt", "relift", "rl_sft", "srft"}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if load_algorithm(name).by_advantage and name not in IMITATING])
