@@ -153,8 +153,8 @@ def measure(model: Path, task: str, part: str, seed: int) -> Summary:
 
     Returns:
         `n` problems; `greedy`: whether each greedy answer is right, see `pack`; `sampled`: a digit for each problem,
-        how many of `SAMPLES` answers at temperature 1 are right; `length`: their mean number of tokens; `entropy`: minus
-        the mean log-prob of their tokens in nats, which estimates the entropy of a token.
+        how many of `SAMPLES` answers at temperature 1 are right; `length`: their mean number of tokens; `entropy`:
+        minus the mean log-prob of their tokens in nats, which estimates the entropy of a token.
     """
     from qed import Sampler  # noqa: PLC0415
     from qed.rewards.base import load_reward  # noqa: PLC0415

@@ -61,9 +61,9 @@ def keep(problem: Problem) -> Problem:
 def translate(problem: Problem) -> Problem:
     """Return a problem whose demonstration is in words, with a wrong intermediate result in a quarter of them."""
     source = random.Random(derive_seed("foreign", problem.id))
-    error = source.choice((-2, -1, 1, 2)) if source.random() < NOISE else 0
     (first, result), (second, end) = (step.split("=") for step in problem.solution.split(", "))
-    wrong = max(0, int(result) + error)
+    errors = [error for error in (-2, -1, 1, 2) if int(result) + error >= 0]
+    wrong = int(result) + (source.choice(errors) if source.random() < NOISE else 0)
     second = f"{wrong}{second.removeprefix(result)}"
     return replace(problem, solution=f"{first} is {wrong}, then {second} is {end}")
 
