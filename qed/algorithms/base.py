@@ -129,6 +129,14 @@ class Algorithm(metaclass=BuiltByAnyName):
         return None
 
     @property
+    def teacher_wording(self) -> str:
+        """How the teacher's prompt words the question and the demonstration; empty where it sees the policy's prompt.
+
+        `{question}` and `{demonstration}` stand for the two.
+        """
+        return ""
+
+    @property
     def log_squares(self) -> bool:
         """Whether the loss reads the batch's `log_squares`."""
         return False
