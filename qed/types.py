@@ -199,7 +199,7 @@ class Grade:
 
 # The type of a rollout's columns. Log-probs keep float64, so that a resumed run has the same bits.
 COLUMNS = {
-    **dict.fromkeys(("prompt", "output"), "i"),
+    **dict.fromkeys(("prompt", "output", "teacher_prompt"), "i"),
     **dict.fromkeys(("logps", "behaviour", "old_logps", "ref_logps"), "d"),
     **dict.fromkeys(("sampled_mask", "loss_mask"), "b"),
 }
@@ -225,6 +225,7 @@ class Rollout:
     sampled_mask: Sequence[bool] = ()  # collect: which tokens of `output` this policy sampled; empty: all
     loss_mask: Sequence[bool] = ()  # collect: which tokens of `output` are trained; empty: all
     behaviour: Sequence[float] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
+    teacher_prompt: Sequence[int] = ()  # collect: the prompt that a teacher sees; empty: the same one
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit
     support: Support | None = None  # collect: which tokens could be sampled at each position of `output`; None: all

@@ -106,9 +106,27 @@ class Algorithm(metaclass=BuiltByAnyName):
         return ""
 
     @property
+    def teacher_setting(self) -> str:
+        """The setting that must name the reference model, because it is a teacher; empty if it need not be named."""
+        return ""
+
+    @property
     def reference_moves(self) -> tuple[int, float]:
         """How often, in steps, the reference model moves towards the policy, and how far; 0 steps: never."""
         return 0, 1.0
+
+    @property
+    def scores_reference(self) -> bool:
+        """Whether the reference model scores the answers before the update; a divergence reads no such scores."""
+        return self.reference
+
+    @property
+    def teacher_beta(self) -> float | None:
+        """The beta of the divergence to the teacher that the loss reads from the batch; None for none.
+
+        See `qed.training.fused_divergence`. The teacher is the reference model, or else the policy itself.
+        """
+        return None
 
     @property
     def log_squares(self) -> bool:

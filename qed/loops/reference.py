@@ -47,9 +47,14 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
             coarse to be mixed.
         DataError: the saved reference is damaged.
     """
-    name = settings.algorithm.reference_name
+    name, setting = settings.algorithm.reference_name, settings.algorithm.teacher_setting
     if name:
         return _load_named(setup, settings, name)
+    if setting:
+        raise UsageError(
+            f"{settings.method} learns from a teacher, and {setting} names none. Set it to the name or the folder of a "
+            "model with the policy's tokenizer, such as a larger model of the same family."
+        )
     every, mix = settings.algorithm.reference_moves
     moves = every > 0
     if moves and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
@@ -112,16 +117,17 @@ def load_initial_weights(setup: Setup, settings: Settings, offset: int) -> dict[
 
 
 def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
+    setting = settings.algorithm.teacher_setting or "algorithm.reference_model"
     if is_new(name):
-        raise UsageError(f"algorithm.reference_model cannot be {name}: a new model has random weights.")
+        raise UsageError(f"{setting} cannot be {name}: a new model has random weights.")
     try:
         network, tokenizer = load_model(replace(_read_model(settings), name=name, revision=""))
     except ModelError as error:
-        raise ModelError(f"algorithm.reference_model: {error}") from error
+        raise ModelError(f"{setting}: {error}") from error
     if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
         raise UsageError(
-            f"algorithm.reference_model {name} has another vocabulary than {settings.model.name}, so the log-probs of "
-            "the two cannot be compared. Use a reference with the policy's tokenizer, such as the policy's base model."
+            f"{setting} {name} has another vocabulary than {settings.model.name}, so the log-probs of the two cannot "
+            "be compared. Use a model with the policy's tokenizer, such as one of the same family."
         )
     return _place(network, setup, settings)
 

@@ -274,7 +274,9 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
-    inverted = compute_inverted_share([[one for one in group if one.is_on_policy] for group in groups])
+    own = [[one for one in group if one.is_on_policy] for group in groups]
+    inverted = compute_inverted_share(own)
+    verdicts = [[one.grade is not None and one.grade.correct for one in group] for group in filter(None, own)]
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
@@ -289,8 +291,8 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         "accuracy": fmean(verdict.correct for _, verdict in graded),
         "format": fmean(verdict.format_ok for _, verdict in graded),
         "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
-        "groups/all_right": fmean(all(r.grade is not None and r.grade.correct for r in group) for group in groups),
-        "groups/all_wrong": fmean(not any(r.grade is not None and r.grade.correct for r in group) for group in groups),
+        "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
+        "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
         **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
         "grading/without_reward": sum(not rollout.has_reward for rollout in everything),
         "length/total": sum(rollout.trained_count for rollout in rollouts),

@@ -43,6 +43,11 @@ class Batch:
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
     # collate: of each row, which tokens could be sampled at its labels; empty where every token could in all rows
     support: tuple[RowSupport | None, ...] = ()
+    # collate: the same rows behind the prompts that the teacher sees; None where these are the same
+    teacher: Batch | None = None
+    divergence: Tensor | None = (
+        None  # learner: float [B, T], to the teacher, with a gradient, if the algorithm reads it
+    )
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -54,18 +59,21 @@ class Batch:
         width = int(attention.sum(1).max()) if len(attention) else 0
         # Cut the columns first, so that the copy of the rows does not include them.
         columns = {name: getattr(self, name)[:, :width][rows] for name in COLUMNS}
-        return Batch(**columns, support=tuple(self.support[int(row)] for row in rows) if self.support else ())
+        support = tuple(self.support[int(row)] for row in rows) if self.support else ()
+        return Batch(**columns, support=support, teacher=None if self.teacher is None else self.teacher.select(rows))
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        return Batch(**{name: getattr(self, name).to(device) for name in COLUMNS}, support=self.support)
+        columns = {name: getattr(self, name).to(device) for name in COLUMNS}
+        return Batch(**columns, support=self.support, teacher=None if self.teacher is None else self.teacher.to(device))
 
     def with_weights(self, weights: Tensor) -> Batch:
         """Return the batch with token weights."""
         return replace(self, weights=weights)
 
 
-COLUMNS = tuple(column.name for column in fields(Batch) if column.name != "support")  # of a batch, [B, T] each
+OPTIONAL = ("support", "teacher", "divergence")
+COLUMNS = tuple(column.name for column in fields(Batch) if column.name not in OPTIONAL)  # of a batch, [B, T] each
 
 
 def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torch.float32) -> Batch:
@@ -105,7 +113,16 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         attention=attention,
         **columns,
         support=support if any(row is not None for row in support) else (),
+        teacher=collate(show_teacher(rollouts), pad, dtype) if any(r.teacher_prompt for r in rollouts) else None,
     )
+
+
+def show_teacher(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts behind the prompts that the teacher sees."""
+    return [
+        replace(rollout, prompt=rollout.teacher_prompt, teacher_prompt=()) if rollout.teacher_prompt else rollout
+        for rollout in rollouts
+    ]
 
 
 def _read_columns(rollout: Rollout) -> dict[str, Tensor | float | None]:

@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,9 +33,11 @@ from qed.training.batch import (
     compute_means,
     cut_microbatches,
     measure_mismatch,
+    show_teacher,
     split_by_gradient,
     split_rows,
 )
+from qed.training.distilling import compute_part_scores, count_teacher, observe_teacher
 from qed.training.flops import FlopCounter
 from qed.training.logps import compute_scores
 from qed.training.offload import Places, lend_device, move_back, move_to_host
@@ -144,8 +145,8 @@ class Learner:
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
-        if reference is not None:
-            for rollout, logps in zip(rollouts, self._score_outputs(reference, rollouts), strict=True):
+        if reference is not None and self.algorithm.scores_reference:
+            for rollout, logps in zip(rollouts, self._score_outputs(reference, show_teacher(rollouts)), strict=True):
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -214,6 +215,8 @@ class Learner:
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         self.flops.add(self.model, batch)
+        if self.algorithm.teacher_beta is not None:
+            count_teacher(self.flops, self.reference or self.model, batch)
         sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
         self.parallel.sum_gradients(self.parameters)
         sums = self.parallel.sum_metrics(sums)
@@ -236,18 +239,12 @@ class Learner:
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
         layout = pack_batch(part) if self.packing else None
+        observe = partial(observe_teacher, self.reference or self.model, device=self.device, packing=self.packing)
         with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
-                logps, entropy, log_squares = call_scores(
-                    self.model,
-                    compute_scores,
-                    part,
-                    self.temperature,
-                    squares=self.algorithm.log_squares,
-                    layout=layout,
-                    into_grad=True,
+                logps, entropy, part = compute_part_scores(
+                    self.model, self.algorithm, part, self.temperature, layout, observe
                 )
-            part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss = faults.pass_through("loss", loss)
             # A blank micro-batch has no loss, but takes part in the backward pass of the other ranks.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from qed.models.families import read_logit_transform, split_head
 from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
+from qed.training.fused_divergence import OutputStates, compute_linear_divergence
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.packing import Layout
 from qed.training.support import build_label_support
@@ -40,27 +41,80 @@ def compute_scores(
     With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
     `loss.backward()`, see `compute_linear_scores`.
     """
-    _, head = split_head(model)
+    states = compute_output_states(model, batch, layout)
+    logps, entropy, log_squares = _score_states(states, batch, temperature, squares, into_grad)
+    return (
+        _spread(logps, batch),
+        _spread(entropy, batch),
+        _spread(log_squares, batch) if squares else None,
+    )
+
+
+def compute_distilled_scores(
+    model: nn.Module,
+    batch: Batch,
+    temperature: float,
+    *,
+    teacher: OutputStates,
+    beta: float,
+    layout: Layout | None = None,
+    into_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute log-probs, entropies and the divergence to a teacher over the whole vocabulary, [B, T] each.
+
+    Args:
+        model: the student.
+        batch: the rows.
+        temperature: divides the logits of both.
+        teacher: its states at the same labels, in the order of the rows.
+        beta: of the divergence, see `compute_linear_divergence`.
+        layout: of packed rows.
+        into_grad: see `compute_scores`.
+    """
+    states = compute_output_states(model, batch, layout)
+    logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
+    divergence = compute_linear_divergence(states, teacher, beta, temperature, into_grad)
+    return _spread(logps, batch), _spread(entropy, batch), _spread(divergence, batch)
+
+
+def _score_states(
+    states: OutputStates, batch: Batch, temperature: float, squares: bool, into_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     chosen = batch.mask.bool()
-    hidden = compute_states(model, batch, layout)
-    logps, entropy, log_squares = compute_linear_scores(
-        hidden,
-        head.weight,
+    return compute_linear_scores(
+        states.hidden,
+        states.weight,
         batch.labels[chosen],
         temperature,
-        head.bias,
+        states.bias,
         squares,
         into_grad,
-        read_logit_transform(model),
+        states.transform,
         build_label_support(batch.support, chosen),
     )
-    blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
+
+
+def _spread(values: Tensor, batch: Batch) -> Tensor:
+    """Return the values of the trained labels as a column [B, T], 0 elsewhere."""
     # masked_scatter keeps the graph even without any trained label, so that a backward pass always works.
-    return (
-        blank.masked_scatter(chosen, logps),
-        blank.masked_scatter(chosen, entropy),
-        blank.masked_scatter(chosen, log_squares) if squares else None,
-    )
+    blank = torch.zeros(batch.labels.shape, dtype=values.dtype, device=values.device)
+    return blank.masked_scatter(batch.mask.bool(), values)
+
+
+def compute_output_states(
+    model: nn.Module, batch: Batch, layout: Layout | None = None, keep: bool = False
+) -> OutputStates:
+    """Compute what a model's output layer computes the logits of a batch's trained labels from.
+
+    Args:
+        model: a causal language model.
+        batch: the rows.
+        layout: of packed rows.
+        keep: copy the weights, because the model is sharded and gathers them only for this call.
+    """
+    _, head = split_head(model)
+    weight, bias = (None if each is None else each.clone() if keep else each for each in (head.weight, head.bias))
+    return OutputStates(compute_states(model, batch, layout), weight, bias, read_logit_transform(model))
 
 
 def compute_states(model: nn.Module, batch: Batch, layout: Layout | None = None) -> Tensor:

@@ -270,6 +270,23 @@ def test_luffys_weights_of_tokens_are_taken_over(tmp_path: Path, given: str, exp
     assert {key: values[f"algorithm.shaping.{key}"] for key in expected} == expected
 
 
+def test_luffys_advantages_are_taken_over(tmp_path: Path) -> None:
+    """The weights of given and sampled tokens, a fixed advantage of given ones, and statistics of sampled answers."""
+    given = {
+        "rollout.prefix_reward_weight_alpha": 0.5,
+        "rollout.prefix_reward_weight_beta": 2.0,
+        "actor.use_sft_prefix_reward": True,
+        "actor.sft_prefix_reward_weight": 0.7,
+    }
+    changes = " ".join(f"actor_rollout_ref.{name}={value}" for name, value in given.items())
+    other = "algorithm.adv_estimator=grpo_split data.disable_truncation_advantage=True data.sample_target_ratio=0.25"
+    _, values = converted(tmp_path, "luffy", LUFFY.replace('"${@:1}"', f"{changes} {other}"), "train.sh")
+    expected = {"given_weight": 0.5, "own_weight": 2.0, "given_advantage": 0.7, "statistics": "split"}
+    expected |= {"zero_truncated": True}
+    assert {key: values[f"algorithm.mixture.{key}"] for key in expected} == expected
+    assert values["algorithm.guidance.trace_share"] == 0.25
+
+
 @pytest.mark.parametrize(
     ("system", "text", "words"),
     [

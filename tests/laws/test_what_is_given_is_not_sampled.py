@@ -262,7 +262,7 @@ def test_figures_are_of_the_policys_own_answers() -> None:
     found = describe_groups([made])
     assert (found["accuracy"], found["reward/mean"], found["length/mean"]) == (0, 0, 3)
     assert (found["guidance/trace_reward"], found["guidance/wrong_traces"]) == (1, 0)
-    assert found["groups/zero_std"] == 0
+    assert (found["groups/zero_std"], found["groups/all_wrong"], found["groups/all_right"]) == (0, 1, 0)
 
 
 def test_a_greedy_baseline_is_asked_for_beside_what_is_given() -> None:

@@ -119,6 +119,7 @@ def _set_loss(draft: Draft, method: str) -> None:
             draft.skip(mode, f"qed has {', '.join(SURROGATES)}")
     else:
         _set_shaping(draft)
+        _set_advantages(draft)
     if options.is_on(f"{ACTOR}loss_remove_token_mean"):
         draft.set(f"{ACTOR}loss_remove_token_mean", "algorithm.average", "constant", "LUFFY divides by a length")
     elif method in GUIDED:
@@ -145,6 +146,16 @@ def _set_shaping(draft: Draft) -> None:
             draft.set(theirs, f"algorithm.shaping.{ours}", SHAPINGS[kind])
         elif kind:
             draft.skip(theirs, f"qed has {', '.join(SHAPINGS)} and p_div_p_0.1, with any number")
+
+
+def _set_advantages(draft: Draft) -> None:
+    """Set LUFFY's fixed advantage of given tokens, and of which answers its statistics are."""
+    switch, weight = f"{ACTOR}use_sft_prefix_reward", f"{ACTOR}sft_prefix_reward_weight"
+    if draft.options.is_on(switch):
+        value = draft.options.number(weight, default=1.0)
+        draft.set(f"{switch},{weight}", "algorithm.mixture.given_advantage", value, "divided by the answers of a group")
+    if draft.options.get("algorithm.adv_estimator") == "grpo_split":
+        draft.set("algorithm.adv_estimator", "algorithm.mixture.statistics", "split")
 
 
 def _set_clips(draft: Draft) -> None:

@@ -1,0 +1,49 @@
+"""Guidance and distillation on one loop at equal compute: all methods on three tasks, over seeds.
+
+    python benchmarks/laboratory.py [--jobs 4]    # the whole study: about an hour on 4 cores
+    python benchmarks/laboratory.py --quick       # three seeds, one task
+    python benchmarks/laboratory.py --page        # writes docs/laboratory.md from the committed summaries
+
+Each run has the same budget of multiply-adds and one thread. A method's learning rate, one of the same four, is chosen
+on validation problems by another seed than those of the final runs. A study that was cut goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from laboratory_parts.methods import METHODS
+from laboratory_parts.tasks import TASKS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def main() -> None:
+    """Make what is asked of the study, or its page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", action="store_true", help="make no run, only docs/laboratory.md and its figure")
+    parser.add_argument("--quick", action="store_true", help="three seeds, one task; its summaries stay in --out")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--methods", default=",".join(method.name for method in METHODS))
+    parser.add_argument("--seeds", type=int, default=5, help="final runs of each method and task")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("runs/laboratory"), help="where a cut study goes on")
+    parser.add_argument("--summaries", type=Path, default=DOCS / "laboratory")
+    asked = parser.parse_args()
+    if asked.page:
+        from laboratory_parts.page import write_page  # noqa: PLC0415
+
+        write_page(asked.summaries, asked.summaries.with_suffix(".md"))
+        return
+    from laboratory_parts.planning import run_study  # noqa: PLC0415
+
+    methods = [method for method in METHODS if method.name in asked.methods.split(",")]
+    tasks, seeds, summaries = asked.tasks.split(","), asked.seeds, asked.summaries
+    if asked.quick:
+        tasks, seeds, summaries = tasks[:1], min(seeds, 3), asked.out / "quick"
+    run_study(asked.out.resolve(), summaries, tasks, methods, seeds, asked.jobs)
+
+
+if __name__ == "__main__":
+    main()

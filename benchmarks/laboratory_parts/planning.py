@@ -1,0 +1,139 @@
+"""The order of the study: models, pilots, learning rates, final runs; runs that are done are not made again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from laboratory_parts import runs
+from laboratory_parts.methods import METHODS, PILOT_RATE, RATES, Method
+from laboratory_parts.runs import Job, Summary
+
+BUDGET = 300e9  # multiply-adds of a run
+TOLERANCE = 0.05  # a run whose compute is further off has its steps corrected
+CORRECTIONS = 2
+PILOT_STEPS = 8
+MOST_STEPS = 1000  # of a phase, however cheap they are
+PILOT_SEED = 1000  # those of the final runs begin with 0
+PRELOADED = ["qed.api.training", "qed.api.sampler", "qed.loops.online", "qed.loops.sft", "qed.rewards.base"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of the study is made: its folder, seeds, budget, and a pool of processes with `submit`."""
+
+    home: Path
+    seeds: int
+    budget: float
+    submit: Callable[[Job], Future[Summary]]
+
+    def make(self, *jobs: Job) -> list[Summary]:
+        """Make runs, as many at a time as the pool has processes."""
+        return [future.result() for future in [self.submit(job) for job in jobs]]
+
+
+def open_pool(jobs: int) -> ProcessPoolExecutor:
+    """Return a pool whose processes make one run each; they are forks of one that has imported everything."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return ProcessPoolExecutor(jobs, context, max_tasks_per_child=1)
+
+
+def make_models(plan: Plan, tasks: Sequence[str]) -> None:
+    """Train the start and the teacher of each task."""
+    starts = [Job(plan.home, task, "start", "model") for task in tasks]
+    plan.make(*starts)
+    plan.make(*(replace(job, method="teacher") for job in starts))
+
+
+def study(plan: Plan, task: str, method: Method) -> Summary:
+    """Make all runs of a method on a task, and return what the page needs of them."""
+    job = Job(plan.home, task, method.name, "rate", seed=PILOT_SEED)
+    pilot = replace(job, stage="pilot", rate=PILOT_RATE, steps=dict.fromkeys(method.shares, PILOT_STEPS))
+    steps = correct(method, plan.budget, pilot.steps, plan.make(pilot)[0])
+    for _ in range(CORRECTIONS):
+        first = plan.make(replace(job, rate=PILOT_RATE, steps=steps))[0]
+        if is_equal(plan.budget, first):
+            break
+        steps = correct(method, plan.budget, steps, first)
+    tried = plan.make(*(replace(job, rate=rate, steps=steps) for rate in RATES))
+    scores = {f"{run['rate']:g}": score(run) for run in tried}
+    best = max(tried, key=lambda run: (score(run), -run["rate"]))
+    if not is_equal(plan.budget, best):
+        steps = correct(method, plan.budget, steps, best)
+    final = replace(job, stage="final", rate=best["rate"], steps=steps)
+    made = plan.make(*(replace(final, seed=seed) for seed in range(plan.seeds)))
+    return {"rate": best["rate"], "validation": scores, "steps": steps, "runs": made}
+
+
+def correct(method: Method, budget: float, steps: Mapping[str, int], run: Summary) -> dict[str, int]:
+    """Return the steps of each phase that would have needed its share of the budget."""
+    compute = list(run.get("compute", {}).values())
+    if len(compute) < len(steps):  # a run that diverged
+        return dict(steps)
+    return {
+        phase: max(1, min(MOST_STEPS, round(count * method.shares[phase] * budget / needed)))
+        for (phase, count), needed in zip(steps.items(), compute, strict=True)
+    }
+
+
+def is_equal(budget: float, run: Summary) -> bool:
+    """Whether a run needed the budget within the tolerance; one that diverged tells nothing."""
+    return "compute" not in run or abs(sum(run["compute"].values()) / budget - 1) <= TOLERANCE
+
+
+def score(run: Summary) -> float:
+    """Return the share of the sampled answers to validation problems that is right; -1 for a run that diverged."""
+    return -1.0 if "error" in run else round(fmean(runs.read_sampled(run["parts"]["validation"])), 4)
+
+
+def run_study(home: Path, out: Path, tasks: Sequence[str], methods: Sequence[Method], seeds: int, jobs: int) -> None:
+    """Make the study and write the summary of each task into `out` whenever a method is done."""
+    from qed.config import plugins  # noqa: PLC0415
+
+    shelf = plugins.list_leaves("algorithms")
+    skipped = {each.name: name for each in METHODS for name in each.needs if name not in shelf}
+    chosen = [method for method in methods if method.name not in skipped]
+    with open_pool(jobs) as pool, ThreadPoolExecutor(jobs + 2) as threads:
+        plan = Plan(home, seeds, BUDGET, lambda job: pool.submit(runs.make, job))
+        make_models(plan, tasks)
+        pairs = {(task, method.name): threads.submit(study, plan, task, method) for task in tasks for method in chosen}
+        for task in tasks:
+            models = {name: runs.make(Job(home, task, name, "model")) for name in ("start", "teacher")}
+            found: dict[str, Summary] = {}
+            for method in chosen:
+                try:
+                    found[method.name] = pairs[task, method.name].result()
+                except Exception as error:  # noqa: BLE001 -- the other methods' runs are worth having
+                    print(f"{task}, {method.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                    continue
+                print(f"{task}: {method.name} is done", file=sys.stderr, flush=True)
+                write_task(
+                    out / f"{task}.json",
+                    {"task": task, "budget": BUDGET, **models, "skipped": skipped, "methods": found},
+                )
+
+
+def write_task(file: Path, summary: Summary) -> None:
+    """Write the summary of a task, a line for each run, so that a change of one run is a change of one line."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(format_json(summary) + "\n", encoding="utf-8")
+
+
+def format_json(value: object, depth: int = 0) -> str:
+    """Format JSON with a line for each entry down to the runs."""
+    inner, end = "\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict) and depth < 3 and value:
+        rows = [f"{json.dumps(key, ensure_ascii=False)}: {format_json(each, depth + 1)}" for key, each in value.items()]
+        return "{" + inner + f",{inner}".join(rows) + end + "}"
+    if isinstance(value, list) and depth < 5 and any(isinstance(each, dict) for each in value):
+        return "[" + inner + f",{inner}".join(json.dumps(each) for each in value) + end + "]"
+    return json.dumps(value, ensure_ascii=False)

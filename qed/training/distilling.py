@@ -1,0 +1,86 @@
+"""The scores of a micro-batch that a loss reads, a teacher's part in them included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from qed.algorithms.base import Algorithm
+from qed.models.lora import AdapterDisabled, disable_adapters
+from qed.training.batch import Batch
+from qed.training.flops import FlopCounter
+from qed.training.fused_divergence import OutputStates
+from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores
+from qed.training.offload import lend_device
+from qed.training.packing import Layout, pack_batch
+from qed.training.parallel import call_scores
+
+
+def compute_part_scores(
+    model: nn.Module,
+    algorithm: Algorithm,
+    part: Batch,
+    temperature: float,
+    layout: Layout | None,
+    observe: Callable[[Batch], OutputStates],
+) -> tuple[Tensor, Tensor, Batch]:
+    """Compute log-probs and entropies with their gradients, and the part with what else the algorithm reads.
+
+    Args:
+        model: the policy.
+        algorithm: says whether it reads `log_squares` or the divergence to a teacher.
+        part: a micro-batch.
+        temperature: divides the logits.
+        layout: of packed rows.
+        observe: computes the teacher's output states for the micro-batch; called where the divergence is read.
+    """
+    if algorithm.teacher_beta is not None:
+        logps, entropy, divergence = call_scores(
+            model,
+            compute_distilled_scores,
+            part,
+            temperature,
+            teacher=observe(part),
+            beta=algorithm.teacher_beta,
+            layout=layout,
+            into_grad=True,
+        )
+        return logps, entropy, replace(part, divergence=divergence)
+    logps, entropy, log_squares = call_scores(
+        model, compute_scores, part, temperature, squares=algorithm.log_squares, layout=layout, into_grad=True
+    )
+    return logps, entropy, part if log_squares is None else replace(part, log_squares=log_squares)
+
+
+@torch.no_grad()
+def observe_teacher(
+    teacher: nn.Module | AdapterDisabled, part: Batch, device: torch.device, packing: bool
+) -> OutputStates:
+    """Compute a teacher's output states at the trained labels of a micro-batch, behind the prompts that it sees.
+
+    Args:
+        teacher: a frozen model, which may stay on the host, the policy itself, or the policy without its adapters.
+        part: a micro-batch.
+        device: where it computes.
+        packing: whether rows are packed.
+    """
+    if isinstance(teacher, AdapterDisabled):
+        with disable_adapters(teacher.model):
+            return observe_teacher(teacher.model, part, device, packing)
+    seen = part if part.teacher is None else part.teacher
+    layout = pack_batch(seen) if packing else None
+    # A model of the host takes its weights back, and a sharded one frees them, before they are used.
+    gone = isinstance(teacher, FSDPModule) or next(teacher.parameters()).device != device
+    with lend_device(teacher, device):
+        return call_scores(teacher, compute_output_states, seen, layout, keep=gone)
+
+
+@torch.no_grad()
+def count_teacher(flops: FlopCounter, teacher: nn.Module | AdapterDisabled, batch: Batch) -> None:
+    """Count the operations of a teacher's pass over the rows of a step."""
+    network = teacher.model if isinstance(teacher, AdapterDisabled) else teacher
+    flops.add(network, batch if batch.teacher is None else batch.teacher)
