@@ -73,6 +73,11 @@ class Opd(PolicyGradient):
         """The beta of the divergence over the whole vocabulary."""
         return self.distillation.mixture
 
+    @property
+    def teacher_clip(self) -> float:
+        """The bound of each token of the vocabulary in the divergence."""
+        return self.distillation.divergence_clip
+
     def check(self, group_size: int) -> None:
         """Accept groups of one answer where no reward compares answers."""
         if self.distillation.reward:
