@@ -75,7 +75,8 @@ MIXED: list[dict[str, Any]] = [
 # What an algorithm refuses, because its ratio is to the sampler's log-probs already.
 BARRED: dict[str, dict[str, Any]] = {name: {"correction": "none"} for name in ("dppo", "ipo")}
 # What pulls at rows without an advantage too.
-PULLED = {name: {"dppo_square": 0.0} for name in ("dppo", "ipo")}
+PULLED: dict[str, dict[str, float]] = {name: {"dppo_square": 0.0} for name in ("dppo", "ipo")}
+PULLED |= {"opsd": {"distil": 0.0, "reward": 1.0}}
 
 
 # Settings that take other ways through an algorithm than its defaults do.
@@ -87,12 +88,20 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
             "clip_high": 0.2,
         },
     ],
+    "opd": [{"reward": 0.5, "clip_low": 0.2}],
+    "prefix_rft": [{"top_prefix": 1.0}, {"top_prefix": 0.5, "top_entropy": 0.5}],
+    "uft": [{"hint": 0.0}, {"hint": 0.5, "clip_low": 0.3}],
     "rl_sft": [{"sft": 0.3, "clip_low": 0.2}],
     "chord": [{"phi": False, "mu": 0.3}],
     "hpt": [{"sft": 0.3, "clip_low": 0.2}],
     "srft": [
         {"positive": 1.0, "surrogate": "clip", "clip_low": 0.2},
         {"signs": False, "entropy_over": "token", "sft_slope": 1.0},
+    ],
+    "opsd": [
+        {"reward": 0.5, "skip_tokens": 2, "divergence": "jsd"},
+        {"teacher_weights": "live", "divergence": "reverse_kl", "divergence_clip": 1e-3},
+        {"divergence": "sampled", "reward": 0.5, "clip_low": 0.2},
     ],
     "exgrpo": [
         {"mixed": True},
@@ -251,7 +260,7 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 
 
 # These imitate what is given whatever it earned.
-IMITATING = {"chord", "hpt", "relift", "rl_sft", "srft"}
+IMITATING = {"chord", "hpt", "relift", "rl_sft", "srft", "uft"}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if load_algorithm(name).by_advantage and name not in IMITATING])

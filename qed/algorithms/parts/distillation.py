@@ -88,7 +88,7 @@ def _add_opinion(rollout: Rollout, advantage: Advantage, settings: Distillation,
         gained = [ref - old for ref, old in zip(rollout.ref_logps, rollout.old_logps, strict=True)]
         learned = [settings.distil * gain for gain in gained[begin:]]
         paid[begin:] = [value + gain for value, gain in zip(paid[begin:], learned, strict=True)]
-    return tuple(paid)
+    return paid[0] if len(set(paid)) == 1 else tuple(paid)
 
 
 def compute_distillation(
