@@ -145,8 +145,9 @@ class Learner:
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
-        if reference is not None and (given or self.algorithm.scores_reference):
-            for rollout, logps in zip(rollouts, self._score_outputs(reference, show_teacher(rollouts)), strict=True):
+        if given or self.algorithm.scores_reference:
+            shown = self._score_outputs(reference or self.model, show_teacher(rollouts))
+            for rollout, logps in zip(rollouts, shown, strict=True):
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
