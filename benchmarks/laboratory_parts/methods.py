@@ -73,7 +73,18 @@ METHODS = (
     Method("UFT", "uft", "guidance"),
     Method("Prefix-RFT", "prefix_rft", "guidance"),
     Method("OPD", "opd", "distillation", {"algorithm.teacher": TEACHER}),
-    Method("OPD + reward", "opd", "distillation", {"algorithm.teacher": TEACHER, "algorithm.reward": 1.0}),
+    Method(
+        "OPD, whole vocabulary",
+        "opd",
+        "distillation",
+        {"algorithm.teacher": TEACHER, "algorithm.distillation.divergence": "reverse_kl"},
+    ),
+    Method(
+        "OPD + reward",
+        "opd",
+        "distillation",
+        {"algorithm.teacher": TEACHER, "algorithm.distillation.reward": 1.0},
+    ),
     Method("OPSD", "opsd", "distillation"),
 )
 

@@ -105,7 +105,7 @@ def run_study(home: Path, out: Path, tasks: Sequence[str], methods: Sequence[Met
     with open_pool(jobs) as pool, ThreadPoolExecutor(jobs + 2) as threads:
         plan = Plan(home, seeds, BUDGET, lambda job: pool.submit(runs.make, job))
         make_models(plan, tasks)
-        pairs = {(task, method.name): threads.submit(study, plan, task, method) for task in tasks for method in chosen}
+        pairs = {(task, method.name): threads.submit(study, plan, task, method) for method in chosen for task in tasks}
         for task in tasks:
             models = {name: runs.make(Job(home, task, name, "model")) for name in ("start", "teacher")}
             found: dict[str, Summary] = {}
