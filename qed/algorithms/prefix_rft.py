@@ -11,7 +11,7 @@ policy before the update. The prefix's share of the demonstration falls along ha
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qed.algorithms.base import Average, require
 from qed.algorithms.parts import exploration
@@ -39,6 +39,9 @@ class PrefixRft(PolicyGradient):
     top_prefix: float = 0.2
     """The share of prefix tokens that are trained: those with the highest entropy; 1 trains all of them."""
     guidance: ExpertPrefix = field(default_factory=lambda: ExpertPrefix(strategy="cosine", least=0.05, most=0.95))
+
+    # A model that has learned nothing yet ends no demonstration, so that at first it is given all of it.
+    fresh_defaults: ClassVar[dict[str, Any]] = {**PolicyGradient.fresh_defaults, "algorithm.guidance.most": 1.0}
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""

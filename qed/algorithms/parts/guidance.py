@@ -131,8 +131,8 @@ class ExpertPrefix:
         return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
 
     def _anneal(self, address: Sequence[int | str], context: StepContext) -> float:
-        """Compute one completion's share by a strategy that falls with the run, at the middle of the step."""
-        done = min(1.0, (context.step - 0.5) / (context.steps * self.strategy_share))
+        """Compute one completion's share by a strategy that falls with the run."""
+        done = min(1.0, (context.step - 1) / (context.steps * self.strategy_share))
         share = self.least + (self.most - self.least) * (1 + math.cos(math.pi * done)) / 2
         if self.strategy == "cosine":
             return share
