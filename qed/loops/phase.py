@@ -82,7 +82,7 @@ class Phase:
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
             parallel=setup.parallel,
         )
-        self.teacher = open_teacher(setup, settings)
+        self.learner.served = open_teacher(setup, settings)
         remember_limits(setup, settings, self.learner)
         every, mix = settings.algorithm.reference_moves
         self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)

@@ -15,7 +15,6 @@ from qed.models.precision import read_precision
 from qed.sampling.base import build_sampling
 from qed.sampling.server.dialect import Server
 from qed.sampling.server.sampler import ServerSampler
-from qed.training.batch import show_teacher
 from qed.training.parallel import Parallel
 from qed.types import Rollout
 
@@ -23,7 +22,7 @@ PROBES = 16  # problems whose texts are tokenised by both
 
 
 class ServedTeacher:
-    """Writes the log-probs of a served model into rollouts.
+    """Asks a server for the log-probs of rollouts.
 
     Args:
         servers: asks the server.
@@ -34,16 +33,14 @@ class ServedTeacher:
     def __init__(self, servers: ServerSampler, temperature: float, parallel: Parallel) -> None:
         self.servers, self.temperature, self.parallel = servers, temperature, parallel
 
-    def score(self, rollouts: Sequence[Rollout]) -> None:
-        """Write `ref_logps` of rollouts; every rank calls this with the same ones.
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[list[float]]:
+        """Return the log-probs of the outputs of rollouts; every rank calls this with the same ones.
 
         Raises:
             QedError: the server is gone for longer than sampling.request_seconds.
         """
-        rows = [(rollout.prompt, rollout.output) for rollout in show_teacher(rollouts)]
-        scored = self.parallel.run_on_first(lambda: self.ask(rows))
-        for rollout, logps in zip(rollouts, scored, strict=True):
-            rollout.ref_logps = logps
+        rows = [(rollout.prompt, rollout.output) for rollout in rollouts]
+        return self.parallel.run_on_first(lambda: self.ask(rows))
 
     def ask(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Return the teacher's log-probs of outputs after prompts; only the first rank asks."""

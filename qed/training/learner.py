@@ -98,6 +98,7 @@ class Learner:
         self.initial_weights: dict[str, Tensor] = {}
         self.budget = share_budget(settings.tokens_per_microbatch, parallel)
         self.hosted: Places = []  # what `sleep` has moved to the host
+        self.served: Scores | None = None  # asks a teacher behind a server for the log-probs of rollouts
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
         self.device = next(model.parameters()).device
         with parallel.gather_weights(model), self._autocast():
@@ -145,9 +146,9 @@ class Learner:
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
-        if given or self.algorithm.scores_reference:
-            shown = self._score_outputs(reference or self.model, show_teacher(rollouts))
-            for rollout, logps in zip(rollouts, shown, strict=True):
+        if given or self.served or self.algorithm.scores_reference:
+            score = self.served or partial(self._score_outputs, reference or self.model)
+            for rollout, logps in zip(rollouts, score(show_teacher(rollouts)), strict=True):
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -48,6 +48,8 @@ VARIANTS: dict[str, tuple[object, ...]] = {
         4,
     ),
     "moving reference of dpo": ("dpo", *OFFLINE, "--algorithm.reference_every", 1),
+    "opsd after a moving self": ("opsd", *ONLINE, "--algorithm.teacher_weights", "ema", *SEVERAL),
+    "opsd by samples": ("opsd", *ONLINE, "--algorithm.divergence", "sampled", "--algorithm.reward", 1, *SEVERAL),
     "several updates": (*GRPO, *SEVERAL),
     "several updates by hf": (*GRPO, *SEVERAL, "--sampling.sampler", "hf"),
     "micro-batches": (*GRPO, *SEVERAL, "--learner.tokens_per_microbatch", 64),
