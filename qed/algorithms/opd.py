@@ -78,9 +78,7 @@ class Opd(PolicyGradient):
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Compute the advantages of the reward, and add the teacher's opinion of each token where it is sampled."""
         settings = self.distillation
-        rewarded: list[list[Advantage]] = [[0.0] * len(group) for group in groups]
-        if settings.reward:
-            rewarded = super().credit(groups)
+        rewarded = super().credit(groups) if settings.reward else [[0.0] * len(group) for group in groups]
         return add_opinions(groups, rewarded, settings, lambda rollout: 0)
 
     def has_gradient(self, batch: Batch) -> Tensor:
