@@ -29,6 +29,7 @@ ARMS = {
     "luffy": ["luffy", CONFIG],
     "sft": ["sft", CONFIG, "--steps", "100", "--learner.batch_size", "32", "--evaluation.every", "20"],
     "rl-sft": ["rl-sft", CONFIG],
+    "relift": ["relift", CONFIG],
     "sft-rl": ["pipeline", "luffy-tiny-sft-rl"],
 }
 
