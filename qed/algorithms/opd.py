@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, require
+from qed.algorithms.base import Average
 from qed.algorithms.parts.distillation import Distillation
 from qed.algorithms.parts.losses import mask_values
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -34,14 +34,6 @@ class Opd(PolicyGradient):
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     distillation: Distillation = field(default_factory=Distillation)
 
-    def __post_init__(self) -> None:
-        """Refuse settings that exclude each other."""
-        super().__post_init__()
-        require(
-            self.regularizer.kl == 0,
-            "algorithm.kl wants a reference model of its own, and the teacher has its place. Set algorithm.kl=0.",
-        )
-
     @property
     def reference(self) -> bool:
         """The teacher is loaded in the place of the reference model."""
@@ -59,13 +51,13 @@ class Opd(PolicyGradient):
 
     @property
     def scores_reference(self) -> bool:
-        """Only the sampled divergence reads the teacher's log-probs of sampled tokens."""
-        return self.distillation.by_sampled_tokens
+        """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
+        return self.distillation.by_sampled_tokens or self.regularizer.kl > 0
 
     @property
     def scored_before_credit(self) -> bool:
         """The sampled divergence is part of the advantages."""
-        return self.distillation.by_sampled_tokens
+        return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
     def teacher_beta(self) -> float | None:
@@ -95,7 +87,7 @@ class Opd(PolicyGradient):
         if settings.by_sampled_tokens and rollout.old_logps is not None and rollout.ref_logps is not None:
             gained = [ref - old for ref, old in zip(rollout.ref_logps, rollout.old_logps, strict=True)]
             paid = [value + settings.distil * gain for value, gain in zip(paid, gained, strict=True)]
-        return tuple(paid)
+        return paid[0] if len(set(paid)) == 1 else tuple(paid)
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return every row where the divergence is over the vocabulary; else those with an advantage."""
@@ -106,6 +98,6 @@ class Opd(PolicyGradient):
         loss, stats = super().loss(batch, logps, entropy)
         if batch.divergence is None:
             difference = mask_values(batch.old_logps - batch.ref_logps, batch.mask)
-            return loss, stats | ({"distillation/divergence": difference.sum()} if self.scores_reference else {})
+            return loss, stats | ({"distillation/divergence": difference.sum()} if self.scored_before_credit else {})
         stats["distillation/divergence"] = batch.divergence.detach().sum()
         return loss + self.distillation.distil * (batch.weights * batch.divergence).sum(), stats

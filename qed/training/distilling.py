@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from qed.algorithms.base import Algorithm
 from qed.models.lora import AdapterDisabled, disable_adapters
@@ -58,7 +57,7 @@ def compute_part_scores(
 
 @torch.no_grad()
 def observe_teacher(
-    teacher: nn.Module | AdapterDisabled, part: Batch, device: torch.device, packing: bool
+    teacher: nn.Module | AdapterDisabled, part: Batch, device: torch.device, packing: bool, sharded: bool
 ) -> OutputStates:
     """Compute a teacher's output states at the trained labels of a micro-batch, behind the prompts that it sees.
 
@@ -67,14 +66,15 @@ def observe_teacher(
         part: a micro-batch.
         device: where it computes.
         packing: whether rows are packed.
+        sharded: whether the ranks share the teacher's weights.
     """
     if isinstance(teacher, AdapterDisabled):
         with disable_adapters(teacher.model):
-            return observe_teacher(teacher.model, part, device, packing)
+            return observe_teacher(teacher.model, part, device, packing, sharded)
     seen = part if part.teacher is None else part.teacher
     layout = pack_batch(seen) if packing else None
     # A model of the host takes its weights back, and a sharded one frees them, before they are used.
-    gone = isinstance(teacher, FSDPModule) or next(teacher.parameters()).device != device
+    gone = sharded or next(teacher.parameters()).device != device
     with lend_device(teacher, device):
         return call_scores(teacher, compute_output_states, seen, layout, keep=gone)
 
