@@ -42,7 +42,10 @@ def main() -> None:
     tasks, seeds, summaries = asked.tasks.split(","), asked.seeds, asked.summaries
     if asked.quick:
         tasks, seeds, summaries = tasks[:1], min(seeds, 3), asked.out / "quick"
-    run_study(asked.out.resolve(), summaries, tasks, methods, seeds, asked.jobs)
+    try:
+        run_study(asked.out.resolve(), summaries, tasks, methods, seeds, asked.jobs)
+    except KeyboardInterrupt:
+        raise SystemExit("Stopped. The same command goes on with the runs that are not done.") from None
 
 
 if __name__ == "__main__":

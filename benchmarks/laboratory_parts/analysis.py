@@ -19,6 +19,7 @@ from qed.evaluation.distributions import Floats, compute_student_quantile
 from qed.evaluation.intervals import adjust_holm
 
 LEVEL = 0.05
+SAMPLED, GREEDY = "sampled", "greedy"  # the measures; the first decides
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Arm:
     def other(self) -> Floats:
         """Return the share of right sampled answers to the other task, [seeds, problems]."""
         return self._read("other", sampled=True)
+
+    def read(self, measure: str) -> Floats:
+        """Return the held-out answers by a measure, `sampled` or `greedy`."""
+        return self.sampled if measure == SAMPLED else self.greedy
 
     @property
     def lost(self) -> int:
@@ -87,14 +92,13 @@ class TaskStudy:
         """Return the arms of some kinds."""
         return [arm for arm in self.arms if arm.kind in kinds]
 
-    @cached_property
-    def best_control(self) -> Arm:
+    def find_best_control(self, measure: str = SAMPLED) -> Arm:
         """Return the control with the highest held-out accuracy."""
-        return max(self.list_kind("control"), key=lambda arm: float(arm.sampled.mean()))
+        return max(self.list_kind("control"), key=lambda arm: float(arm.read(measure).mean()))
 
-    def test(self, against: Arm, arms: Sequence[Arm]) -> dict[str, Difference]:
+    def test(self, against: Arm, arms: Sequence[Arm], measure: str = SAMPLED) -> dict[str, Difference]:
         """Compare arms with another one, with p-values that are Holm-adjusted over the arms."""
-        found = [compare(against, arm) for arm in arms]
+        found = [compare(against, arm, measure) for arm in arms]
         adjusted = adjust_holm([each.p_value for each in found])
         return {
             arm.name: Difference(each.mean, each.low, each.high, p_value)
@@ -102,9 +106,9 @@ class TaskStudy:
         }
 
 
-def compare(before: Arm, after: Arm) -> Difference:
+def compare(before: Arm, after: Arm, measure: str = SAMPLED) -> Difference:
     """Compare the held-out accuracy of two arms on the same problems."""
-    old, new = before.sampled, after.sampled
+    old, new = before.read(measure), after.read(measure)
     low, high, p_value, _ = compute_arms_difference(old, new)
     return Difference(float(new.mean() - old.mean()), low, high, p_value)
 

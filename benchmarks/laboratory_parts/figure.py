@@ -39,7 +39,7 @@ def _draw_panel(study: TaskStudy, names: Sequence[str], left: int) -> list[str]:
         x = _place(left, tick / 100)
         parts += [_line(x, TOP, x, bottom, "#e5e7eb"), _text(x, bottom + 14, f"{tick} %", "middle")]
     start = _place(left, float(study.start.sampled.mean()))
-    best = _place(left, float(study.best_control.sampled.mean()))
+    best = _place(left, float(study.find_best_control().sampled.mean()))
     parts += [_line(start, TOP, start, bottom, "#dc2626", "4 3"), _line(best, TOP, best, bottom, COLOURS["control"])]
     parts += [_text(start, TOP - 6, "start", "middle"), _text(best, TOP - 16, "best control", "middle")]
     for arm in study.arms:

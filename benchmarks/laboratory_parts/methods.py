@@ -69,11 +69,23 @@ METHODS = (
     Method("HPT", "hpt", "guidance"),
     Method("SRFT", "srft", "guidance"),
     Method("CHORD", "chord", "guidance"),
+    Method("CHORD-μ", "chord", "guidance", {"algorithm.phi": False}),
     Method("ReLIFT", "relift", "guidance"),
     Method("UFT", "uft", "guidance"),
     Method("Prefix-RFT", "prefix_rft", "guidance"),
     Method("OPD", "opd", "distillation", {"algorithm.teacher": TEACHER}),
-    Method("OPD + reward", "opd", "distillation", {"algorithm.teacher": TEACHER, "algorithm.reward": 1.0}),
+    Method(
+        "OPD over the vocabulary",
+        "opd",
+        "distillation",
+        {"algorithm.teacher": TEACHER, "algorithm.distillation.divergence": "reverse_kl"},
+    ),
+    Method(
+        "OPD + reward",
+        "opd",
+        "distillation",
+        {"algorithm.teacher": TEACHER, "algorithm.distillation.reward": 1.0},
+    ),
     Method("OPSD", "opsd", "distillation"),
 )
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from laboratory_parts.analysis import LEVEL, Arm, Difference, TaskStudy, compare, compute_seed_interval, read_studies
+from laboratory_parts.analysis import (
+    GREEDY,
+    LEVEL,
+    SAMPLED,
+    Arm,
+    Difference,
+    TaskStudy,
+    compare,
+    compute_seed_interval,
+    read_studies,
+)
 from laboratory_parts.figure import draw_figure
 from laboratory_parts.methods import MAX_TOKENS, RATES, SHARED
 from laboratory_parts.runs import SAMPLES
@@ -16,7 +26,7 @@ from laboratory_parts.text import INTRODUCTION, LIMITS, PAPER, TASK_TEXTS
 FIGURE = "figure.svg"
 CONTROL = "SFT → GRPO"
 TESTED = ("guidance", "distillation")
-MIXED = ("LUFFY", "RL + SFT loss", "HPT", "SRFT", "CHORD", "ReLIFT", "UFT", "Prefix-RFT")
+MIXED = ("LUFFY", "RL + SFT loss", "HPT", "SRFT", "CHORD", "CHORD-μ", "ReLIFT", "UFT", "Prefix-RFT")
 
 
 def write_page(folder: Path, page: Path) -> None:
@@ -49,7 +59,7 @@ def render_page(folder: Path) -> tuple[str, str]:
 
 def _describe_task(study: TaskStudy) -> str:
     text = TASK_TEXTS[study.task].format(train=TRAIN, shown=SHOWN, noise=f"{NOISE:.0%}".replace("%", " %"))
-    tests = study.test(study.best_control, study.list_kind(*TESTED))
+    tests = study.test(study.find_best_control(), study.list_kind(*TESTED))
     rows = [_format_model(study.start), _format_model(study.teacher)]
     rows += [_format_arm(arm, study, tests) for arm in study.arms]
     table = [
@@ -58,7 +68,7 @@ def _describe_task(study: TaskStudy) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         *rows,
     ]
-    notes = [f"Best control: {study.best_control.name}."]
+    notes = [f"Best control: {study.find_best_control().name}."]
     notes += (
         [f"Not run, because the installed qed does not have it: {', '.join(study.skipped)}."] if study.skipped else []
     )
@@ -98,24 +108,35 @@ def _describe_findings(studies: Sequence[TaskStudy]) -> str:
         "Over the seeds of this study, at 5 % after Holm's adjustment within a task:",
         "",
     ]
-    for study in studies:
-        tests = study.test(study.best_control, study.list_kind(*TESTED))
-        lines += [f"- `{study.task}`: {text}" for text in _list_findings(study, tests)]
+    lines += [f"- `{study.task}`: {_find(study, measure)}" for study in studies for measure in (SAMPLED, GREEDY)]
     lines += [
         "",
-        "Does a method raise held-out accuracy over its start? Seeds above the start, and the difference [95 %]:",
+        "Does a method raise held-out accuracy over its start? Seeds above the start, and the difference of sampled "
+        "answers [95 %]:",
         "",
     ]
     return "\n".join([*lines, *_tabulate_gains(studies)])
 
 
-def _list_findings(study: TaskStudy, tests: dict[str, Difference]) -> Iterator[str]:
-    best = study.best_control.name
-    for word, sign in (("better", 1), ("worse", -1)):
-        found = [name for name, test in tests.items() if _is_established(test) and test.mean * sign > 0]
-        yield f"{word} than the best control, {best}: {', '.join(found) or 'none'}."
-    open_ = [name for name, test in tests.items() if not _is_established(test)]
-    yield f"not established, in either direction: {', '.join(open_) or 'none'}."
+def _find(study: TaskStudy, measure: str) -> str:
+    control = study.find_best_control(measure)
+    tests = study.test(control, study.list_kind(*TESTED), measure)
+    better, worse, undecided = _sort_tests(tests)
+    return (
+        f"{measure} answers, against {control.name} ({_format_share(control.read(measure).mean())}). "
+        f"Better: {_join(better)}. Worse: {_join(worse)}. Not established: {_join(undecided)}."
+    )
+
+
+def _sort_tests(tests: dict[str, Difference]) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of those that are established as better, as worse, and neither."""
+    decided = {name: test.mean > 0 for name, test in tests.items() if test.p_value is not None and test.p_value < LEVEL}
+    better, worse = ([name for name, above in decided.items() if above is sign] for sign in (True, False))
+    return better, worse, [name for name in tests if name not in decided]
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _tabulate_gains(studies: Sequence[TaskStudy]) -> list[str]:
@@ -139,48 +160,37 @@ def _format_gain(start: Arm, arm: Arm) -> str:
 
 
 def _describe_paper(studies: Sequence[TaskStudy]) -> str:
-    lines = [PAPER.strip(), ""]
-    totals = {"higher": 0, "lower": 0, "open": 0}
+    lines, totals = [PAPER.strip(), ""], [0, 0, 0]
     for study in studies:
         control = next((arm for arm in study.arms if arm.name == CONTROL), None)
         mixed = [arm for arm in study.arms if arm.name in MIXED]
         if control is None or not mixed:
             continue
         tests = study.test(control, mixed)
-        groups = {
-            "higher": [name for name, test in tests.items() if _is_established(test) and test.mean < 0],
-            "lower": [name for name, test in tests.items() if _is_established(test) and test.mean > 0],
-            "open": [name for name, test in tests.items() if not _is_established(test)],
-        }
-        totals = {key: totals[key] + len(names) for key, names in groups.items()}
+        above, below, undecided = _sort_tests(tests)
+        totals = [total + len(names) for total, names in zip(totals, (below, above, undecided), strict=True)]
         strongest = max(mixed, key=lambda arm: float(arm.sampled.mean()))
         lines.append(
-            f"- `{study.task}`: {CONTROL} {_format_share(control.sampled.mean())}. Established better than: "
-            f"{', '.join(groups['higher']) or 'none'}; worse than: {', '.join(groups['lower']) or 'none'}; open: "
-            f"{', '.join(groups['open']) or 'none'}. Highest of the mixed methods: {strongest.name}, "
-            f"{_format_share(strongest.sampled.mean())} ({_format_difference(tests[strongest.name])})."
+            f"- `{study.task}`: {CONTROL} {_format_share(control.sampled.mean())}, established as better than "
+            f"{_join(below)}; as worse than {_join(above)}; undecided: {_join(undecided)}. The highest of "
+            f"the mixed methods is {strongest.name} with {_format_share(strongest.sampled.mean())} "
+            f"({_format_difference(tests[strongest.name])})."
         )
-    return "\n".join([*lines, "", _conclude(totals)])
+    return "\n".join([*lines, "", _conclude(*totals)])
 
 
-def _conclude(totals: dict[str, int]) -> str:
-    count = sum(totals.values())
-    verdict = (
-        "The claim that SFT → GRPO beats all of them does not hold here"
-        if totals["lower"]
-        else "The claim that SFT → GRPO beats all of them holds here"
-        if totals["higher"] == count
-        else "Nothing here contradicts the claim, and not every comparison is decided"
-    )
+def _conclude(better: int, worse: int, undecided: int) -> str:
+    if worse:
+        verdict = "So the claim does not hold for every method and task here"
+    elif undecided:
+        verdict = "So nothing here contradicts the claim, but not every comparison is decided"
+    else:
+        verdict = "So the claim holds here"
     return (
-        f"Of {count} comparisons, SFT → GRPO is established as better in {totals['higher']}, as worse in "
-        f"{totals['lower']}, and {totals['open']} are open. {verdict}: at equal compute, with one rate for both of its "
-        "phases and a quarter of the compute for SFT."
+        f"Of {better + worse + undecided} comparisons, {CONTROL} is established as better in {better}, as worse in "
+        f"{worse}, and {undecided} are undecided. {verdict}: with equal compute for both sides, one learning rate for "
+        "both phases, and a quarter of the compute for SFT. The paper compares at the budgets of the published runs."
     )
-
-
-def _is_established(test: Difference) -> bool:
-    return test.p_value is not None and test.p_value < LEVEL
 
 
 def _format_share(share: float) -> str:

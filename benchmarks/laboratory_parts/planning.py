@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -96,30 +96,43 @@ def score(run: Summary) -> float:
 
 
 def run_study(home: Path, out: Path, tasks: Sequence[str], methods: Sequence[Method], seeds: int, jobs: int) -> None:
-    """Make the study and write the summary of each task into `out` whenever a method is done."""
+    """Make the study, and write the summary of each task into `out` whenever one of its methods is done.
+
+    An interrupt waits for the runs that are under way, and nothing is begun.
+    """
     from qed.config import plugins  # noqa: PLC0415
 
     shelf = plugins.list_leaves("algorithms")
-    skipped = {each.name: name for each in METHODS for name in each.needs if name not in shelf}
-    chosen = [method for method in methods if method.name not in skipped]
+    missing = sorted({name for method in methods for name in method.needs if name not in shelf})
+    print(f"Skipped, because this qed does not have them: {', '.join(missing) or 'none'}", file=sys.stderr, flush=True)
+    chosen = [method for method in methods if not set(method.needs) & set(missing)]
     with open_pool(jobs) as pool, ThreadPoolExecutor(jobs + 2) as threads:
         plan = Plan(home, seeds, BUDGET, lambda job: pool.submit(runs.make, job))
-        make_models(plan, tasks)
-        pairs = {(task, method.name): threads.submit(study, plan, task, method) for task in tasks for method in chosen}
-        for task in tasks:
-            models = {name: runs.make(Job(home, task, name, "model")) for name in ("start", "teacher")}
-            found: dict[str, Summary] = {}
-            for method in chosen:
-                try:
-                    found[method.name] = pairs[task, method.name].result()
-                except Exception as error:  # noqa: BLE001 -- the other methods' runs are worth having
-                    print(f"{task}, {method.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        try:
+            make_models(plan, tasks)
+            studies = {
+                threads.submit(study, plan, task, method): (task, method.name) for method in chosen for task in tasks
+            }
+            found: dict[str, dict[str, Summary]] = {task: {} for task in tasks}
+            for done in as_completed(studies):
+                task, name = studies[done]
+                if error := done.exception():  # the other methods' runs are worth having
+                    print(f"{task}, {name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                     continue
-                print(f"{task}: {method.name} is done", file=sys.stderr, flush=True)
-                write_task(
-                    out / f"{task}.json",
-                    {"task": task, "budget": BUDGET, **models, "skipped": skipped, "methods": found},
-                )
+                print(f"{task}: {name} is done", file=sys.stderr, flush=True)
+                found[task][name] = done.result()
+                write_task(out / f"{task}.json", describe(home, task, found[task]))
+        except BaseException:
+            for executor in (threads, pool):
+                executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def describe(home: Path, task: str, found: Mapping[str, Summary]) -> Summary:
+    """Return the summary of a task: its start and teacher, and its methods in the order of the tables."""
+    models = {name: runs.make(Job(home, task, name, "model")) for name in ("start", "teacher")}
+    methods = {method.name: found[method.name] for method in METHODS if method.name in found}
+    return {"task": task, "budget": BUDGET, **models, "methods": methods}
 
 
 def write_task(file: Path, summary: Summary) -> None:

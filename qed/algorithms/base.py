@@ -7,6 +7,7 @@ at run time, which keeps `qed grpo --help` instant: algorithms use only methods 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -127,6 +128,19 @@ class Algorithm(metaclass=BuiltByAnyName):
         See `qed.training.fused_divergence`. The teacher is the reference model, or else the policy itself.
         """
         return None
+
+    @property
+    def teacher_clip(self) -> float:
+        """The most that one token of the vocabulary adds to the divergence to the teacher, in nats."""
+        return math.inf
+
+    @property
+    def teacher_wording(self) -> str:
+        """How the teacher's prompt words the question and the demonstration; empty where it sees the policy's prompt.
+
+        `{question}` and `{demonstration}` stand for the two.
+        """
+        return ""
 
     @property
     def log_squares(self) -> bool:

@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, require
-from qed.algorithms.parts.distillation import Distillation
-from qed.algorithms.parts.losses import mask_values
+from qed.algorithms.base import Average
+from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.types import Advantage, Groups, Rollout
+from qed.types import Advantage, Groups
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,15 +31,9 @@ class Opd(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    teacher: str = ""
+    """The teacher: the name or folder of a model with the policy's tokenizer."""
     distillation: Distillation = field(default_factory=Distillation)
-
-    def __post_init__(self) -> None:
-        """Refuse settings that exclude each other."""
-        super().__post_init__()
-        require(
-            self.regularizer.kl == 0,
-            "algorithm.kl wants a reference model of its own, and the teacher has its place. Set algorithm.kl=0.",
-        )
 
     @property
     def reference(self) -> bool:
@@ -50,7 +43,7 @@ class Opd(PolicyGradient):
     @property
     def reference_name(self) -> str:
         """The name or folder of the teacher."""
-        return self.distillation.teacher
+        return self.teacher
 
     @property
     def teacher_setting(self) -> str:
@@ -59,18 +52,23 @@ class Opd(PolicyGradient):
 
     @property
     def scores_reference(self) -> bool:
-        """Only the sampled divergence reads the teacher's log-probs of sampled tokens."""
-        return self.distillation.by_sampled_tokens
+        """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
+        return self.distillation.by_sampled_tokens or self.regularizer.kl > 0
 
     @property
     def scored_before_credit(self) -> bool:
         """The sampled divergence is part of the advantages."""
-        return self.distillation.by_sampled_tokens
+        return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
     def teacher_beta(self) -> float | None:
         """The beta of the divergence over the whole vocabulary."""
         return self.distillation.mixture
+
+    @property
+    def teacher_clip(self) -> float:
+        """The bound of each token of the vocabulary in the divergence."""
+        return self.distillation.divergence_clip
 
     def check(self, group_size: int) -> None:
         """Accept groups of one answer where no reward compares answers."""
@@ -83,19 +81,7 @@ class Opd(PolicyGradient):
         rewarded: list[list[Advantage]] = [[0.0] * len(group) for group in groups]
         if settings.reward:
             rewarded = super().credit(groups)
-        return [
-            [self._add_teacher(rollout, value) for rollout, value in zip(group, advantages, strict=True)]
-            for group, advantages in zip(groups, rewarded, strict=True)
-        ]
-
-    def _add_teacher(self, rollout: Rollout, advantage: Advantage) -> Advantage:
-        settings = self.distillation
-        values = advantage if isinstance(advantage, tuple) else (advantage,) * len(rollout.output)
-        paid = [settings.reward * value for value in values]
-        if settings.by_sampled_tokens and rollout.old_logps is not None and rollout.ref_logps is not None:
-            gained = [ref - old for ref, old in zip(rollout.ref_logps, rollout.old_logps, strict=True)]
-            paid = [value + settings.distil * gain for value, gain in zip(paid, gained, strict=True)]
-        return tuple(paid)
+        return add_opinions(groups, rewarded, settings, lambda rollout: 0)
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return every row where the divergence is over the vocabulary; else those with an advantage."""
@@ -104,8 +90,5 @@ class Opd(PolicyGradient):
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the policy gradient, plus the divergence to the teacher where it is over the vocabulary."""
         loss, stats = super().loss(batch, logps, entropy)
-        if batch.divergence is None:
-            difference = mask_values(batch.old_logps - batch.ref_logps, batch.mask)
-            return loss, stats | ({"distillation/divergence": difference.sum()} if self.scores_reference else {})
-        stats["distillation/divergence"] = batch.divergence.detach().sum()
-        return loss + self.distillation.distil * (batch.weights * batch.divergence).sum(), stats
+        term, measured = compute_distillation(batch, self.distillation, batch.mask)
+        return loss if term is None else loss + term, stats | measured

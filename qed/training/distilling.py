@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from qed.algorithms.base import Algorithm
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.training.batch import Batch
 from qed.training.flops import FlopCounter
-from qed.training.fused_divergence import OutputStates
+from qed.training.fused_divergence import OutputStates, compute_linear_divergence
 from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores
 from qed.training.offload import lend_device
 from qed.training.packing import Layout, pack_batch
@@ -44,8 +44,12 @@ def compute_part_scores(
             compute_distilled_scores,
             part,
             temperature,
-            teacher=observe(part),
-            beta=algorithm.teacher_beta,
+            measure=partial(
+                compute_linear_divergence,
+                teacher=observe(part),
+                beta=algorithm.teacher_beta,
+                clip=algorithm.teacher_clip,
+            ),
             layout=layout,
             into_grad=True,
         )
@@ -58,7 +62,7 @@ def compute_part_scores(
 
 @torch.no_grad()
 def observe_teacher(
-    teacher: nn.Module | AdapterDisabled, part: Batch, device: torch.device, packing: bool
+    teacher: nn.Module | AdapterDisabled, part: Batch, device: torch.device, packing: bool, sharded: bool
 ) -> OutputStates:
     """Compute a teacher's output states at the trained labels of a micro-batch, behind the prompts that it sees.
 
@@ -67,14 +71,15 @@ def observe_teacher(
         part: a micro-batch.
         device: where it computes.
         packing: whether rows are packed.
+        sharded: whether the ranks share the teacher's weights.
     """
     if isinstance(teacher, AdapterDisabled):
         with disable_adapters(teacher.model):
-            return observe_teacher(teacher.model, part, device, packing)
+            return observe_teacher(teacher.model, part, device, packing, sharded)
     seen = part if part.teacher is None else part.teacher
     layout = pack_batch(seen) if packing else None
     # A model of the host takes its weights back, and a sharded one frees them, before they are used.
-    gone = isinstance(teacher, FSDPModule) or next(teacher.parameters()).device != device
+    gone = sharded or next(teacher.parameters()).device != device
     with lend_device(teacher, device):
         return call_scores(teacher, compute_output_states, seen, layout, keep=gone)
 

@@ -10,6 +10,12 @@ GKDTrainer. For a logit z_j of the student
 
     dD/dz_j = (1 - beta) p_j (log(p_j / m_j) - KL(p || m)),    p_j - q_j,    p_j (log(p_j / q_j) - KL(p || q))
 
+With a clip c the divergence is sum_v min(d_v, c), as in OPSD (arXiv 2601.18734) and TRL's OPSDTrainer. With K the
+tokens whose d_v is below c, and s_v = p_v d(d_v)/d(p_v)
+
+    s_v = -q_v at beta = 0,  d_v + p_v at beta = 1,  (1 - beta) p_v log(p_v / m_v) else
+    dD/dz_j = [j in K] s_j - p_j sum_(v in K) s_v
+
 A tile of both is computed three times in all: for the normalisers, for the divergence, and in the backward pass.
 """
 
@@ -41,6 +47,7 @@ def compute_linear_divergence(
     beta: float,
     temperature: float = 1.0,
     into_grad: bool = False,
+    clip: float = math.inf,
 ) -> Tensor:
     """Compute the divergence of every row, [N], float32 or float64 where the student's states are.
 
@@ -52,6 +59,7 @@ def compute_linear_divergence(
         beta: between 0, the forward KL, and 1, the reverse KL.
         temperature: divides the logits of both.
         into_grad: add the gradient of the student's weight to `weight.grad`, see `compute_linear_scores`.
+        clip: the most that one token of the vocabulary adds, in nats.
     """
     shared = min(len(student.weight), len(teacher.weight))
     weight = student.weight
@@ -63,6 +71,7 @@ def compute_linear_divergence(
         temperature,
         student.transform,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
+        clip=clip,
     )
     divergence: Tensor = _LinearDivergence.apply(student.hidden, weight, student.bias, options)
     return divergence
@@ -76,6 +85,7 @@ class _Options(NamedTuple):
     temperature: float
     transform: LogitTransform
     into: Tensor | None
+    clip: float
 
 
 class _Pair:
@@ -86,7 +96,7 @@ class _Pair:
         own = weight.detach()[: options.shared], None if bias is None else bias.detach()[: options.shared]
         self.student = OutputLayer(hidden, *own, temperature, options.transform)
         self.teacher = OutputLayer(teacher.hidden, teacher.weight, teacher.bias, temperature, teacher.transform)
-        self.beta = options.beta
+        self.beta, self.clip = options.beta, options.clip
         # Two tiles, and what mixing them needs.
         self.memory = [self.student.allocate(self.student.largest) for _ in range(4)]
 
@@ -110,14 +120,39 @@ class _Pair:
 
     def compute_target(self, tile: Tile, own: Tensor, other: Tensor) -> Tensor:
         """Compute the log-probs that the student's are compared with: the teacher's, or those of the mixture."""
-        if self.beta == 1:
+        if self.beta in (0, 1):
             return other
         scaled = torch.add(other, math.log(self.beta), out=tile.view_in(self.memory[2]))
         shifted = torch.add(own, math.log1p(-self.beta), out=tile.view_in(self.memory[3]))
         return torch.logaddexp(scaled, shifted, out=scaled)
 
+    def compute_terms(self, own: Tensor, other: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the clipped d_v of each token of a tile, and s_v where it is below the clip, else 0."""
+        p, q = own.exp(), other.exp()
+        if self.beta == 0:
+            terms, slopes = q * (other - own), -q
+        elif self.beta == 1:
+            terms = p * (own - other)
+            slopes = terms + p
+        else:
+            slopes = (1 - self.beta) * p * (own - target)
+            terms = slopes + self.beta * q * (other - target)
+        return terms.clamp(max=self.clip), slopes.masked_fill_(terms >= self.clip, 0)
+
+    def compute_clipped_divergences(self, normalisers: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the clipped D and the sum of s_v below the clip, [N] each."""
+        total, sums = self.student.allocate(2, len(self.student.hidden)).zero_().unbind()
+        for tile in chain.from_iterable(self.student.blocks):
+            own, other = self.compute_log_probs(tile, normalisers)
+            terms, slopes = self.compute_terms(own, other, self.compute_target(tile, own, other))
+            total[tile.rows] += terms.sum(-1)
+            sums[tile.rows] += slopes.sum(-1)
+        return total, sums
+
     def compute_divergences(self, normalisers: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute D and, unless beta is 0, the KL of the student to the mixture, [N] each."""
+        """Compute D and, unless beta is 0, the KL of the student to the mixture, [N] each; or as with a clip."""
+        if self.clip < math.inf:
+            return self.compute_clipped_divergences(normalisers)
         total, kl = self.student.allocate(2, len(self.student.hidden)).zero_().unbind()
         for tile in chain.from_iterable(self.student.blocks):
             own, other = self.compute_log_probs(tile, normalisers)
@@ -133,6 +168,9 @@ class _Pair:
     def compute_gradient(self, tile: Tile, normalisers: Tensor, kl: Tensor) -> Tensor:
         """Compute dD/dz of the student's logits in a tile, after the temperature."""
         own, other = self.compute_log_probs(tile, normalisers)
+        if self.clip < math.inf:
+            _, slopes = self.compute_terms(own, other, self.compute_target(tile, own, other))
+            return slopes.sub_(own.exp_().mul_(kl[tile.rows, None]))
         if self.beta == 0:
             return own.exp_().sub_(other.exp_())
         factor = 1 - self.beta if self.beta < 1 else 1.0

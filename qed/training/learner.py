@@ -137,7 +137,7 @@ class Learner:
             version: rollouts of an older policy than this keep their sampler's log-probs, if known, as the old ones.
         """
         self.moved = 0.0
-        reference = reference or self.reference
+        given, reference = reference is not None, reference or self.reference
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
             live = self.algorithm.has_gradient(self.collate(rollouts)).tolist() if split else []
@@ -145,8 +145,9 @@ class Learner:
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
-        if reference is not None and self.algorithm.scores_reference:
-            for rollout, logps in zip(rollouts, self._score_outputs(reference, show_teacher(rollouts)), strict=True):
+        if given or self.algorithm.scores_reference:
+            shown = self._score_outputs(reference or self.model, show_teacher(rollouts))
+            for rollout, logps in zip(rollouts, shown, strict=True):
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -239,7 +240,8 @@ class Learner:
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
         layout = pack_batch(part) if self.packing else None
-        observe = partial(observe_teacher, self.reference or self.model, device=self.device, packing=self.packing)
+        network, sharded = self.reference or self.model, self.parallel.shards
+        observe = partial(observe_teacher, network, device=self.device, packing=self.packing, sharded=sharded)
         with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
                 logps, entropy, part = compute_part_scores(

@@ -87,6 +87,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
             "clip_high": 0.2,
         },
     ],
+    "opd": [{"reward": 0.5, "clip_low": 0.2}],
+    "prefix_rft": [{"top_prefix": 1.0}, {"top_prefix": 0.5, "top_entropy": 0.5}],
+    "uft": [{"hint": 0.0}, {"hint": 0.5, "clip_low": 0.3}],
     "rl_sft": [{"sft": 0.3, "clip_low": 0.2}],
     "chord": [{"phi": False, "mu": 0.3}],
     "hpt": [{"sft": 0.3, "clip_low": 0.2}],
@@ -251,7 +254,7 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 
 
 # These imitate what is given whatever it earned.
-IMITATING = {"chord", "hpt", "relift", "rl_sft", "srft"}
+IMITATING = {"chord", "hpt", "relift", "rl_sft", "srft", "uft"}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if load_algorithm(name).by_advantage and name not in IMITATING])

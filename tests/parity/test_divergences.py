@@ -116,3 +116,34 @@ def test_rows_may_be_none() -> None:
     student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
     none = [each._replace(hidden=each.hidden[:0]) for each in (student, teacher)]
     assert compute_linear_divergence(*none, 0.5).shape == (0,)
+
+
+def clipped(student: OutputStates, teacher: OutputStates, beta: float, temperature: float, clip: float) -> Tensor:
+    """The divergence from whole logits, of which each token adds at most so much."""
+    p = compute_logits(student, temperature, VOCABULARY).log_softmax(-1)
+    q = compute_logits(teacher, temperature, VOCABULARY).log_softmax(-1).detach()
+    if beta == 0:
+        terms = q.exp() * (q - p)
+    elif beta == 1:
+        terms = p.exp() * (p - q)
+    else:
+        m = torch.logaddexp(p + math.log(1 - beta), q + math.log(beta))
+        terms = beta * q.exp() * (q - m) + (1 - beta) * p.exp() * (p - m)
+    return terms.clamp(max=clip).sum(-1)
+
+
+@pytest.mark.parametrize("elements", [20, 10**6])
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("clip", [0.01, 0.05, 100.0])
+def test_terms_are_clipped_token_by_token(
+    monkeypatch: pytest.MonkeyPatch, elements: int, beta: float, clip: float
+) -> None:
+    cut(monkeypatch, elements, 4)
+    student, teacher = states(0, WIDTH)._replace(transform=CAPPED), states(1, TEACHER_WIDTH)
+    found = compute_linear_divergence(student, teacher, beta, 0.7, clip=clip)
+    expected = clipped(student, teacher, beta, 0.7, clip)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    for one, other in zip(gradients(found, student), gradients(expected, student), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    if clip == 100.0:
+        torch.testing.assert_close(found, compute_linear_divergence(student, teacher, beta, 0.7), rtol=1e-10, atol=0)

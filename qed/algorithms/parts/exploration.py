@@ -20,13 +20,14 @@ def adapt_entropy_weight(weight: float, measured: float, target: float) -> float
     return max(0.0, weight + (CHANGE if measured < target else -CHANGE))
 
 
-def keep_top_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
+def keep_top_entropy(batch: Batch, entropy: Tensor, share: float, among: Tensor | None = None) -> Batch:
     """Keep advantages only on the `share` of the step's tokens with the highest entropy (arXiv 2506.01939).
 
     A token keeps its advantage where its entropy reaches the (1 - share)-quantile over all trained tokens of the step.
-    Weights do not change, so the average is still over all tokens.
+    Weights do not change, so the average is still over all tokens. With `among`, [B, T] bool, the quantile is over
+    these tokens, and the others keep their advantages.
     """
-    chosen = batch.mask.bool()
+    chosen = batch.mask.bool() if among is None else batch.mask.bool() & among
     values = entropy[chosen]
     if not len(values):
         return batch
@@ -34,5 +35,5 @@ def keep_top_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
     place = math.ceil((1 - share) * (len(values) - 1) - 1e-9)
     threshold = values.sort().values[place]
     # Equal entropies may differ by rounding between micro-batches; the tolerance treats them alike.
-    kept = entropy >= threshold * (1 - 1e-6)
-    return replace(batch, advantages=batch.advantages.where(kept & chosen, 0.0))
+    dropped = chosen & (entropy < threshold * (1 - 1e-6))
+    return replace(batch, advantages=batch.advantages.masked_fill(dropped, 0.0))

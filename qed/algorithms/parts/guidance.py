@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -10,9 +11,10 @@ from qed.algorithms.base import StepContext, require
 from qed.randomness import draw_uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
-Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear"]
+Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear", "cosine", "binomial"]
 WrongTraces = Literal["drop", "keep"]
 WINDOWS = 10  # of the strategies linear_max and reverse_linear
+PIECES = 5  # of a demonstration that the strategy binomial may give; what follows them is always the policy's
 
 
 class Guidance(Protocol):
@@ -75,13 +77,17 @@ class ExpertPrefix:
     """The share of problems that use a demonstration; drawn again for every problem and step."""
     strategy: Strategy = "random"
     """The prefix's share: random between the bounds; linear_max and reverse_linear random below a bound that falls or
-    rises in ten windows; fixed evenly spaced between the bounds over the group; linear falls with the step."""
+    rises in ten windows; fixed evenly spaced between the bounds over the group; linear falls with the step; cosine
+    falls along half a cosine from the upper to the lower bound, within `strategy_share` of the run; binomial gives each
+    of five sixths with that probability, and after `strategy_share` of the run nothing."""
     least: float = 1.0
     """The smallest share of a demonstration that is used as a prefix."""
     most: float = 1.0
     """The largest share; 1 takes all of it, end token included, and samples nothing."""
     strategy_steps: int = 1000
-    """The steps over which a strategy's bound moves."""
+    """The steps over which the bound of linear_max, reverse_linear and linear moves."""
+    strategy_share: float = 1.0
+    """The share of the run's steps over which cosine and binomial fall."""
     same_share: bool = False
     """Draw one share for all guided answers of a group."""
     wrong_traces: WrongTraces = "drop"
@@ -95,6 +101,7 @@ class ExpertPrefix:
         require(0 <= self.trace_share <= 1, f"{where}.trace_share must lie in [0, 1].")
         require(0 <= self.least <= self.most <= 1, f"{where} wants 0 <= least <= most <= 1.")
         require(self.strategy_steps >= 1, f"{where}.strategy_steps must be at least 1.")
+        require(0 < self.strategy_share <= 1, f"{where}.strategy_share must lie in (0, 1].")
 
     @property
     def active(self) -> bool:
@@ -117,8 +124,20 @@ class ExpertPrefix:
         address = address_draws(problem, context)
         if not is_drawn(self.trace_share, address):
             return ()
-        draws = [draw_uniform(*address, 0 if self.same_share else number) for number in range(count)]
+        numbers = [0 if self.same_share else number for number in range(count)]
+        if self.strategy in ("cosine", "binomial"):
+            return tuple(self._anneal((*address, number), context) for number in numbers)
+        draws = [draw_uniform(*address, number) for number in numbers]
         return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
+
+    def _anneal(self, address: Sequence[int | str], context: StepContext) -> float:
+        """Compute one completion's share by a strategy that falls with the run."""
+        done = min(1.0, (context.step - 1) / (context.steps * self.strategy_share))
+        share = self.least + (self.most - self.least) * (1 + math.cos(math.pi * done)) / 2
+        if self.strategy == "cosine":
+            return share
+        given = sum(draw_uniform(*address, "piece", piece) < share for piece in range(PIECES)) if done < 1 else 0
+        return given / (PIECES + 1)
 
     def _compute_share(self, draw: float, number: int, count: int, step: int) -> float:
         """Compute one completion's share by the strategy."""

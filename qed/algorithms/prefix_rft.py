@@ -1,0 +1,71 @@
+"""Prefix-RFT (arXiv 2507.01679): one answer of each group goes on from the beginning of a demonstration.
+
+A = r - mean r over the group
+loss = - sum_t w_t A rho_t over sampled tokens and over the prefix tokens with the highest entropy
+
+The prefix is trained as if the policy had written it, with the advantage that its answer earns, but only where the
+policy is unsure: on the `top_prefix` share of the step's prefix tokens with the highest entropy. Its ratio is to the
+policy before the update. The prefix's share of the demonstration falls along half a cosine over the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qed.algorithms.base import Average, require
+from qed.algorithms.parts import exploration
+from qed.algorithms.parts.advantage import AdvantageEstimator
+from qed.algorithms.parts.guidance import ExpertPrefix
+from qed.algorithms.parts.losses import fill_old_logps
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.shaping import fill_masked
+from qed.algorithms.parts.surrogates import Surrogate, Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.training.batch import Batch
+
+
+@dataclass(frozen=True)
+class PrefixRft(PolicyGradient):
+    """Reinforces answers of which one per group begins as a demonstration does."""
+
+    average: Average = "constant"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
+    surrogate: Surrogate = Surrogate(clip_low=0.2, clip_high=0.2)
+    top_prefix: float = 0.2
+    """The share of prefix tokens that are trained: those with the highest entropy; 1 trains all of them."""
+    guidance: ExpertPrefix = field(default_factory=lambda: ExpertPrefix(strategy="cosine", least=0.05, most=0.95))
+
+    # A model that has learned nothing yet ends no demonstration, so that at first it is given all of it.
+    fresh_defaults: ClassVar[dict[str, Any]] = {**PolicyGradient.fresh_defaults, "algorithm.guidance.most": 1.0}
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        super().__post_init__()
+        require(0 < self.top_prefix <= 1, "algorithm.top_prefix must lie in (0, 1].")
+
+    @property
+    def two_pass(self) -> bool:
+        """The quantile of the entropy is over the prefix tokens of all rows."""
+        return super().two_pass or self.top_prefix < 1
+
+    def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
+        """Keep the advantages of the prefix tokens with the highest entropy, of these."""
+        batch = super().prepare(batch, logps, entropy)
+        if entropy is None or self.top_prefix == 1:
+            return batch
+        return exploration.keep_top_entropy(batch, entropy, self.top_prefix, among=batch.expert.bool())
+
+    def terms(self, batch: Batch, logps: Tensor) -> Terms:
+        """Compute the surrogate of all tokens, with the policy before the update as the author of the prefix."""
+        logps = fill_masked(logps, batch)
+        old = fill_old_logps(fill_masked(batch.old_logps, batch), logps)
+        # Where prefix tokens were not scored the column holds 0, and the current policy stands in.
+        old = logps.detach().where((batch.expert == 1) & (old == 0), old)
+        given = batch.mask * batch.expert
+        terms, stats = super().terms(replace(batch, old_logps=old), logps)
+        return terms, stats | {"guidance/token_share": (given * (batch.advantages != 0)).sum()}
