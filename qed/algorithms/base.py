@@ -112,6 +112,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         return ""
 
     @property
+    def teacher_server(self) -> tuple[str, str]:
+        """The address of the server that scores answers as the teacher, and its model's name; empty for none."""
+        return "", ""
+
+    @property
     def reference_moves(self) -> tuple[int, float]:
         """How often, in steps, the reference model moves towards the policy, and how far; 0 steps: never."""
         return 0, 1.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average
+from qed.algorithms.base import Average, require
 from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.types import Advantage, Groups
@@ -32,18 +32,44 @@ class Opd(PolicyGradient):
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     teacher: str = ""
-    """The teacher: the name or folder of a model with the policy's tokenizer."""
+    """The teacher: the name or folder of a model with the policy's tokenizer, or the address of a server of one, such
+    as http://127.0.0.1:8000."""
+    teacher_model: str = ""
+    """The name of the teacher's model at its server, where this serves several."""
     distillation: Distillation = field(default_factory=Distillation)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that a server cannot serve."""
+        super().__post_init__()
+        require(
+            not self._is_served or self.teacher_beta is None,
+            f"algorithm.divergence={self.distillation.divergence} compares whole distributions, and the server "
+            f"{self.teacher} gives log-probs of single tokens. Set algorithm.divergence=sampled, or let "
+            "algorithm.teacher name the folder of the model.",
+        )
+        require(
+            self._is_served or not self.teacher_model,
+            "algorithm.teacher_model is the name of a model at a server, and algorithm.teacher is no address.",
+        )
+
+    @property
+    def _is_served(self) -> bool:
+        return self.teacher.startswith(("http://", "https://"))
+
+    @property
+    def teacher_server(self) -> tuple[str, str]:
+        """The address of the teacher, and its model's name there; empty where it is a model of this process."""
+        return (self.teacher, self.teacher_model) if self._is_served else ("", "")
 
     @property
     def reference(self) -> bool:
-        """The teacher is loaded in the place of the reference model."""
-        return True
+        """A teacher that is not served is loaded in the place of the reference model."""
+        return not self._is_served
 
     @property
     def reference_name(self) -> str:
         """The name or folder of the teacher."""
-        return self.teacher
+        return "" if self._is_served else self.teacher
 
     @property
     def teacher_setting(self) -> str:
@@ -53,7 +79,7 @@ class Opd(PolicyGradient):
     @property
     def scores_reference(self) -> bool:
         """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
-        return self.distillation.by_sampled_tokens or self.regularizer.kl > 0
+        return not self._is_served and (self.distillation.by_sampled_tokens or self.regularizer.kl > 0)
 
     @property
     def scored_before_credit(self) -> bool:

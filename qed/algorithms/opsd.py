@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, require
+from qed.algorithms.base import Average
 from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.self_teacher import SelfTeacher, find_learning
-from qed.types import Advantage, Groups, Rollout
+from qed.types import Advantage, Groups
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,14 +40,6 @@ class Opsd(PolicyGradient):
     )
     self_teacher: SelfTeacher = field(default_factory=SelfTeacher)
 
-    def __post_init__(self) -> None:
-        """Refuse settings that exclude each other."""
-        super().__post_init__()
-        require(
-            self.regularizer.kl == 0,
-            "algorithm.kl wants a reference model of its own, and the teacher has its place. Set algorithm.kl=0.",
-        )
-
     @property
     def guided(self) -> bool:
         """The teacher is shown demonstrations, so that problems must have some."""
@@ -65,13 +57,13 @@ class Opsd(PolicyGradient):
 
     @property
     def scores_reference(self) -> bool:
-        """Only the sampled divergence reads the teacher's log-probs of sampled tokens."""
-        return self.distillation.by_sampled_tokens
+        """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
+        return self.distillation.by_sampled_tokens or self.regularizer.kl > 0
 
     @property
     def scored_before_credit(self) -> bool:
         """The sampled divergence is part of the advantages."""
-        return self.distillation.by_sampled_tokens
+        return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
     def teacher_beta(self) -> float | None:
@@ -101,11 +93,6 @@ class Opsd(PolicyGradient):
         return add_opinions(
             groups, rewarded, settings, lambda rollout: skip if rollout.teacher_prompt else len(rollout.output)
         )
-
-    def rows(self, groups: Groups) -> list[Rollout]:
-        """Return the completions to train: without a reward only those whose teacher was shown a demonstration."""
-        rows = super().rows(groups)
-        return rows if self.distillation.reward else [rollout for rollout in rows if rollout.teacher_prompt]
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return the rows with an advantage and, where the divergence is over the vocabulary, those that learn."""

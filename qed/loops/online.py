@@ -89,6 +89,8 @@ def score_step(phase: Phase, sampler: Sampler, collected: CollectedStep, step: i
     """Compute advantages and the log-probs of the old policy and of the reference model; return the minibatches."""
     learner = phase.learner
     algorithm = learner.algorithm
+    if phase.teacher is not None:
+        phase.teacher.score(flatten(collected.groups))
     if algorithm.scored_before_credit:
         learner.score(flatten(collected.groups), old=True)
     assign_advantages(collected.groups, algorithm)
