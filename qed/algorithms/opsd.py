@@ -21,7 +21,7 @@ from qed.algorithms.base import Average
 from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.self_teacher import SelfTeacher, find_learning
-from qed.types import Advantage, Groups, Rollout
+from qed.types import Advantage, Groups
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,11 +93,6 @@ class Opsd(PolicyGradient):
         return add_opinions(
             groups, rewarded, settings, lambda rollout: skip if rollout.teacher_prompt else len(rollout.output)
         )
-
-    def rows(self, groups: Groups) -> list[Rollout]:
-        """Return the completions to train: without a reward only those whose teacher was shown a demonstration."""
-        rows = super().rows(groups)
-        return rows if self.distillation.reward else [rollout for rollout in rows if rollout.teacher_prompt]
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return the rows with an advantage and, where the divergence is over the vocabulary, those that learn."""
