@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from qed.config.field_names import find_short_names, flatten_fields, replace_fields
 from qed.errors import UsageError
@@ -40,6 +40,14 @@ def compute_token_weights(mask: Tensor, average: Average, length: int) -> Tensor
     if average == "sequence":
         return mask / mask.sum(1, keepdim=True).clamp(min=1) / rows
     return mask / (rows * length if average == "constant" else rows)
+
+
+class Divergence(NamedTuple):
+    """A divergence over the vocabulary, see `qed.training.fused_divergence`."""
+
+    beta: float
+    clip: float = math.inf
+    top_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,17 +135,12 @@ class Algorithm(metaclass=BuiltByAnyName):
         return self.reference
 
     @property
-    def teacher_beta(self) -> float | None:
-        """The beta of the divergence to the teacher that the loss reads from the batch; None for none.
+    def teacher_divergence(self) -> Divergence | None:
+        """The divergence to the teacher that the loss reads from the batch; None for none.
 
-        See `qed.training.fused_divergence`. The teacher is the reference model, or else the policy itself.
+        The teacher is the reference model, or else the policy itself.
         """
         return None
-
-    @property
-    def teacher_clip(self) -> float:
-        """The most that one token of the vocabulary adds to the divergence to the teacher, in nats."""
-        return math.inf
 
     @property
     def teacher_wording(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, require
+from qed.algorithms.base import Average, Divergence, require
 from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.types import Advantage, Groups
@@ -42,7 +42,7 @@ class Opd(PolicyGradient):
         """Refuse settings that a server cannot serve."""
         super().__post_init__()
         require(
-            not self._is_served or self.teacher_beta is None,
+            not self._is_served or self.teacher_divergence is None,
             f"algorithm.divergence={self.distillation.divergence} compares whole distributions, and the server "
             f"{self.teacher} gives log-probs of single tokens. Set algorithm.divergence=sampled, or let "
             "algorithm.teacher name the folder of the model.",
@@ -87,14 +87,9 @@ class Opd(PolicyGradient):
         return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
-    def teacher_beta(self) -> float | None:
-        """The beta of the divergence over the whole vocabulary."""
-        return self.distillation.mixture
-
-    @property
-    def teacher_clip(self) -> float:
-        """The bound of each token of the vocabulary in the divergence."""
-        return self.distillation.divergence_clip
+    def teacher_divergence(self) -> Divergence | None:
+        """The divergence over the vocabulary, unless only sampled tokens are compared."""
+        return self.distillation.over_vocabulary
 
     def check(self, group_size: int) -> None:
         """Accept groups of one answer where no reward compares answers."""
@@ -111,7 +106,7 @@ class Opd(PolicyGradient):
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return every row where the divergence is over the vocabulary; else those with an advantage."""
-        return batch.mask.any(1) if self.teacher_beta is not None else super().has_gradient(batch)
+        return batch.mask.any(1) if self.teacher_divergence is not None else super().has_gradient(batch)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the policy gradient, plus the divergence to the teacher where it is over the vocabulary."""

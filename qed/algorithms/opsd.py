@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average
+from qed.algorithms.base import Average, Divergence
 from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.self_teacher import SelfTeacher, find_learning
@@ -66,14 +66,9 @@ class Opsd(PolicyGradient):
         return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
-    def teacher_beta(self) -> float | None:
-        """The beta of the divergence over the whole vocabulary."""
-        return self.distillation.mixture
-
-    @property
-    def teacher_clip(self) -> float:
-        """The bound of each token of the vocabulary in the divergence."""
-        return self.distillation.divergence_clip
+    def teacher_divergence(self) -> Divergence | None:
+        """The divergence over the vocabulary, unless only sampled tokens are compared."""
+        return self.distillation.over_vocabulary
 
     @property
     def teacher_wording(self) -> str:
@@ -97,7 +92,11 @@ class Opsd(PolicyGradient):
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return the rows with an advantage and, where the divergence is over the vocabulary, those that learn."""
         live = super().has_gradient(batch)
-        return live if self.teacher_beta is None else live | find_learning(batch, self.self_teacher.skip_tokens).any(1)
+        return (
+            live
+            if self.teacher_divergence is None
+            else live | find_learning(batch, self.self_teacher.skip_tokens).any(1)
+        )
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the policy gradient, plus the divergence to the teacher where it is over the vocabulary."""

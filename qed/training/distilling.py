@@ -38,7 +38,7 @@ def compute_part_scores(
         layout: of packed rows.
         observe: computes the teacher's output states for the micro-batch; called where the divergence is read.
     """
-    if algorithm.teacher_beta is not None:
+    if algorithm.teacher_divergence is not None:
         logps, entropy, divergence = call_scores(
             model,
             compute_distilled_scores,
@@ -47,8 +47,7 @@ def compute_part_scores(
             measure=partial(
                 compute_linear_divergence,
                 teacher=observe(part),
-                beta=algorithm.teacher_beta,
-                clip=algorithm.teacher_clip,
+                **algorithm.teacher_divergence._asdict(),
             ),
             layout=layout,
             into_grad=True,

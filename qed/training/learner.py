@@ -217,7 +217,7 @@ class Learner:
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         self.flops.add(self.model, batch)
-        if self.algorithm.teacher_beta is not None:
+        if self.algorithm.teacher_divergence is not None:
             count_teacher(self.flops, self.reference or self.model, batch)
         sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
         self.parallel.sum_gradients(self.parameters)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from qed.algorithms.base import require
+from qed.algorithms.base import Divergence, require
 from qed.algorithms.parts.losses import mask_values
 from qed.types import Advantage, Groups, Rollout
 
@@ -30,6 +30,8 @@ class Distillation:
     """The share of the teacher in the mixture of jsd: near 0 it is like the forward KL, near 1 like the reverse KL."""
     divergence_clip: float = math.inf
     """The most that one token of the vocabulary adds to the divergence, in nats; sampled has no such terms."""
+    teacher_top_k: int = 0
+    """Compare only the teacher's so many likeliest tokens, and all others as one; 0 compares the whole vocabulary."""
     distil: float = 1.0
     """Weight of the divergence."""
     reward: float = 0.0
@@ -39,6 +41,11 @@ class Distillation:
         """Refuse settings out of range."""
         require(0 < self.beta < 1, "algorithm.beta must lie in (0, 1): take forward_kl or reverse_kl for its ends.")
         require(self.divergence_clip > 0, "algorithm.divergence_clip must be above 0; inf does not clip.")
+        require(self.teacher_top_k >= 0, "algorithm.teacher_top_k must not be negative.")
+        require(
+            self.teacher_top_k == 0 or math.isinf(self.divergence_clip),
+            "algorithm.teacher_top_k makes one token of all others, whose part algorithm.divergence_clip would cut.",
+        )
         require(self.distil >= 0, "algorithm.distil must not be negative.")
         require(self.reward >= 0, "algorithm.reward must not be negative.")
         require(self.distil > 0 or self.reward > 0, "algorithm.distil and algorithm.reward are both 0.")
@@ -49,11 +56,12 @@ class Distillation:
         return self.divergence == "sampled" and self.distil > 0
 
     @property
-    def mixture(self) -> float | None:
-        """The beta of the divergence over the vocabulary: 0 for forward_kl, 1 for reverse_kl; None for sampled."""
-        if self.distil == 0:
+    def over_vocabulary(self) -> Divergence | None:
+        """The divergence over the vocabulary: beta is 0 for forward_kl, 1 for reverse_kl; None for sampled."""
+        if self.distil == 0 or self.divergence == "sampled":
             return None
-        return {"sampled": None, "forward_kl": 0.0, "reverse_kl": 1.0, "jsd": self.beta}[self.divergence]
+        beta = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": self.beta}[self.divergence]
+        return Divergence(beta, self.divergence_clip, self.teacher_top_k)
 
 
 def add_opinions(
