@@ -19,7 +19,7 @@ from qed.runs.run import read_lines
 
 SHELF = plugins.list_leaves("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
-SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1, "chord": 2}
+SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1, "chord": 2, "prefix_rft": 2}
 GRPO = ("grpo", *ONLINE)
 SEVERAL = ("--learner.batch_size", 8, "--learner.passes", 2)
 VARIANTS: dict[str, tuple[object, ...]] = {
