@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from qed.algorithms.base import Average, Divergence
 from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.self_teacher import SelfTeacher, find_learning
+from qed.algorithms.parts.self_teacher import SelfTeacher, find_learning, weigh_learning
 from qed.types import Advantage, Groups
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ class Opsd(PolicyGradient):
         return add_opinions(
             groups, rewarded, settings, lambda rollout: skip if rollout.teacher_prompt else len(rollout.output)
         )
+
+    def weights(self, batch: Batch, length: int) -> Tensor:
+        """Compute the average; without a reward over the rows whose teacher was shown a demonstration alone."""
+        if self.distillation.reward:
+            return super().weights(batch, length)
+        return weigh_learning(batch, lambda rows: super(Opsd, self).weights(rows, length))
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return the rows with an advantage and, where the divergence is over the vocabulary, those that learn."""

@@ -11,6 +11,7 @@ from engine_models import TEXTS, Models
 from families import forward_logps
 from running import Engine
 from stand_in import StandIn
+from threaded import run_threads
 
 from qed.algorithms.opd import Opd
 from qed.errors import QedError, UsageError
@@ -76,6 +77,14 @@ def test_a_model_that_the_server_has_not_is_refused(models: Models) -> None:
         with pytest.raises(UsageError, match="serves no model large; it has tiny"):
             servers.set_servers([server.url], "large", samples=False)
         servers.set_servers([server.url], "tiny", samples=False)
+
+
+def test_several_ranks_ask_once(models: Models) -> None:
+    with StandIn("vllm", models).run() as server:
+        servers = connect(Engine("vllm", server.url, models, 1e-4))
+        scored = run_threads(lambda parallel: ServedTeacher(servers, 1.0, parallel)(ROLLOUTS), 2)
+        assert scored[0] == scored[1]
+        assert sum("prompt_logprobs" in body for _, body in server.asked if body) == len(ROLLOUTS)
 
 
 def test_settings_that_a_server_cannot_serve_are_refused() -> None:

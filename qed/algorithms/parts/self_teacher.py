@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -56,3 +57,13 @@ def find_learning(batch: Batch, skip: int) -> Tensor:
         return batch.mask * 0
     shown = (batch.teacher.weights != 0).any(1)[:, None]
     return batch.mask * (shown & (batch.mask.cumsum(1) > skip))
+
+
+def weigh_learning(batch: Batch, weigh: Callable[[Batch], Tensor]) -> Tensor:
+    """Compute the weights of the rows that learn from the teacher, from these alone, and 0 for the others, [B, T]."""
+    rows = find_learning(batch, 0).any(1).nonzero().flatten()
+    weights = batch.mask * 0
+    if len(rows):
+        part = weigh(batch.select(rows))
+        weights[rows, : part.shape[1]] = part
+    return weights
