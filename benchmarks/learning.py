@@ -26,7 +26,7 @@ CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
 # These are asked for with three seeds, the rest of the shelf with the first of them.
 THREE = (
     *("expert_iteration", "reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "exgrpo", "online_dpo"),
-    *("chord", "hpt", "srft"),
+    *("chord", "hpt", "prefix_rft", "relift", "srft", "uft"),
 )
 # Pass@k training learns from groups in which one answer alone is best, which is rare among eight.
 SETTINGS = {"grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32")}
