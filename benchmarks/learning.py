@@ -29,7 +29,11 @@ THREE = (
     *("chord", "hpt", "prefix_rft", "relift", "srft", "uft"),
 )
 # Pass@k training learns from groups in which one answer alone is best, which is rare among eight.
-SETTINGS = {"grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32")}
+# A teacher that is the start teaches nothing, so that the reward does.
+SETTINGS = {
+    "grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32"),
+    "opd": ("--algorithm.teacher", START, "--algorithm.reward", "1"),
+}
 
 
 def command(algorithm: str, seed: int, steps: int) -> list[str]:
