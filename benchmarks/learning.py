@@ -29,11 +29,7 @@ THREE = (
     *("chord", "hpt", "prefix_rft", "relift", "srft", "uft"),
 )
 # Pass@k training learns from groups in which one answer alone is best, which is rare among eight.
-# A teacher that is the start teaches nothing, so that the reward does.
-SETTINGS = {
-    "grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32"),
-    "opd": ("--algorithm.teacher", START, "--algorithm.reward", "1"),
-}
+SETTINGS = {"grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32")}
 
 
 def command(algorithm: str, seed: int, steps: int) -> list[str]:
@@ -96,7 +92,9 @@ def mean(rows: Sequence[dict[str, Any]], when: str, decoding: str) -> float:
 def main() -> None:
     """Run what is asked and print the card."""
     parser = build_parser(__doc__)
-    shelf = [name for name in plugins.list_leaves("algorithms") if load_algorithm(name).online]
+    online = [name for name in plugins.list_leaves("algorithms") if load_algorithm(name).online]
+    # One that learns from another model is compared in the laboratory, which trains the teacher.
+    shelf = [name for name in online if not load_algorithm(name)().teacher_setting]
     parser.add_argument("--algorithms", default=",".join(sorted(shelf, key=lambda name: (name not in THREE, name))))
     parser.add_argument("--seeds", default="0,1,2", help="for those that are asked for with three; others take one")
     parser.add_argument("--steps", type=int, default=60)
