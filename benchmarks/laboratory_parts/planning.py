@@ -69,7 +69,11 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     best = max(tried, key=lambda run: (score(run), -run["rate"]))
     if not is_equal(plan.budget, best):
         steps = correct(method, plan.budget, steps, best)
-    final = replace(job, stage="final", rate=best["rate"], steps=steps)
+    final = replace(job, stage="final", rate=best["rate"], steps=steps, seed=0)
+    first = plan.make(final)[0]
+    if not is_equal(plan.budget, first):
+        steps = correct(method, plan.budget, steps, first)
+        final = replace(final, steps=steps)
     made = plan.make(*(replace(final, seed=seed) for seed in range(plan.seeds)))
     return {"rate": best["rate"], "validation": scores, "steps": steps, "runs": made}
 
