@@ -24,9 +24,16 @@ from qed.runs.run import read_evaluations
 
 CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
 # These are asked for with three seeds, the rest of the shelf with the first of them.
-THREE = ("expert_iteration", "reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "exgrpo", "online_dpo")
+THREE = (
+    *("expert_iteration", "reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "exgrpo", "online_dpo"),
+    *("chord", "hpt", "prefix_rft", "relift", "srft", "uft"),
+)
 # Pass@k training learns from groups in which one answer alone is best, which is rare among eight.
-SETTINGS = {"grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32")}
+# A teacher that is the start teaches nothing, so that the reward does.
+SETTINGS = {
+    "grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32"),
+    "opd": ("--algorithm.teacher", START, "--algorithm.reward", "1"),
+}
 
 
 def command(algorithm: str, seed: int, steps: int) -> list[str]:

@@ -48,6 +48,8 @@ def make_rollout(source: random.Random, advantage: float | None = None, longest:
     # Of some of the given tokens it is known how likely they were to who wrote them.
     behaviour = tuple(source.choice([math.nan, -3 * source.random()]) for _ in range(given))
     advantage = source.choice([-1.0, 0.0, 0.5, 2.0]) if advantage is None else advantage
+    # A stream of its own, so that all other values are the same with and without it.
+    shown = random.Random(f"{output} {advantage}")
     return Rollout(
         problem=Problem(f"p{source.randrange(4)}", "?", "1"),
         prompt=tuple(source.randrange(VOCABULARY) for _ in range(source.randint(1, longest))),
@@ -61,6 +63,7 @@ def make_rollout(source: random.Random, advantage: float | None = None, longest:
         advantage=advantage,
         old_logps=tuple(value + 0.2 * source.random() for value in logps),
         ref_logps=tuple(value + 0.2 * source.random() for value in logps),
+        teacher_prompt=shown.choice([(), tuple(shown.randrange(VOCABULARY) for _ in range(shown.randint(1, longest)))]),
     )
 
 

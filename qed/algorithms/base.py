@@ -7,9 +7,10 @@ at run time, which keeps `qed grpo --help` instant: algorithms use only methods 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from qed.config.field_names import find_short_names, flatten_fields, replace_fields
 from qed.errors import UsageError
@@ -39,6 +40,14 @@ def compute_token_weights(mask: Tensor, average: Average, length: int) -> Tensor
     if average == "sequence":
         return mask / mask.sum(1, keepdim=True).clamp(min=1) / rows
     return mask / (rows * length if average == "constant" else rows)
+
+
+class Divergence(NamedTuple):
+    """A divergence over the vocabulary, see `qed.training.fused_divergence`."""
+
+    beta: float
+    clip: float = math.inf
+    top_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         return ""
 
     @property
+    def teacher_server(self) -> tuple[str, str]:
+        """The address of the server that scores answers as the teacher, and its model's name; empty for none."""
+        return "", ""
+
+    @property
     def reference_moves(self) -> tuple[int, float]:
         """How often, in steps, the reference model moves towards the policy, and how far; 0 steps: never."""
         return 0, 1.0
@@ -121,12 +135,20 @@ class Algorithm(metaclass=BuiltByAnyName):
         return self.reference
 
     @property
-    def teacher_beta(self) -> float | None:
-        """The beta of the divergence to the teacher that the loss reads from the batch; None for none.
+    def teacher_divergence(self) -> Divergence | None:
+        """The divergence to the teacher that the loss reads from the batch; None for none.
 
-        See `qed.training.fused_divergence`. The teacher is the reference model, or else the policy itself.
+        The teacher is the reference model, or else the policy itself.
         """
         return None
+
+    @property
+    def teacher_wording(self) -> str:
+        """How the teacher's prompt words the question and the demonstration; empty where it sees the policy's prompt.
+
+        `{question}` and `{demonstration}` stand for the two.
+        """
+        return ""
 
     @property
     def log_squares(self) -> bool:

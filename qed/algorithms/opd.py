@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average
-from qed.algorithms.parts.distillation import Distillation
-from qed.algorithms.parts.losses import mask_values
+from qed.algorithms.base import Average, Divergence, require
+from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.types import Advantage, Groups, Rollout
+from qed.types import Advantage, Groups
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,17 +31,45 @@ class Opd(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    teacher: str = ""
+    """The teacher: the name or folder of a model with the policy's tokenizer, or the address of a server of one, such
+    as http://127.0.0.1:8000."""
+    teacher_model: str = ""
+    """The name of the teacher's model at its server, where this serves several."""
     distillation: Distillation = field(default_factory=Distillation)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that a server cannot serve."""
+        super().__post_init__()
+        require(
+            not self._is_served or self.teacher_divergence is None,
+            f"algorithm.divergence={self.distillation.divergence} compares whole distributions, and the server "
+            f"{self.teacher} gives log-probs of single tokens. Set algorithm.divergence=sampled, or let "
+            "algorithm.teacher name the folder of the model.",
+        )
+        require(
+            self._is_served or not self.teacher_model,
+            "algorithm.teacher_model is the name of a model at a server, and algorithm.teacher is no address.",
+        )
+
+    @property
+    def _is_served(self) -> bool:
+        return self.teacher.startswith(("http://", "https://"))
+
+    @property
+    def teacher_server(self) -> tuple[str, str]:
+        """The address of the teacher, and its model's name there; empty where it is a model of this process."""
+        return (self.teacher, self.teacher_model) if self._is_served else ("", "")
 
     @property
     def reference(self) -> bool:
-        """The teacher is loaded in the place of the reference model."""
-        return True
+        """A teacher that is not served is loaded in the place of the reference model."""
+        return not self._is_served
 
     @property
     def reference_name(self) -> str:
         """The name or folder of the teacher."""
-        return self.distillation.teacher
+        return "" if self._is_served else self.teacher
 
     @property
     def teacher_setting(self) -> str:
@@ -52,7 +79,7 @@ class Opd(PolicyGradient):
     @property
     def scores_reference(self) -> bool:
         """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
-        return self.distillation.by_sampled_tokens or self.regularizer.kl > 0
+        return not self._is_served and (self.distillation.by_sampled_tokens or self.regularizer.kl > 0)
 
     @property
     def scored_before_credit(self) -> bool:
@@ -60,9 +87,9 @@ class Opd(PolicyGradient):
         return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
-    def teacher_beta(self) -> float | None:
-        """The beta of the divergence over the whole vocabulary."""
-        return self.distillation.mixture
+    def teacher_divergence(self) -> Divergence | None:
+        """The divergence over the vocabulary, unless only sampled tokens are compared."""
+        return self.distillation.over_vocabulary
 
     def check(self, group_size: int) -> None:
         """Accept groups of one answer where no reward compares answers."""
@@ -75,29 +102,14 @@ class Opd(PolicyGradient):
         rewarded: list[list[Advantage]] = [[0.0] * len(group) for group in groups]
         if settings.reward:
             rewarded = super().credit(groups)
-        return [
-            [self._add_teacher(rollout, value) for rollout, value in zip(group, advantages, strict=True)]
-            for group, advantages in zip(groups, rewarded, strict=True)
-        ]
-
-    def _add_teacher(self, rollout: Rollout, advantage: Advantage) -> Advantage:
-        settings = self.distillation
-        values = advantage if isinstance(advantage, tuple) else (advantage,) * len(rollout.output)
-        paid = [settings.reward * value for value in values]
-        if settings.by_sampled_tokens and rollout.old_logps is not None and rollout.ref_logps is not None:
-            gained = [ref - old for ref, old in zip(rollout.ref_logps, rollout.old_logps, strict=True)]
-            paid = [value + settings.distil * gain for value, gain in zip(paid, gained, strict=True)]
-        return paid[0] if len(set(paid)) == 1 else tuple(paid)
+        return add_opinions(groups, rewarded, settings, lambda rollout: 0)
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return every row where the divergence is over the vocabulary; else those with an advantage."""
-        return batch.mask.any(1) if self.teacher_beta is not None else super().has_gradient(batch)
+        return batch.mask.any(1) if self.teacher_divergence is not None else super().has_gradient(batch)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the policy gradient, plus the divergence to the teacher where it is over the vocabulary."""
         loss, stats = super().loss(batch, logps, entropy)
-        if batch.divergence is None:
-            difference = mask_values(batch.old_logps - batch.ref_logps, batch.mask)
-            return loss, stats | ({"distillation/divergence": difference.sum()} if self.scored_before_credit else {})
-        stats["distillation/divergence"] = batch.divergence.detach().sum()
-        return loss + self.distillation.distil * (batch.weights * batch.divergence).sum(), stats
+        term, measured = compute_distillation(batch, self.distillation, batch.mask)
+        return loss if term is None else loss + term, stats | measured

@@ -1,17 +1,20 @@
 """Prefix-RFT (arXiv 2507.01679): one answer of each group goes on from the beginning of a demonstration.
 
-A = r - mean r over the group
-loss = - sum_t w_t A rho_t over sampled tokens and over the prefix tokens with the highest entropy
+A = r - mean r over the group, the continued answer among them
+loss = - sum_t w_t min(A rho_t, A clip(rho_t, 1 - low, 1 + high)), over sampled tokens and over the prefix tokens with
+the highest entropy
 
 The prefix is trained as if the policy had written it, with the advantage that its answer earns, but only where the
 policy is unsure: on the `top_prefix` share of the step's prefix tokens with the highest entropy. Its ratio is to the
-policy before the update. The prefix's share of the demonstration falls along half a cosine over the run.
+policy before the update. The weights are those of Dr. GRPO, which count all tokens. The prefix is the first
+floor(l |y|) tokens of a demonstration y, l ~ Uniform(low, 0.95), where low falls along half a cosine from 0.95 to 0.05
+over the run. The authors' code sorts the entropies of each micro-batch by itself; here they are those of the step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qed.algorithms.base import Average, require
 from qed.algorithms.parts import exploration
@@ -39,6 +42,9 @@ class PrefixRft(PolicyGradient):
     top_prefix: float = 0.2
     """The share of prefix tokens that are trained: those with the highest entropy; 1 trains all of them."""
     guidance: ExpertPrefix = field(default_factory=lambda: ExpertPrefix(strategy="cosine", least=0.05, most=0.95))
+
+    # A model that has learned nothing yet ends no demonstration, so that at first it is given all of it.
+    fresh_defaults: ClassVar[dict[str, Any]] = {**PolicyGradient.fresh_defaults, "algorithm.guidance.most": 1.0}
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""

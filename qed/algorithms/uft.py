@@ -4,8 +4,8 @@ loss = the policy gradient over the sampled tokens - hint sum_t log pi(h_t | x, 
 
 A hint is the first l of five pieces of a demonstration, l ~ Binomial(5, p), the same for all answers of a group. p
 falls along half a cosine from `most` to `least` over the first 60 % of the run, 300 of 500 steps in the paper (equation
-B.1), and is 0 after that. The paper writes the hint into the prompt; so does this, as the beginning of the answer, which
-the average of the policy gradient does not include. In the authors' code five pieces are the whole solution; here a
+B.1), and is 0 after that. The paper writes the hint into the prompt; here it is the beginning of the answer, which the
+average of the policy gradient does not include. In the authors' code five pieces are the whole solution; here a
 sixth, which holds the answer, is always left to the policy.
 """
 

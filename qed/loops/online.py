@@ -20,6 +20,7 @@ from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.loops.token_stats import TokenStats
+from qed.models.load import read_window
 from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.replay import ReplayBuffer
@@ -128,6 +129,7 @@ def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollec
         phase.learner.compute_mean_scores,
         phase.offset,
         timer=setup.timer,
+        window=read_window(setup.model),
     )
     phase.attach_collector(collector)
     return collector

@@ -39,6 +39,7 @@ from qed.loops.profile import require_profiled_steps
 from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.resume import list_phases
 from qed.loops.setup import Setup
+from qed.loops.teacher import open_teacher
 from qed.models.load import is_new
 from qed.models.precision import read_precision
 from qed.rollout.collector import RolloutCollector
@@ -81,6 +82,7 @@ class Phase:
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
             parallel=setup.parallel,
         )
+        self.learner.served = open_teacher(setup, settings)
         remember_limits(setup, settings, self.learner)
         every, mix = settings.algorithm.reference_moves
         self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)

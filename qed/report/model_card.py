@@ -99,7 +99,7 @@ def build_card(folder: Path, contents: Contents) -> str:
         front=_dump(_build_front(model, methods, summaries, contents)),
         title=contents.title,
         version=environment.get("qed", ""),
-        methods=" and then ".join(methods) or "no phase",
+        methods=_describe_phases(settings) or "no phase",
         model=model,
         usage=contents.usage,
         data=_describe_data(data),
@@ -119,12 +119,24 @@ def _read_settings(folder: Path) -> Row:
     return dict(yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8")) or {})
 
 
+def _list_phases(settings: Row) -> list[Row]:
+    """Return the settings of the run's phases, in order."""
+    return [settings] if "method" in settings else [settings[n] for n in ("sft", "rl") if not settings.get(f"skip_{n}")]
+
+
 def _list_methods(settings: Row) -> list[str]:
     """Return the algorithms of the run's phases, in order."""
-    phases = (
-        [settings] if "method" in settings else [settings[n] for n in ("sft", "rl") if not settings.get(f"skip_{n}")]
-    )
-    return [Path(phase["method"]).stem for phase in phases]
+    return [Path(phase["method"]).stem for phase in _list_phases(settings)]
+
+
+def _describe_phases(settings: Row) -> str:
+    """Return the algorithms of the run's phases as text, each with the teacher that it names."""
+    names = []
+    for phase, method in zip(_list_phases(settings), _list_methods(settings), strict=True):
+        taught = phase.get("algorithm", {})
+        teacher = " ".join(str(taught[name]) for name in ("teacher_model", "teacher") if taught.get(name))
+        names.append(f"{method} (teacher: `{teacher}`)" if teacher else method)
+    return " and then ".join(names)
 
 
 def _build_front(model: str, methods: list[str], summaries: Mapping[str, Row], contents: Contents) -> Row:

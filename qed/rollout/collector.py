@@ -17,6 +17,7 @@ from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader
 from qed.rollout.replay import ReplayBuffer, Row, decode_rollout, encode_rollout
 from qed.rollout.stages import Stream, add_greedy, grade, sample
+from qed.rollout.teacher_prompts import show_demonstrations
 from qed.sampling.base import Sampler, build_sampling
 from qed.types import Group, Problem, Rollout
 
@@ -42,7 +43,8 @@ class RolloutCollector:
     `compute_mean_scores` gives the policy's mean entropy and log-prob of answers that may be replayed. `offset` is the
     number of the run's steps before the phase. `surplus` holds filtered groups that no step has used yet, `pool` is the
     replay buffer, `ahead` the steps that the run had sampled ahead when it was saved, by their number; all are part of
-    every checkpoint. `timer` times grading and scoring apart from sampling.
+    every checkpoint. `timer` times grading and scoring apart from sampling. `window` is the longest sequence that the
+    learner's model reads, in tokens.
     """
 
     stream: Stream[Problem]
@@ -56,6 +58,7 @@ class RolloutCollector:
     pool: ReplayBuffer = field(default_factory=ReplayBuffer)
     timer: StageTimer = field(default_factory=StageTimer)
     ahead: dict[int, CollectedStep] = field(default_factory=dict)
+    window: int = 1 << 30
 
     @property
     def position(self) -> int:
@@ -103,6 +106,9 @@ class RolloutCollector:
         # A problem that comes again in a later round of the same step must not get the same random numbers.
         address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))
         groups = sample(requests, self.sampler, self.template, sampling, address, version, counts)
+        if algorithm.teacher_wording:
+            longest = self.window - sampling.max_tokens
+            show_demonstrations(groups, self.template, algorithm.teacher_wording, longest, counts)
         groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version=version)
         with self.timer("grade"):
             grade(groups, self.grader)

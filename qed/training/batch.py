@@ -43,7 +43,8 @@ class Batch:
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
     # collate: of each row, which tokens could be sampled at its labels; empty where every token could in all rows
     support: tuple[RowSupport | None, ...] = ()
-    # collate: the same rows behind the prompts that the teacher sees; None where these are the same
+    # collate: the same rows behind the prompts that the teacher sees, with weights of 1 in the rows whose prompt is
+    # another one; None where all are the same
     teacher: Batch | None = None
     divergence: Tensor | None = (
         None  # learner: float [B, T], to the teacher, with a gradient, if the algorithm reads it
@@ -113,8 +114,14 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         attention=attention,
         **columns,
         support=support if any(row is not None for row in support) else (),
-        teacher=collate(show_teacher(rollouts), pad, dtype) if any(r.teacher_prompt for r in rollouts) else None,
+        teacher=_collate_teacher(rollouts, pad, dtype) if any(r.teacher_prompt for r in rollouts) else None,
     )
+
+
+def _collate_teacher(rollouts: Sequence[Rollout], pad: int, dtype: torch.dtype) -> Batch:
+    shown = collate(show_teacher(rollouts), pad, dtype)
+    other = torch.tensor([bool(rollout.teacher_prompt) for rollout in rollouts])
+    return shown.with_weights(shown.mask * other[:, None])
 
 
 def show_teacher(rollouts: Sequence[Rollout]) -> list[Rollout]:

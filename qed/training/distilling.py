@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from qed.algorithms.base import Algorithm
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.training.batch import Batch
 from qed.training.flops import FlopCounter
-from qed.training.fused_divergence import OutputStates
+from qed.training.fused_divergence import OutputStates, compute_linear_divergence
 from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores
 from qed.training.offload import lend_device
 from qed.training.packing import Layout, pack_batch
@@ -37,14 +38,17 @@ def compute_part_scores(
         layout: of packed rows.
         observe: computes the teacher's output states for the micro-batch; called where the divergence is read.
     """
-    if algorithm.teacher_beta is not None:
+    if algorithm.teacher_divergence is not None:
         logps, entropy, divergence = call_scores(
             model,
             compute_distilled_scores,
             part,
             temperature,
-            teacher=observe(part),
-            beta=algorithm.teacher_beta,
+            measure=partial(
+                compute_linear_divergence,
+                teacher=observe(part),
+                **algorithm.teacher_divergence._asdict(),
+            ),
             layout=layout,
             into_grad=True,
         )

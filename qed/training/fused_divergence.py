@@ -10,7 +10,20 @@ GKDTrainer. For a logit z_j of the student
 
     dD/dz_j = (1 - beta) p_j (log(p_j / m_j) - KL(p || m)),    p_j - q_j,    p_j (log(p_j / q_j) - KL(p || q))
 
-A tile of both is computed three times in all: for the normalisers, for the divergence, and in the backward pass.
+With a clip c the divergence is sum_v min(d_v, c), as in OPSD (arXiv 2601.18734) and TRL's OPSDTrainer. With K the
+tokens whose d_v is below c, and s_v = p_v d(d_v)/d(p_v)
+
+    s_v = -q_v at beta = 0,  d_v + p_v at beta = 1,  (1 - beta) p_v log(p_v / m_v) else
+    dD/dz_j = [j in K] s_j - p_j sum_(v in K) s_v
+
+With a top k the tokens that are not among the teacher's k likeliest are one outcome, whose probabilities under both are
+the sums of theirs. So it is a divergence of distributions still, and at most that of the whole vocabulary. With p', q'
+and m' those of a token's outcome, the logarithms above are those of p', q' and m', and at beta = 0
+
+    dD/dz_j = p_j - p_j q'_j / p'_j
+
+A tile of both is computed three times in all, and with a top k five times: for the normalisers, for the divergence, and
+in the backward pass.
 """
 
 from __future__ import annotations
@@ -41,6 +54,8 @@ def compute_linear_divergence(
     beta: float,
     temperature: float = 1.0,
     into_grad: bool = False,
+    clip: float = math.inf,
+    top_k: int = 0,
 ) -> Tensor:
     """Compute the divergence of every row, [N], float32 or float64 where the student's states are.
 
@@ -52,6 +67,8 @@ def compute_linear_divergence(
         beta: between 0, the forward KL, and 1, the reverse KL.
         temperature: divides the logits of both.
         into_grad: add the gradient of the student's weight to `weight.grad`, see `compute_linear_scores`.
+        clip: the most that one token of the vocabulary adds, in nats; not with a top k.
+        top_k: compare only the teacher's so many likeliest tokens, and the sum of the others; 0 compares all.
     """
     shared = min(len(student.weight), len(teacher.weight))
     weight = student.weight
@@ -63,6 +80,8 @@ def compute_linear_divergence(
         temperature,
         student.transform,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
+        clip=clip,
+        top_k=0 if top_k >= shared else top_k,
     )
     divergence: Tensor = _LinearDivergence.apply(student.hidden, weight, student.bias, options)
     return divergence
@@ -76,6 +95,15 @@ class _Options(NamedTuple):
     temperature: float
     transform: LogitTransform
     into: Tensor | None
+    clip: float
+    top_k: int
+
+
+class _Top(NamedTuple):
+    """The log-prob of the teacher's k-th likeliest token, [N], and of all tokens below it together, of both [2, N]."""
+
+    thresholds: Tensor
+    rests: Tensor
 
 
 class _Pair:
@@ -86,7 +114,8 @@ class _Pair:
         own = weight.detach()[: options.shared], None if bias is None else bias.detach()[: options.shared]
         self.student = OutputLayer(hidden, *own, temperature, options.transform)
         self.teacher = OutputLayer(teacher.hidden, teacher.weight, teacher.bias, temperature, teacher.transform)
-        self.beta = options.beta
+        self.beta, self.clip = options.beta, options.clip
+        self.top: _Top | None = None
         # Two tiles, and what mixing them needs.
         self.memory = [self.student.allocate(self.student.largest) for _ in range(4)]
 
@@ -108,35 +137,93 @@ class _Pair:
         own, other = both
         return own, other
 
+    def find_top(self, normalisers: Tensor, count: int) -> _Top:
+        """Find the teacher's likeliest tokens, and the log-probs of the others together."""
+        thresholds, *masses = self.student.allocate(3, len(self.student.hidden)).zero_().unbind()
+        for block in self.student.blocks:
+            kept = self.student.allocate(len(self.student.hidden[block[0].rows]), 0)
+            for tile in block:
+                _, other = self.compute_log_probs(tile, normalisers)
+                kept = torch.cat((kept, other), 1).topk(min(count, kept.shape[1] + other.shape[1]), sorted=True).values
+            thresholds[block[0].rows] = kept[:, -1]
+        for tile in chain.from_iterable(self.student.blocks):
+            both = self.compute_log_probs(tile, normalisers)
+            inside = both[1] >= thresholds[tile.rows, None]
+            for mass, log_probs in zip(masses, both, strict=True):
+                mass[tile.rows] += log_probs.exp().masked_fill_(inside, 0).sum(-1)
+        rests = torch.stack(masses)
+        return _Top(thresholds, rests.clamp_(min=torch.finfo(rests.dtype).tiny).log_())
+
+    def join_rest(self, tile: Tile, own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probs of the outcomes to which the tokens of a tile belong."""
+        if self.top is None:
+            return own, other
+        inside = other >= self.top.thresholds[tile.rows, None]
+        of_student, of_teacher = (rest[tile.rows, None] for rest in self.top.rests)
+        return own.where(inside, of_student), other.where(inside, of_teacher)
+
     def compute_target(self, tile: Tile, own: Tensor, other: Tensor) -> Tensor:
         """Compute the log-probs that the student's are compared with: the teacher's, or those of the mixture."""
-        if self.beta == 1:
+        if self.beta in (0, 1):
             return other
         scaled = torch.add(other, math.log(self.beta), out=tile.view_in(self.memory[2]))
         shifted = torch.add(own, math.log1p(-self.beta), out=tile.view_in(self.memory[3]))
         return torch.logaddexp(scaled, shifted, out=scaled)
 
+    def compute_terms(self, own: Tensor, other: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the clipped d_v of each token of a tile, and s_v where it is below the clip, else 0."""
+        p, q = own.exp(), other.exp()
+        if self.beta == 0:
+            terms, slopes = q * (other - own), -q
+        elif self.beta == 1:
+            terms = p * (own - other)
+            slopes = terms + p
+        else:
+            slopes = (1 - self.beta) * p * (own - target)
+            terms = slopes + self.beta * q * (other - target)
+        return terms.clamp(max=self.clip), slopes.masked_fill_(terms >= self.clip, 0)
+
+    def compute_clipped_divergences(self, normalisers: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the clipped D and the sum of s_v below the clip, [N] each."""
+        total, sums = self.student.allocate(2, len(self.student.hidden)).zero_().unbind()
+        for tile in chain.from_iterable(self.student.blocks):
+            own, other = self.compute_log_probs(tile, normalisers)
+            terms, slopes = self.compute_terms(own, other, self.compute_target(tile, own, other))
+            total[tile.rows] += terms.sum(-1)
+            sums[tile.rows] += slopes.sum(-1)
+        return total, sums
+
     def compute_divergences(self, normalisers: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute D and, unless beta is 0, the KL of the student to the mixture, [N] each."""
+        """Compute D and, unless beta is 0, the KL of the student to the mixture, [N] each; or as with a clip."""
+        if self.clip < math.inf:
+            return self.compute_clipped_divergences(normalisers)
         total, kl = self.student.allocate(2, len(self.student.hidden)).zero_().unbind()
         for tile in chain.from_iterable(self.student.blocks):
             own, other = self.compute_log_probs(tile, normalisers)
+            of_student, of_teacher = self.join_rest(tile, own, other)
             if self.beta == 0:
-                total[tile.rows] += (other.exp() * (other - own)).sum(-1)
+                total[tile.rows] += (other.exp() * (of_teacher - of_student)).sum(-1)
                 continue
-            target = self.compute_target(tile, own, other)
-            kl[tile.rows] += (own.exp() * (own - target)).sum(-1)
+            target = self.compute_target(tile, of_student, of_teacher)
+            kl[tile.rows] += (own.exp() * (of_student - target)).sum(-1)
             if self.beta < 1:
-                total[tile.rows] += self.beta * (other.exp() * (other - target)).sum(-1)
+                total[tile.rows] += self.beta * (other.exp() * (of_teacher - target)).sum(-1)
         return total + (1 - self.beta if self.beta < 1 else 1) * kl, kl
 
     def compute_gradient(self, tile: Tile, normalisers: Tensor, kl: Tensor) -> Tensor:
         """Compute dD/dz of the student's logits in a tile, after the temperature."""
         own, other = self.compute_log_probs(tile, normalisers)
+        if self.clip < math.inf:
+            _, slopes = self.compute_terms(own, other, self.compute_target(tile, own, other))
+            return slopes.sub_(own.exp_().mul_(kl[tile.rows, None]))
+        of_student, of_teacher = self.join_rest(tile, own, other)
         if self.beta == 0:
-            return own.exp_().sub_(other.exp_())
+            # Without a top k this is p - q, and the ratio of two tiny numbers is not formed.
+            ratio = other.exp_() if self.top is None else own.exp() * (of_teacher - of_student).exp_()
+            return own.exp_().sub_(ratio)
         factor = 1 - self.beta if self.beta < 1 else 1.0
-        distance = torch.sub(own, self.compute_target(tile, own, other), out=tile.view_in(self.memory[3]))
+        target = self.compute_target(tile, of_student, of_teacher)
+        distance = torch.sub(of_student, target, out=tile.view_in(self.memory[3]))
         return own.exp_().mul_(distance.sub_(kl[tile.rows, None]).mul_(factor))
 
 
@@ -147,16 +234,18 @@ class _LinearDivergence(torch.autograd.Function):
     def forward(context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, options: _Options) -> Tensor:
         pair = _Pair(hidden, weight, bias, options)
         normalisers = pair.compute_normalisers()
+        pair.top = pair.find_top(normalisers, options.top_k) if options.top_k else None
         divergences, kl = pair.compute_divergences(normalisers)
-        context.save_for_backward(hidden, weight, bias, normalisers, kl)
+        context.save_for_backward(hidden, weight, bias, normalisers, kl, *(pair.top or ()))
         context.options = options
         return divergences
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, normalisers, kl = context.saved_tensors
+        hidden, weight, bias, normalisers, kl, *top = context.saved_tensors
         options: _Options = context.options
         pair = _Pair(hidden, weight, bias, options)
+        pair.top = _Top(*top) if top else None
         layer = pair.student
         scale = gradients[0][:, None] / layer.divisor
         d_hidden = layer.allocate(*hidden.shape).zero_()

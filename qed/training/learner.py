@@ -98,6 +98,7 @@ class Learner:
         self.initial_weights: dict[str, Tensor] = {}
         self.budget = share_budget(settings.tokens_per_microbatch, parallel)
         self.hosted: Places = []  # what `sleep` has moved to the host
+        self.served: Scores | None = None  # asks a teacher behind a server for the log-probs of rollouts
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
         self.device = next(model.parameters()).device
         with parallel.gather_weights(model), self._autocast():
@@ -145,8 +146,9 @@ class Learner:
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
-        if reference is not None and (given or self.algorithm.scores_reference):
-            for rollout, logps in zip(rollouts, self._score_outputs(reference, show_teacher(rollouts)), strict=True):
+        if given or self.served or self.algorithm.scores_reference:
+            score = self.served or partial(self._score_outputs, reference or self.model)
+            for rollout, logps in zip(rollouts, score(show_teacher(rollouts)), strict=True):
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -215,7 +217,7 @@ class Learner:
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         self.flops.add(self.model, batch)
-        if self.algorithm.teacher_beta is not None:
+        if self.algorithm.teacher_divergence is not None:
             count_teacher(self.flops, self.reference or self.model, batch)
         sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
         self.parallel.sum_gradients(self.parameters)

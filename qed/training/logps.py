@@ -5,13 +5,15 @@ Only positions with a trained label pass through the output layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from qed.models.families import read_logit_transform, split_head
 from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
-from qed.training.fused_divergence import OutputStates, compute_linear_divergence
+from qed.training.fused_divergence import OutputStates
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.packing import Layout
 from qed.training.support import build_label_support
@@ -55,8 +57,7 @@ def compute_distilled_scores(
     batch: Batch,
     temperature: float,
     *,
-    teacher: OutputStates,
-    beta: float,
+    measure: Callable[..., Tensor],
     layout: Layout | None = None,
     into_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,14 +67,13 @@ def compute_distilled_scores(
         model: the student.
         batch: the rows.
         temperature: divides the logits of both.
-        teacher: its states at the same labels, in the order of the rows.
-        beta: of the divergence, see `compute_linear_divergence`.
+        measure: `compute_linear_divergence` with the teacher's states at the same labels, in the order of the rows.
         layout: of packed rows.
         into_grad: see `compute_scores`.
     """
     states = compute_output_states(model, batch, layout)
     logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
-    divergence = compute_linear_divergence(states, teacher, beta, temperature, into_grad)
+    divergence = measure(states, temperature=temperature, into_grad=into_grad)
     return _spread(logps, batch), _spread(entropy, batch), _spread(divergence, batch)
 
 

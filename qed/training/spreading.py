@@ -52,7 +52,13 @@ def select_rows(batch: Batch, rows: list[int], together: int) -> Batch:
     if rows:
         return batch.select(rows)
     part = batch.select(list(range(together)))
-    return replace(part, mask=torch.zeros_like(part.mask), weights=torch.zeros_like(part.weights))
+    return _blank(part)
+
+
+def _blank(part: Batch) -> Batch:
+    """Return the rows without any trained token, also behind the prompts that a teacher sees."""
+    teacher = None if part.teacher is None else _blank(part.teacher)
+    return replace(part, mask=torch.zeros_like(part.mask), weights=torch.zeros_like(part.weights), teacher=teacher)
 
 
 def _count_packed(batch: Batch) -> Cost:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import OFFLINE, ONLINE, SMALL, STEPS, assert_same, by_chance, cut, write_data
+from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chance, cut, write_data
 
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
@@ -19,7 +19,7 @@ from qed.runs.run import read_lines
 
 SHELF = plugins.list_leaves("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
-SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1}
+SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1, "chord": 2, "prefix_rft": 2}
 GRPO = ("grpo", *ONLINE)
 SEVERAL = ("--learner.batch_size", 8, "--learner.passes", 2)
 VARIANTS: dict[str, tuple[object, ...]] = {
@@ -48,6 +48,11 @@ VARIANTS: dict[str, tuple[object, ...]] = {
         4,
     ),
     "moving reference of dpo": ("dpo", *OFFLINE, "--algorithm.reference_every", 1),
+    "opd over the vocabulary": ("opd", *ONLINE, "--algorithm.divergence", "jsd", *SEVERAL),
+    "opd with lora": ("opd", *ONLINE, "--algorithm.divergence", "forward_kl", "--model.lora_rank", 4),
+    "opsd with lora": ("opsd", *ONLINE, "--model.lora_rank", 4),
+    "opsd after a moving self": ("opsd", *ONLINE, "--algorithm.teacher_weights", "ema", *SEVERAL),
+    "opsd by samples": ("opsd", *ONLINE, "--algorithm.divergence", "sampled", "--algorithm.reward", 1, *SEVERAL),
     "several updates": (*GRPO, *SEVERAL),
     "several updates by hf": (*GRPO, *SEVERAL, "--sampling.sampler", "hf"),
     "micro-batches": (*GRPO, *SEVERAL, "--learner.tokens_per_microbatch", 64),
@@ -86,8 +91,17 @@ def resumed(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Makes a run, cuts it behind each of some steps, and compares what goes on from there; the uncut run's folder."""
     monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
 
+    def make_teacher() -> Path:
+        problems, _ = write_data(tmp_path)
+        to = tmp_path / "teacher"
+        made = qed("sft", "--tasks", problems, *SHARED, *OFFLINE, "--steps", 1, "--lr", 0.01, "--out", to)
+        assert made.code == 0, made.err
+        return to / "final" / "hf"
+
     def compare(cuts: list[int], *chosen: object) -> Path:
         whole = tmp_path / "whole"
+        if chosen[0] == "opd":
+            chosen = (*chosen, "--algorithm.teacher", make_teacher())
         made = qed(*command(tmp_path, *chosen), "--out", whole)
         assert made.code == 0, made.err
         for at in cuts:

@@ -51,10 +51,12 @@ def test_every_online_algorithm_makes_its_steps(
     qed: Callable[..., Any], taught: Path, tmp_path: Path, name: str
 ) -> None:
     """Two steps of several updates each, from the policy that SFT taught: what is recorded are finite numbers."""
+    # At the start the policy is its own teacher, so that the reward alone has a gradient.
+    more = ("--algorithm.teacher", taught / "final" / "hf", "--algorithm.reward", 1) if name == "opd" else ()
     done = qed(
         *(name, "arithmetic-rl", "--model", taught / "final" / "hf", "--steps", 2, "--run.on_no_signal", "warn"),
         *("--sampling.problems_per_step", 6, "--sampling.group_size", 4, "--learner.batch_size", 12),
-        *("--evaluation.problems", 4, "--evaluation.samples", 0, "--out", tmp_path / "run"),
+        *("--evaluation.problems", 4, "--evaluation.samples", 0, "--out", tmp_path / "run", *more),
     )
     assert done.code == 0, done.err
     rows = [row for row in read_lines(tmp_path / "run" / "metrics.jsonl") if "train/loss" in row]

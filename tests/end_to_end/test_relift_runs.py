@@ -84,7 +84,7 @@ def test_two_ranks_make_the_run_of_one(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("qed.rollout.collector.grade", grade_some)  # a rank is a copy of this process
     problems, _ = write_data(tmp_path)
     arguments = ["relift", "--tasks", problems, *SMALL, *WAITING, "--sampling.max_tokens", 64]
-    arguments += ["--model.precision", "float64", "--steps", 3, "--algorithm.buffer", 1]
+    arguments += ["--model.precision", "float64", "--steps", 2, "--algorithm.buffer", 1]
     one, two = run_ranks(arguments, 1, tmp_path / "one"), run_ranks(arguments, 2, tmp_path / "two")
     assert any(row.get("extra/updates") for row in read_lines(one / "metrics.jsonl"))
     assert measure_difference(one, two) < 1e-9

@@ -75,7 +75,8 @@ MIXED: list[dict[str, Any]] = [
 # What an algorithm refuses, because its ratio is to the sampler's log-probs already.
 BARRED: dict[str, dict[str, Any]] = {name: {"correction": "none"} for name in ("dppo", "ipo")}
 # What pulls at rows without an advantage too.
-PULLED = {name: {"dppo_square": 0.0} for name in ("dppo", "ipo")}
+PULLED: dict[str, dict[str, float]] = {name: {"dppo_square": 0.0} for name in ("dppo", "ipo")}
+PULLED |= {"opsd": {"distil": 0.0, "reward": 1.0}}
 
 
 # Settings that take other ways through an algorithm than its defaults do.
@@ -96,6 +97,11 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "srft": [
         {"positive": 1.0, "surrogate": "clip", "clip_low": 0.2},
         {"signs": False, "entropy_over": "token", "sft_slope": 1.0},
+    ],
+    "opsd": [
+        {"reward": 0.5, "skip_tokens": 2, "divergence": "jsd"},
+        {"teacher_weights": "live", "divergence": "reverse_kl", "divergence_clip": 1e-3},
+        {"divergence": "sampled", "reward": 0.5, "clip_low": 0.2},
     ],
     "exgrpo": [
         {"mixed": True},

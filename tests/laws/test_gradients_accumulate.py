@@ -44,8 +44,8 @@ OFFLOADS: dict[str, dict[str, Any]] = {
 }
 WORLD = 2
 # What is sharded, when gradients are summed over the ranks, and the number of micro-batches.
-OF_RANKS = [(shard, "step", count) for shard in ("none", "grads", "full") for count in COUNTS]
-OF_RANKS += [(shard, "microbatch", 5) for shard in ("grads", "full")]
+OF_RANKS = [*(("full", "step", count) for count in COUNTS), *(("none", "step", count) for count in COUNTS)]
+OF_RANKS += [("grads", "step", 5), ("grads", "microbatch", 5), ("full", "microbatch", 5)]
 
 
 def list_rollouts(count: int = 10) -> list[Rollout]:
@@ -120,20 +120,17 @@ def assert_same(found: Any, wanted: Any, case: object = "") -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6, msg=lambda text: f"{case} {text}")
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("offload", OFFLOADS)
+@pytest.mark.parametrize(("offload", "count"), [*((kind, 5) for kind in OFFLOADS), ("state", 1), ("state", 2)])
 def test_sft_takes_the_steps_of_one_large_batch(offload: str, count: int) -> None:
     assert_same(train("sft", offload, count), train_by_hand())
 
 
 @pytest.mark.parametrize("name", ["grpo", "luffy", "dpo"])
 def test_offload_changes_no_step_of_other_losses(name: str) -> None:
-    whole = train(name, "none", 1)
-    for count in COUNTS:
-        assert_same(train(name, "both", count), whole)
+    assert_same(train(name, "state", 5), train(name, "none", 1))
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", [1, 5])
 def test_offload_changes_no_step_of_weights_in_half_precision(count: int) -> None:
     """There the host holds the masters too."""
     wanted = train("sft", "none", count, dtype=torch.bfloat16)
@@ -151,7 +148,9 @@ def be_rank(rank: int, port: int, file: Path) -> None:
         found = {}
         for shard, reduce, count in OF_RANKS:
             sharing = ParallelSettings(shard=shard, reduce=reduce)  # type: ignore[arg-type]
-            found[shard, reduce, count] = train("sft", "both", count, join_ranks("cpu", sharing, 60.0))
+            found[shard, reduce, count] = train(
+                "sft", "both" if count == 2 else "state", count, join_ranks("cpu", sharing, 60.0)
+            )
         if rank == 0:
             torch.save(found, file)
         dist.barrier()
@@ -179,8 +178,7 @@ def compute_gradient(name: str, count: int, parallel: Parallel = ALONE) -> Tenso
 @pytest.mark.parametrize("name", sorted(plugins.list_leaves("algorithms")))
 def test_micro_batches_of_very_different_lengths_are_one_large_batch(name: str) -> None:
     whole = compute_gradient(name, 1)
-    for count in COUNTS[1:]:
-        assert_same(compute_gradient(name, count), whole)
+    assert_same(compute_gradient(name, 5), whole)
     for own in run_threads(lambda parallel: compute_gradient(name, 5, parallel), WORLD):
         assert_same(own, whole)
 

@@ -38,6 +38,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "grpo in two passes": ("grpo", {"top_entropy": 0.4}, {}),
     "pairs": ("dpo", {}, {}),
     "luffy": ("luffy", {}, {}),
+    "opd": ("opd", {"divergence": "jsd", "reward": 0.5}, {}),
+    "opsd": ("opsd", {"reward": 0.5}, {}),
+    "opsd live": ("opsd", {"teacher_weights": "live", "divergence": "reverse_kl"}, {}),
     "clipped": ("grpo", MIXED, {"clip_norm": 0.01}),
     "skipped": ("grpo", MIXED, {"skip_norm": 1e-9}),
 }
@@ -87,8 +90,8 @@ def train(name: str, kind: str, parallel: Parallel) -> tuple[list[dict[str, floa
 
 
 def list_cases() -> list[tuple[str, str]]:
-    """Every case with one model, and one case with every model."""
-    return [(name, "tied") for name in CASES] + [("grpo", kind) for kind in MODELS[1:]]
+    """Every case with one model, and a case without and with a teacher with every model."""
+    return [(name, "tied") for name in CASES] + [(name, kind) for name in ("grpo", "opsd") for kind in MODELS[1:]]
 
 
 def be_rank(rank: int, port: int, file: Path) -> None:

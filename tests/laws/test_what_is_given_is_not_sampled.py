@@ -16,6 +16,9 @@ from qed.algorithms.base import StepContext
 from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
 from qed.algorithms.parts.guidance import ExpertPrefix, Strategy, WholeDemonstrations
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.prefix_rft import PrefixRft
+from qed.algorithms.uft import Uft
 from qed.data.prompts.base import PromptTemplate
 from qed.errors import UsageError
 from qed.rollout.replay import ReplayBuffer
@@ -65,7 +68,7 @@ def template(stop: tuple[str, ...] = ()) -> PromptTemplate:
     return PromptTemplate(leaf, Letters(), (END,))
 
 
-def asked(algorithm: Luffy, problems: Sequence[Problem], step: int = 1, size: int = 4) -> list[Request]:
+def asked(algorithm: PolicyGradient, problems: Sequence[Problem], step: int = 1, size: int = 4) -> list[Request]:
     return algorithm.plan(problems, size, StepContext(step, 10, seed=5))
 
 
@@ -117,6 +120,20 @@ def test_demonstrations_join_beside_the_answers_of_an_unguided_step() -> None:
     trace = mixed[0][4]
     assert (trace.source, trace.output, trace.index, trace.is_on_policy) == ("expert", (4, 5, 6, 7, END), 4, False)
     assert counts == {"guidance/traces": 1, "guidance/without_trace": 1, "guidance/too_long": 1}
+
+
+def test_a_hint_is_that_of_its_whole_group_and_a_prefix_of_one_answer() -> None:
+    """Six demonstration tokens, of which the first step of ten gives five; without one, an unguided group."""
+    problems = [Problem("a", "cd", "1", "efghi"), Problem("b", "ce", "1"), Problem("c", "cf", "1", "e" * 12)]
+    plain, _, _ = sampled([Request(problem, 4) for problem in problems])
+    for algorithm, starts in ((Uft(most=1.0), [5, 5, 5, 5]), (PrefixRft(), [5, 0, 0, 0])):
+        groups, counts, asked_for = sampled(asked(algorithm, problems))
+        assert [rollout.given for rollout in groups[0]] == starts
+        assert all(rollout.source == "policy" and rollout.trained_count > rollout.given for rollout in groups[0])
+        assert (counts["guidance/without_trace"], counts["guidance/too_long"], asked_for) == (1, 1, 12)
+        assert counts["guidance/traces"] == sum(map(bool, starts))
+        for group, expected in zip(groups[1:], plain[1:], strict=True):
+            assert [rollout.output for rollout in group] == [rollout.output for rollout in expected]
 
 
 def test_a_demonstration_that_the_grader_judges_wrong_stays_out_unless_it_is_asked_for() -> None:

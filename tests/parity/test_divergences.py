@@ -116,3 +116,69 @@ def test_rows_may_be_none() -> None:
     student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
     none = [each._replace(hidden=each.hidden[:0]) for each in (student, teacher)]
     assert compute_linear_divergence(*none, 0.5).shape == (0,)
+
+
+def grouped(student: OutputStates, teacher: OutputStates, beta: float, temperature: float, count: int) -> Tensor:
+    """The divergence between the distributions over the teacher's likeliest tokens and all others together."""
+    p, q = (compute_logits(each, temperature, VOCABULARY).softmax(-1) for each in (student, teacher))
+    chosen = q.topk(count).indices
+    others = torch.ones_like(q).scatter(1, chosen, 0)
+    both = [torch.cat((each.gather(1, chosen), (each * others).sum(1, keepdim=True)), 1) for each in (p, q)]
+    p, q = both[0], both[1].detach()
+    if beta in (0, 1):
+        return (q * (q / p).log()).sum(-1) if beta == 0 else (p * (p / q).log()).sum(-1)
+    m = beta * q + (1 - beta) * p
+    return beta * (q * (q / m).log()).sum(-1) + (1 - beta) * (p * (p / m).log()).sum(-1)
+
+
+@pytest.mark.parametrize(("elements", "rows"), [(1, 2048), (20, 4), (10**6, 3)])
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("count", [1, 5, VOCABULARY - 1])
+def test_the_teachers_likeliest_tokens_are_compared_and_the_others_as_one(
+    monkeypatch: pytest.MonkeyPatch, elements: int, rows: int, beta: float, count: int
+) -> None:
+    cut(monkeypatch, elements, rows)
+    student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
+    found = compute_linear_divergence(student, teacher, beta, 0.7, top_k=count)
+    expected = grouped(student, teacher, beta, 0.7, count)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    for one, other in zip(gradients(found, student), gradients(expected, student), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    assert (found <= compute_linear_divergence(student, teacher, beta, 0.7) + 1e-12).all()
+
+
+def test_a_top_k_of_all_tokens_is_the_whole_vocabulary() -> None:
+    student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
+    whole_vocabulary = compute_linear_divergence(student, teacher, 0.3)
+    assert torch.equal(compute_linear_divergence(student, teacher, 0.3, top_k=VOCABULARY + 5), whole_vocabulary)
+
+
+def clipped(student: OutputStates, teacher: OutputStates, beta: float, temperature: float, clip: float) -> Tensor:
+    """The divergence from whole logits, of which each token adds at most so much."""
+    p = compute_logits(student, temperature, VOCABULARY).log_softmax(-1)
+    q = compute_logits(teacher, temperature, VOCABULARY).log_softmax(-1).detach()
+    if beta == 0:
+        terms = q.exp() * (q - p)
+    elif beta == 1:
+        terms = p.exp() * (p - q)
+    else:
+        m = torch.logaddexp(p + math.log(1 - beta), q + math.log(beta))
+        terms = beta * q.exp() * (q - m) + (1 - beta) * p.exp() * (p - m)
+    return terms.clamp(max=clip).sum(-1)
+
+
+@pytest.mark.parametrize("elements", [20, 10**6])
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("clip", [0.01, 0.05, 100.0])
+def test_terms_are_clipped_token_by_token(
+    monkeypatch: pytest.MonkeyPatch, elements: int, beta: float, clip: float
+) -> None:
+    cut(monkeypatch, elements, 4)
+    student, teacher = states(0, WIDTH)._replace(transform=CAPPED), states(1, TEACHER_WIDTH)
+    found = compute_linear_divergence(student, teacher, beta, 0.7, clip=clip)
+    expected = clipped(student, teacher, beta, 0.7, clip)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    for one, other in zip(gradients(found, student), gradients(expected, student), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    if clip == 100.0:
+        torch.testing.assert_close(found, compute_linear_divergence(student, teacher, beta, 0.7), rtol=1e-10, atol=0)

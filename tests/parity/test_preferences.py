@@ -172,7 +172,7 @@ def test_a_policy_that_is_its_reference_has_no_margin() -> None:
     rollouts = [make_rollout(random.Random(seed)) for seed in range(6)]
     for beforehand in (False, True):
         for rollout in rollouts:
-            rollout.ref_logps = None
+            rollout.ref_logps, rollout.teacher_prompt = None, ()
         model = make_model()
         learner = Learner(model, Dpo(precompute_reference=beforehand), LearnerSettings(), temperature=0.7)
         assert (learner.reference is None) is beforehand

@@ -1,11 +1,20 @@
-"""The settings of distillation: which teacher, which divergence to it, and how much of a reward beside it."""
+"""The settings of distillation: which divergence to the teacher, and how much of a reward beside it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from qed.algorithms.base import require
+from qed.algorithms.base import Divergence, require
+from qed.algorithms.parts.losses import mask_values
+from qed.types import Advantage, Groups, Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.training.batch import Batch
 
 Kind = Literal["sampled", "reverse_kl", "forward_kl", "jsd"]
 
@@ -14,13 +23,15 @@ Kind = Literal["sampled", "reverse_kl", "forward_kl", "jsd"]
 class Distillation:
     """The divergence of the policy to a teacher, on the policy's own answers."""
 
-    teacher: str = ""
-    """The teacher: the name or folder of a model with the policy's tokenizer."""
     divergence: Kind = "sampled"
     """sampled: the reverse KL by the log-probs of the sampled tokens, as a reward of each token; reverse_kl,
     forward_kl and jsd: over the whole vocabulary, with the exact gradient."""
     beta: float = 0.5
     """The share of the teacher in the mixture of jsd: near 0 it is like the forward KL, near 1 like the reverse KL."""
+    divergence_clip: float = math.inf
+    """The most that one token of the vocabulary adds to the divergence, in nats; sampled has no such terms."""
+    teacher_top_k: int = 0
+    """Compare only the teacher's so many likeliest tokens, and all others as one; 0 compares the whole vocabulary."""
     distil: float = 1.0
     """Weight of the divergence."""
     reward: float = 0.0
@@ -29,6 +40,12 @@ class Distillation:
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(0 < self.beta < 1, "algorithm.beta must lie in (0, 1): take forward_kl or reverse_kl for its ends.")
+        require(self.divergence_clip > 0, "algorithm.divergence_clip must be above 0; inf does not clip.")
+        require(self.teacher_top_k >= 0, "algorithm.teacher_top_k must not be negative.")
+        require(
+            self.teacher_top_k == 0 or math.isinf(self.divergence_clip),
+            "algorithm.teacher_top_k makes one token of all others, whose part algorithm.divergence_clip would cut.",
+        )
         require(self.distil >= 0, "algorithm.distil must not be negative.")
         require(self.reward >= 0, "algorithm.reward must not be negative.")
         require(self.distil > 0 or self.reward > 0, "algorithm.distil and algorithm.reward are both 0.")
@@ -39,8 +56,63 @@ class Distillation:
         return self.divergence == "sampled" and self.distil > 0
 
     @property
-    def mixture(self) -> float | None:
-        """The beta of the divergence over the vocabulary: 0 for forward_kl, 1 for reverse_kl; None for sampled."""
-        if self.distil == 0:
+    def over_vocabulary(self) -> Divergence | None:
+        """The divergence over the vocabulary: beta is 0 for forward_kl, 1 for reverse_kl; None for sampled."""
+        if self.distil == 0 or self.divergence == "sampled":
             return None
-        return {"sampled": None, "forward_kl": 0.0, "reverse_kl": 1.0, "jsd": self.beta}[self.divergence]
+        beta = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": self.beta}[self.divergence]
+        return Divergence(beta, self.divergence_clip, self.teacher_top_k)
+
+
+def add_opinions(
+    groups: Groups,
+    rewarded: Sequence[Sequence[Advantage]],
+    settings: Distillation,
+    begin: Callable[[Rollout], int],
+) -> list[list[Advantage]]:
+    """Weigh the advantages of the reward and add, where only sampled tokens are compared, what the teacher thinks.
+
+    The teacher's opinion of a token is log pi_T(y_t) - log pi_old(y_t).
+
+    Args:
+        groups: scored by the policy and by the teacher.
+        rewarded: the advantages of the reward.
+        settings: the weights of both.
+        begin: the first token of a rollout that learns from the teacher.
+    """
+    return [
+        [
+            _add_opinion(rollout, advantage, settings, begin(rollout))
+            for rollout, advantage in zip(group, advantages, strict=True)
+        ]
+        for group, advantages in zip(groups, rewarded, strict=True)
+    ]
+
+
+def _add_opinion(rollout: Rollout, advantage: Advantage, settings: Distillation, begin: int) -> Advantage:
+    values = advantage if isinstance(advantage, tuple) else (advantage,) * len(rollout.output)
+    paid = [settings.reward * value for value in values]
+    if settings.by_sampled_tokens and rollout.old_logps is not None and rollout.ref_logps is not None:
+        gained = [ref - old for ref, old in zip(rollout.ref_logps, rollout.old_logps, strict=True)]
+        learned = [settings.distil * gain for gain in gained[begin:]]
+        paid[begin:] = [value + gain for value, gain in zip(paid[begin:], learned, strict=True)]
+    return paid[0] if len(set(paid)) == 1 else tuple(paid)
+
+
+def compute_distillation(
+    batch: Batch, settings: Distillation, learning: Tensor
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Compute the weighted divergence of a micro-batch, None where it is part of the advantages, and its metric.
+
+    Args:
+        batch: the rows.
+        settings: the weight of the divergence.
+        learning: which tokens learn from the teacher, [B, T], 0 or 1.
+    """
+    if batch.divergence is None:
+        if not settings.by_sampled_tokens:
+            return None, {}
+        return None, {"distillation/divergence": mask_values(batch.old_logps - batch.ref_logps, learning).sum()}
+    divergence = batch.divergence * learning
+    stats = {"distillation/divergence": divergence.detach().sum()}
+    return settings.distil * (batch.weights * divergence).sum(), stats

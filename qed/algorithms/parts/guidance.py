@@ -78,8 +78,9 @@ class ExpertPrefix:
     strategy: Strategy = "random"
     """The prefix's share: random between the bounds; linear_max and reverse_linear random below a bound that falls or
     rises in ten windows; fixed evenly spaced between the bounds over the group; linear falls with the step; cosine
-    falls along half a cosine from the upper to the lower bound, within `strategy_share` of the run; binomial gives each
-    of five sixths with that probability, and after `strategy_share` of the run nothing."""
+    random between a bound that falls along half a cosine from the upper to the lower one, within `strategy_share` of
+    the run, and the upper one; binomial gives each of five sixths with the probability that falls so, and after
+    `strategy_share` of the run nothing."""
     least: float = 1.0
     """The smallest share of a demonstration that is used as a prefix."""
     most: float = 1.0
@@ -131,12 +132,12 @@ class ExpertPrefix:
         return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
 
     def _anneal(self, address: Sequence[int | str], context: StepContext) -> float:
-        """Compute one completion's share by a strategy that falls with the run, at the middle of the step."""
-        done = min(1.0, (context.step - 0.5) / (context.steps * self.strategy_share))
-        share = self.least + (self.most - self.least) * (1 + math.cos(math.pi * done)) / 2
+        """Compute one completion's share by a strategy that falls with the run."""
+        done = min(1.0, (context.step - 1) / (context.steps * self.strategy_share))
+        bound = self.least + (self.most - self.least) * (1 + math.cos(math.pi * done)) / 2
         if self.strategy == "cosine":
-            return share
-        given = sum(draw_uniform(*address, "piece", piece) < share for piece in range(PIECES)) if done < 1 else 0
+            return bound + (self.most - bound) * draw_uniform(*address)
+        given = sum(draw_uniform(*address, "piece", piece) < bound for piece in range(PIECES)) if done < 1 else 0
         return given / (PIECES + 1)
 
     def _compute_share(self, draw: float, number: int, count: int, step: int) -> float:

@@ -163,6 +163,15 @@ class Server(ABC):
     ) -> list[list[float]]:
         """Return the log-probs of outputs after prompts, with the whole distribution at a temperature."""
 
+    def tokenize(self, text: str) -> list[int] | None:
+        """Return the token ids of a text without special tokens; None if the server does not say."""
+        body = {"model": self.capabilities.model, "prompt": text, "add_special_tokens": False}
+        try:
+            found = self.client.ask("POST", "/tokenize", body, seconds=CONTROL)["tokens"]
+            return [int(token) for token in found]
+        except (RequestError, KeyError, TypeError, ValueError):
+            return None
+
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:

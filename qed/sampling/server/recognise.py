@@ -15,20 +15,22 @@ SECONDS = 30.0  # to answer what it is
 DIALECTS: dict[str, type[Server]] = {"qed": NativeServer, "vllm": VllmServer, "sglang": SglangServer}
 
 
-def recognise(url: str, reader: Reader, seconds: float) -> Server:
+def recognise(url: str, reader: Reader, seconds: float, model: str = "", samples: bool = True) -> Server:
     """Ask a server what it is, and return it in its dialect.
 
     Args:
         url: its address, with or without /v1.
         reader: of its answers.
         seconds: after which a request without progress is given up.
+        model: the name of the model to use, where it serves several; empty for its first one that is no adapter.
+        samples: whether it is to sample, and not only to score.
 
     Raises:
         UsageError: nobody answers there, or the server is of no engine that is known, or does not report the log-probs
             that it samples from.
     """
     client = _connect(url)
-    base, card = client.url, _read_card(client)
+    base, card = client.url, _read_card(client, model)
     owner = str(card.get("owned_by", ""))
     engine = owner if owner in DIALECTS else _find_engine(client)
     if engine is None:
@@ -37,7 +39,12 @@ def recognise(url: str, reader: Reader, seconds: float) -> Server:
             "return token ids. Any OpenAI-compatible server can be evaluated: qed evaluate --model openai:NAME --url."
         )
     describe = {"qed": _describe_native, "vllm": _describe_vllm, "sglang": _describe_sglang}[engine]
-    server = DIALECTS[engine](client, describe(client, card), reader, seconds)
+    capabilities = describe(client, card)
+    if samples and engine == "vllm":
+        _require_processed(base, capabilities)
+    server = DIALECTS[engine](client, capabilities, reader, seconds)
+    if model and card.get("parent"):
+        server.note_weights(0, model)
     if engine == "qed":
         server.note_weights(int(card["qed"]["weight_version"]))
     return server
@@ -61,18 +68,25 @@ def _connect(url: str) -> HttpClient:
     return HttpClient(url.rstrip("/").removesuffix("/v1"), KEY_VARIABLE)
 
 
-def _read_card(client: HttpClient) -> dict[str, Any]:
-    """Return what a server says of its model."""
+def _read_card(client: HttpClient, model: str = "") -> dict[str, Any]:
+    """Return what a server says of its model, or of the one with a name; an adapter has a parent.
+
+    Raises:
+        UsageError: nobody answers, or the server has no model of the name.
+    """
     try:
         cards = client.ask("GET", "/v1/models", seconds=SECONDS)["data"]
         card: dict[str, Any] = next(each for each in cards if not each.get("parent") and each["id"])
-        return card  # an adapter has a parent
+        names = {str(each["id"]): each for each in cards}
     except RequestError as error:
         raise UsageError(_explain(client.url, error)) from error
     except (KeyError, TypeError, StopIteration, AttributeError) as error:
         raise UsageError(
             f"What answers at {client.url} lists no model at /v1/models: it is no inference server."
         ) from error
+    if model and model not in names:
+        raise UsageError(f"The server {client.url} serves no model {model}; it has {', '.join(names)}.")
+    return {**card, **names[model]} if model else card
 
 
 def _find_engine(client: HttpClient) -> str | None:
@@ -113,13 +127,18 @@ def _describe_vllm(client: HttpClient, card: dict[str, Any]) -> Capabilities:
     config = config if isinstance(config, dict) else {}  # older ones return a text
     mode = (config.get("model_config") or {}).get("logprobs_mode")
     worker = (config.get("parallel_config") or {}).get("worker_extension_cls")
-    if mode not in (None, "processed_logprobs"):
-        raise UsageError(
-            f"The server {client.url} reports {mode}, which are not the log-probs that it samples from. Start vLLM "
-            "with --logprobs-mode processed_logprobs."
-        )
     details = {"root": str(card.get("root") or card["id"]), "logprobs_mode": mode, "worker": worker}
     return Capabilities("vLLM", version, card["id"], int(card["max_model_len"]), streams=True, details=details)
+
+
+def _require_processed(url: str, capabilities: Capabilities) -> None:
+    """Refuse a server whose log-probs of an answer are not those that it samples from."""
+    mode = capabilities.details["logprobs_mode"]
+    if mode not in (None, "processed_logprobs"):
+        raise UsageError(
+            f"The server {url} reports {mode}, which are not the log-probs that it samples from. Start vLLM "
+            "with --logprobs-mode processed_logprobs."
+        )
 
 
 def _describe_sglang(client: HttpClient, card: dict[str, Any]) -> Capabilities:

@@ -21,6 +21,8 @@ from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
 from qed.sampling.server.recognise import recognise
 from qed.types import Completion
 
+SCORED_AT_ONCE = 32  # rows that a server of qed scores in one request
+
 
 class Sync(Protocol):
     """Gives new weights to servers."""
@@ -92,15 +94,20 @@ class ServerSampler:
         found = [server.capabilities for server in self.servers]
         return bool(found) and all(each.exact_logps and each.precision == precision for each in found)
 
-    def set_servers(self, urls: Sequence[str]) -> None:
+    def set_servers(self, urls: Sequence[str], model: str = "", samples: bool = True) -> None:
         """Sample on the servers at these addresses from now on.
+
+        Args:
+            urls: the addresses.
+            model: the name of the model to use, where they serve several.
+            samples: whether they are to sample, and not only to score.
 
         Raises:
             UsageError: nobody answers at one of them, an address is given twice, or their engines differ.
         """
         if len(set(urls)) != len(urls):
             raise UsageError(f"An address is given twice: {', '.join(urls)}.")
-        servers = [recognise(url, self.reader, self.seconds) for url in urls]
+        servers = [recognise(url, self.reader, self.seconds, model, samples) for url in urls]
         dialects = {server.dialect for server in servers}
         if len(dialects) > 1:
             raise UsageError(f"The servers are of different engines ({', '.join(sorted(dialects))}); take one engine.")
@@ -159,22 +166,28 @@ class ServerSampler:
         except ServerLost as error:
             raise QedError(f"The server {server.url} did not finish its answer: {error}.") from error
 
-    def score(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        """Return the log-probs of outputs after prompts at temperature 1, by any server.
+    def score(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0) -> list[list[float]]:
+        """Return the log-probs of outputs after prompts, with the whole distribution at a temperature.
 
         Args:
             rows: each the token ids of a prompt and of an output.
+            temperature: divides the logits.
 
         Raises:
-            QedError: no server answers.
+            UsageError: the servers cannot score at the temperature, or so long a sequence.
+            QedError: all servers are lost for too long, or one returns another number of log-probs.
         """
-        reasons = []
-        for server in sorted(self._require_servers(), key=lambda each: not each.healthy):
-            try:
-                return server.score([prompt for prompt, _ in rows], [output for _, output in rows])
-            except ServerLost as error:
-                reasons.append(str(error))
-        raise QedError(f"No server scores: {'; '.join(reasons)}.")
+        size = SCORED_AT_ONCE if self._require_servers()[0].batches else 1
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        jobs = [(part, sum(len(prompt) + len(output) for prompt, output in part)) for part in parts]
+
+        def work(server: Server, part: Sequence[Any], on_progress: Any, scope: Any) -> list[list[float]]:
+            scored = server.score([prompt for prompt, _ in part], [output for _, output in part], temperature)
+            if [len(each) for each in scored] != [len(output) for _, output in part]:
+                raise QedError(f"The server {server.url} returned another number of log-probs than it was asked for.")
+            return scored
+
+        return [logps for part in self._balancer.run(jobs, work, _tick) for logps in part]
 
     def load(self, weights: nn.Module, version: int) -> None:
         """Give the servers new weights through `sync`; without it they keep their own, as in an evaluation."""

@@ -48,7 +48,10 @@ class VllmServer(Server):
             UsageError: another temperature than 1, which vLLM does not apply to prompts.
         """
         if temperature != 1:
-            raise UsageError(f"The server {self.url} scores at temperature 1 only, as vLLM does.")
+            raise UsageError(
+                f"The server {self.url} scores at temperature 1 only, because vLLM does not divide the logits of a "
+                f"prompt by the temperature, and the log-prob of a token alone cannot be brought to {temperature:g}."
+            )
         return [self._score(list(prompt), list(output)) for prompt, output in zip(prompts, outputs, strict=True)]
 
     def _score(self, prompt: list[int], output: list[int]) -> list[float]:

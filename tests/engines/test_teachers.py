@@ -1,0 +1,97 @@
+"""A server as a teacher: its log-probs are those of its model, and one that cannot teach is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_models import TEXTS, Models
+from families import forward_logps
+from running import Engine
+from stand_in import StandIn
+from threaded import run_threads
+
+from qed.algorithms.opd import Opd
+from qed.errors import QedError, UsageError
+from qed.loops.teacher import ServedTeacher, compare_tokenizers
+from qed.models.load import build_model
+from qed.sampling.server import ServerSampler
+from qed.training.parallel import ALONE
+from qed.types import Problem, Rollout
+
+ROWS = [((5, 6, 7), (8, 9)), ((11,), (12, 13, 14)), ((3, 4), (5,))]
+ROLLOUTS = [Rollout(Problem("p", "?", "1"), prompt, output, (), "", "stop") for prompt, output in ROWS]
+
+
+def connect(engine: Engine, seconds: float = 60.0) -> ServerSampler:
+    servers = ServerSampler(engine.models.tokenizer, (), 4, torch.float32, seconds)
+    servers.set_servers([engine.url + "/v1"], samples=False)
+    engine.samplers.append(servers)
+    return servers
+
+
+def test_the_tokens_of_the_policy_are_scored(engine: Engine) -> None:
+    scored = ServedTeacher(connect(engine), 1.0, ALONE)(ROLLOUTS)
+    for (prompt, output), logps in zip(ROWS, scored, strict=True):
+        expected = forward_logps(engine.models.network, list(prompt), list(output))
+        assert logps == pytest.approx(list(map(float, expected)), abs=max(engine.tolerance, 1e-4))
+
+
+def test_a_server_that_does_not_know_temperatures_refuses_them(engine: Engine) -> None:
+    teacher = ServedTeacher(connect(engine), 0.5, ALONE)
+    if engine.dialect == "native":
+        assert len(teacher(ROLLOUTS)) == len(ROLLOUTS)
+        return
+    with pytest.raises(UsageError, match="temperature 1 only"):
+        teacher(ROLLOUTS)
+
+
+def test_tokenizers_are_compared(engine: Engine) -> None:
+    (server,) = connect(engine).servers
+    said = compare_tokenizers(server, engine.models.tokenizer, TEXTS)
+    assert "same vocabulary" in said or "equal on" in said
+    _, other = build_model("new:tiny", ["another text of other words, which makes another vocabulary " * 3], seed=0)
+    with pytest.raises(UsageError, match="another tokenizer"):
+        compare_tokenizers(server, other, TEXTS)
+
+
+def test_a_tokenizer_that_cannot_be_known_is_said(models: Models) -> None:
+    server: Any = SimpleNamespace(capabilities=SimpleNamespace(details={"root": "a/hub-name"}), tokenize=lambda _: None)
+    assert "not compared" in compare_tokenizers(server, models.tokenizer, TEXTS)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+def test_a_teacher_that_is_gone_ends_the_run(models: Models, dialect: str) -> None:
+    with StandIn(dialect, models).run() as server:
+        teacher = ServedTeacher(connect(Engine(dialect, server.url, models, 1e-4), seconds=0.5), 1.0, ALONE)
+        server.die()
+        with pytest.raises(QedError, match="The teacher cannot score: All servers are lost"):
+            teacher(ROLLOUTS)
+
+
+def test_a_model_that_the_server_has_not_is_refused(models: Models) -> None:
+    with StandIn("vllm", models).run() as server:
+        servers = ServerSampler(models.tokenizer, (), 4, torch.float32, 5.0)
+        with pytest.raises(UsageError, match="serves no model large; it has tiny"):
+            servers.set_servers([server.url], "large", samples=False)
+        servers.set_servers([server.url], "tiny", samples=False)
+
+
+def test_several_ranks_ask_once(models: Models) -> None:
+    with StandIn("vllm", models).run() as server:
+        servers = connect(Engine("vllm", server.url, models, 1e-4))
+        scored = run_threads(lambda parallel: ServedTeacher(servers, 1.0, parallel)(ROLLOUTS), 2)
+        assert scored[0] == scored[1]
+        assert sum("prompt_logprobs" in body for _, body in server.asked if body) == len(ROLLOUTS)
+
+
+def test_settings_that_a_server_cannot_serve_are_refused() -> None:
+    address = "http://127.0.0.1:8000/v1"
+    assert not Opd(teacher=address).reference
+    assert Opd(teacher=address, teacher_model="large").teacher_server == (address, "large")
+    with pytest.raises(UsageError, match="whole distributions"):
+        Opd(teacher=address, divergence="jsd")
+    with pytest.raises(UsageError, match="no address"):
+        Opd(teacher="folder", teacher_model="large")
