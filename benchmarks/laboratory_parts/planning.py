@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -18,8 +19,10 @@ from laboratory_parts.runs import Job, Summary
 
 BUDGET = 300e9  # multiply-adds of a run
 TOLERANCE = 0.05  # a run whose compute is further off has its steps corrected
-CORRECTIONS = 2
+COARSE = 0.25  # the same for a run that only chooses the learning rate
+CORRECTIONS = 5
 PILOT_STEPS = 8
+MOST_GROWTH = 17.0  # of the steps at once: a pilot of a start that says little is cheap, and then answers get longer
 MOST_STEPS = 1000  # of a phase, however cheap they are
 PILOT_SEED = 1000  # those of the final runs begin with 0
 PRELOADED = ["qed.api.training", "qed.api.sampler", "qed.loops.online", "qed.loops.sft", "qed.rewards.base"]
@@ -58,36 +61,63 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     """Make all runs of a method on a task, and return what the page needs of them."""
     job = Job(plan.home, task, method.name, "rate", seed=PILOT_SEED)
     pilot = replace(job, stage="pilot", rate=PILOT_RATE, steps=dict.fromkeys(method.shares, PILOT_STEPS))
-    steps = correct(method, plan.budget, pilot.steps, plan.make(pilot)[0])
-    for _ in range(CORRECTIONS):
-        first = plan.make(replace(job, rate=PILOT_RATE, steps=steps))[0]
-        if is_equal(plan.budget, first):
-            break
-        steps = correct(method, plan.budget, steps, first)
-    tried = plan.make(*(replace(job, rate=rate, steps=steps) for rate in RATES))
-    scores = {f"{run['rate']:g}": score(run) for run in tried}
-    best = max(tried, key=lambda run: (score(run), -run["rate"]))
-    if not is_equal(plan.budget, best):
-        steps = correct(method, plan.budget, steps, best)
-    final = replace(job, stage="final", rate=best["rate"], steps=steps)
+    guess = correct(method, plan.budget, plan.make(pilot))
+    guess = settle(plan, method, replace(job, rate=PILOT_RATE, steps=guess), TOLERANCE)[-1]["steps"]
+    with ThreadPoolExecutor(len(RATES)) as threads:
+        jobs = [replace(job, rate=rate, steps=guess) for rate in RATES]
+        tried = list(threads.map(lambda each: settle(plan, method, each, COARSE), jobs))
+    best = max(tried, key=lambda runs_made: (score(runs_made[-1]), -runs_made[-1]["rate"]))
+    # The chosen rate's last steps are not tried again if they hardly differ from those of a run.
+    steps = correct(method, plan.budget, best) if not is_equal(plan.budget, best[-1]) else best[-1]["steps"]
+    final = replace(job, stage="final", rate=best[-1]["rate"], steps=steps, seed=0)
+    first = plan.make(final)[0]
+    if not is_equal(plan.budget, first):
+        final = replace(final, steps=correct(method, plan.budget, [*best, first]))
     made = plan.make(*(replace(final, seed=seed) for seed in range(plan.seeds)))
-    return {"rate": best["rate"], "validation": scores, "steps": steps, "runs": made}
+    scores = {f"{last['rate']:g}": score(last) for *_, last in tried}
+    return {"rate": final.rate, "validation": scores, "steps": final.steps, "runs": made}
 
 
-def correct(method: Method, budget: float, steps: Mapping[str, int], run: Summary) -> dict[str, int]:
-    """Return the steps of each phase that would have needed its share of the budget."""
-    compute = list(run.get("compute", {}).values())
-    if len(compute) < len(steps):  # a run that diverged
-        return dict(steps)
-    return {
-        phase: max(1, min(MOST_STEPS, round(count * method.shares[phase] * budget / needed)))
-        for (phase, count), needed in zip(steps.items(), compute, strict=True)
-    }
+def settle(plan: Plan, method: Method, job: Job, tolerance: float) -> list[Summary]:
+    """Make a run, and again with corrected steps until it needs the budget; return all of them, the last one last."""
+    made = plan.make(job)
+    for _ in range(CORRECTIONS):
+        if is_equal(plan.budget, made[-1], tolerance):
+            break
+        made += plan.make(replace(job, steps=correct(method, plan.budget, made)))
+    return made
 
 
-def is_equal(budget: float, run: Summary) -> bool:
+def correct(method: Method, budget: float, made: Sequence[Summary]) -> dict[str, int]:
+    """Return the steps of each phase that need its share of the budget, judged by runs at the same rate."""
+    known = [run for run in made if "compute" in run]
+    if not known:  # all have diverged
+        return dict(made[-1]["steps"])
+    steps = {}
+    for number, (phase, share) in enumerate(method.shares.items()):
+        points = [(run["steps"][phase], list(run["compute"].values())[number]) for run in known]
+        steps[phase] = max(1, min(MOST_STEPS, find_steps(points, share * budget)))
+    return steps
+
+
+def find_steps(points: Sequence[tuple[int, float]], target: float) -> int:
+    """Return the number of steps that would need so much compute, from runs of (steps, compute).
+
+    Compute is a power of the steps between the two runs around the target: answers may get longer during a run. Where
+    all runs are on one side, it is proportional to the steps, and grows by a factor of at most `MOST_GROWTH`.
+    """
+    below = max((point for point in points if point[1] <= target), default=None, key=lambda point: point[1])
+    above = min((point for point in points if point[1] > target), default=None, key=lambda point: point[1])
+    if below is None or above is None or below[0] >= above[0]:
+        steps, compute = above or below or points[-1]
+        return round(steps * min(MOST_GROWTH, target / compute))
+    power = math.log(target / below[1]) / math.log(above[1] / below[1])
+    return round(below[0] * math.pow(above[0] / below[0], power))
+
+
+def is_equal(budget: float, run: Summary, tolerance: float = TOLERANCE) -> bool:
     """Whether a run needed the budget within the tolerance; one that diverged tells nothing."""
-    return "compute" not in run or abs(sum(run["compute"].values()) / budget - 1) <= TOLERANCE
+    return "compute" not in run or abs(sum(run["compute"].values()) / budget - 1) <= tolerance
 
 
 def score(run: Summary) -> float:

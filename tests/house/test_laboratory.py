@@ -73,7 +73,15 @@ def test_a_run_that_diverged_is_never_the_best_and_changes_no_steps() -> None:
     diverged: Summary = {"rate": 1e-3, "error": "loss is not finite"}
     assert planning.score(diverged) < 0
     assert planning.is_equal(BUDGET, diverged)
-    assert planning.correct(METHODS[0], BUDGET, {"": 7}, diverged) == {"": 7}
+    assert planning.correct(METHODS[0], BUDGET, [{**diverged, "steps": {"": 7}}]) == {"": 7}
+
+
+def test_steps_are_found_between_two_runs() -> None:
+    """Where answers get longer during a run, its compute is more than proportional to its steps."""
+    points = [(steps, steps**2.3) for steps in (20, 100, 400)]
+    assert planning.find_steps(points, 200**2.3) == 200
+    assert planning.find_steps(points[:1], 25**2.3) == round(20 * (25 / 20) ** 2.3)
+    assert planning.find_steps([(8, 1.0)], 1e6) == 8 * planning.MOST_GROWTH
 
 
 def test_a_finished_run_is_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
