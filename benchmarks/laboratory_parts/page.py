@@ -69,9 +69,7 @@ def _describe_task(study: TaskStudy) -> str:
         *rows,
     ]
     notes = [f"Best control: {study.find_best_control().name}."]
-    notes += (
-        [f"Not run, because the installed qed does not have it: {', '.join(study.skipped)}."] if study.skipped else []
-    )
+    notes += [f"No runs yet: {', '.join(study.skipped)}."] if study.skipped else []
     lost = {arm.name: arm.lost for arm in study.arms if arm.lost}
     notes += [f"Runs of {name} that diverged and count as 0 % right: {count}." for name, count in lost.items()]
     return "\n\n".join((text.strip(), "\n".join(table), " ".join(notes)))

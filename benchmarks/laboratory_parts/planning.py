@@ -103,9 +103,10 @@ def correct(method: Method, budget: float, made: Sequence[Summary]) -> dict[str,
 def find_steps(points: Sequence[tuple[int, float]], target: float) -> int:
     """Return the number of steps that would need so much compute, from runs of (steps, compute).
 
-    Compute is a power of the steps between the two runs around the target: answers may get longer during a run. Where
+    Runs of equal steps count by their mean. Compute is a power of the steps between the two runs around the target: answers may get longer during a run. Where
     all runs are on one side, it is proportional to the steps, and grows by a factor of at most `MOST_GROWTH`.
     """
+    points = [(steps, fmean(used for known, used in points if known == steps)) for steps, _ in points]
     below = max((point for point in points if point[1] <= target), default=None, key=lambda point: point[1])
     above = min((point for point in points if point[1] > target), default=None, key=lambda point: point[1])
     if below is None or above is None or below[0] >= above[0]:
