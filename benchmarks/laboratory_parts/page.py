@@ -94,7 +94,7 @@ def _format_arm(arm: Arm, study: TaskStudy, tests: dict[str, Difference]) -> str
         f"{arm.average('length'):.1f}",
         f"{arm.average('entropy'):.3f}",
         _format_range(compute),
-        " + ".join(map(str, arm.runs[0]["steps"].values())),
+        _format_steps([tuple(run["steps"].values()) for run in arm.runs]),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -204,6 +204,11 @@ def _format_difference(found: Difference) -> str:
         "–" if found.p_value is None else "< .001" if found.p_value < 0.001 else f"{found.p_value:.3f}".lstrip("0")
     )
     return f"{_format_points(found)}, p {p_value}"
+
+
+def _format_steps(steps: Sequence[tuple[int, ...]]) -> str:
+    phases = [(min(counts), max(counts)) for counts in zip(*steps, strict=True)]
+    return " + ".join(f"{low}" if low == high else f"{low} to {high}" for low, high in phases)
 
 
 def _format_range(shares: Sequence[float]) -> str:

@@ -19,7 +19,7 @@ from laboratory_parts.runs import Job, Summary
 
 BUDGET = 300e9  # multiply-adds of a run
 TOLERANCE = 0.05  # a run whose compute is further off has its steps corrected
-COARSE = 0.25  # the same for a run that only chooses the learning rate
+COARSE = 0.25  # the same for a run that only chooses the learning rate, and for a single seed
 CORRECTIONS = 5
 PILOT_STEPS = 8
 MOST_GROWTH = 17.0  # of the steps at once: a pilot of a start that says little is cheap, and then answers get longer
@@ -63,29 +63,36 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     pilot = replace(job, stage="pilot", rate=PILOT_RATE, steps=dict.fromkeys(method.shares, PILOT_STEPS))
     guess = correct(method, plan.budget, plan.make(pilot))
     guess = settle(plan, method, replace(job, rate=PILOT_RATE, steps=guess), TOLERANCE)[-1]["steps"]
-    with ThreadPoolExecutor(len(RATES)) as threads:
-        jobs = [replace(job, rate=rate, steps=guess) for rate in RATES]
-        tried = list(threads.map(lambda each: settle(plan, method, each, COARSE), jobs))
-    best = max(tried, key=lambda runs_made: (score(runs_made[-1]), -runs_made[-1]["rate"]))
+    tried = settle_all(plan, method, [replace(job, rate=rate, steps=guess) for rate in RATES])
+    best = max(tried, key=lambda made: (score(made[-1]), -made[-1]["rate"]))
     # The chosen rate's last steps are not tried again if they hardly differ from those of a run.
     steps = correct(method, plan.budget, best) if not is_equal(plan.budget, best[-1]) else best[-1]["steps"]
     final = replace(job, stage="final", rate=best[-1]["rate"], steps=steps, seed=0)
     first = plan.make(final)[0]
     if not is_equal(plan.budget, first):
         final = replace(final, steps=correct(method, plan.budget, [*best, first]))
-    made = plan.make(*(replace(final, seed=seed) for seed in range(plan.seeds)))
+    finals = settle_all(plan, method, [replace(final, seed=seed) for seed in range(plan.seeds)])
     scores = {f"{last['rate']:g}": score(last) for *_, last in tried}
-    return {"rate": final.rate, "validation": scores, "steps": final.steps, "runs": made}
+    return {"rate": final.rate, "validation": scores, "runs": [last for *_, last in finals]}
+
+
+def settle_all(plan: Plan, method: Method, jobs: Sequence[Job]) -> list[list[Summary]]:
+    """Settle several runs at a time, each coarsely: seeds differ in when their answers get longer."""
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        return list(threads.map(lambda job: settle(plan, method, job, COARSE), jobs))
 
 
 def settle(plan: Plan, method: Method, job: Job, tolerance: float) -> list[Summary]:
-    """Make a run, and again with corrected steps until it needs the budget; return all of them, the last one last."""
+    """Make a run, and again with corrected steps until it needs the budget; return all of them, the closest last."""
     made = plan.make(job)
     for _ in range(CORRECTIONS):
         if is_equal(plan.budget, made[-1], tolerance):
+            return made
+        steps = correct(method, plan.budget, made)
+        if any(run["steps"] == steps for run in made):
             break
-        made += plan.make(replace(job, steps=correct(method, plan.budget, made)))
-    return made
+        made += plan.make(replace(job, steps=steps))
+    return sorted(made, key=lambda run: -measure_distance(plan.budget, run))
 
 
 def correct(method: Method, budget: float, made: Sequence[Summary]) -> dict[str, int]:
@@ -103,8 +110,9 @@ def correct(method: Method, budget: float, made: Sequence[Summary]) -> dict[str,
 def find_steps(points: Sequence[tuple[int, float]], target: float) -> int:
     """Return the number of steps that would need so much compute, from runs of (steps, compute).
 
-    Runs of equal steps count by their mean. Compute is a power of the steps between the two runs around the target: answers may get longer during a run. Where
-    all runs are on one side, it is proportional to the steps, and grows by a factor of at most `MOST_GROWTH`.
+    Runs of equal steps count by their mean. Compute is a power of the steps between the two runs around the target,
+    because answers may get longer during a run. Where all runs are on one side, it is proportional to the steps, and
+    grows by a factor of at most `MOST_GROWTH`.
     """
     points = [(steps, fmean(used for known, used in points if known == steps)) for steps, _ in points]
     below = max((point for point in points if point[1] <= target), default=None, key=lambda point: point[1])
@@ -118,7 +126,12 @@ def find_steps(points: Sequence[tuple[int, float]], target: float) -> int:
 
 def is_equal(budget: float, run: Summary, tolerance: float = TOLERANCE) -> bool:
     """Whether a run needed the budget within the tolerance; one that diverged tells nothing."""
-    return "compute" not in run or abs(sum(run["compute"].values()) / budget - 1) <= tolerance
+    return measure_distance(budget, run) <= tolerance
+
+
+def measure_distance(budget: float, run: Summary) -> float:
+    """Return how far a run's compute is from the budget, as a share of it; 0 for a run that diverged."""
+    return abs(sum(run["compute"].values()) / budget - 1) if "compute" in run else 0.0
 
 
 def score(run: Summary) -> float:
