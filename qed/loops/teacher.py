@@ -120,7 +120,7 @@ def compare_tokenizers(server: Server, tokenizer: Any, texts: Sequence[str]) -> 
         UsageError: they differ, so that the ids of the policy mean other text to the teacher.
     """
     root = str(server.capabilities.details.get("root", ""))
-    if Path(root).is_dir():
+    if root and Path(root).is_dir():
         with suppress(ModelError):
             other, _ = load_tokenizer(root)
             _require_same(other.get_vocab() == tokenizer.get_vocab(), server, "its vocabulary is another")
