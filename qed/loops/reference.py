@@ -53,14 +53,16 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
     if setting:
         raise UsageError(
             f"{settings.method} learns from a teacher, and {setting} names none. Set it to the name or the folder of a "
-            "model with the policy's tokenizer, such as a larger model of the same family."
+            "model with the policy's tokenizer, such as a larger model of the same family, or to the address of a "
+            "server of one."
         )
     every, mix = settings.algorithm.reference_moves
     moves = every > 0
     if moves and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
+        mixed = "algorithm.teacher_mix" if settings.algorithm.teacher_wording else "algorithm.reference_mix"
         raise UsageError(
-            f"algorithm.reference_mix {mix} changes the reference by less than bfloat16 weights can hold: set "
-            "model.reference_dtype=float32, or algorithm.reference_mix=1."
+            f"{mixed} {mix} changes the reference by less than bfloat16 weights can hold: set "
+            f"model.reference_dtype=float32, or {mixed}=1."
         )
     if offset == 0 and not moves and lora.has_adapters(setup.model):
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model

@@ -13,6 +13,7 @@ import pytest
 import torch
 from making import VOCABULARY, make_model, make_rollout
 
+from qed.algorithms.opd import Opd
 from qed.algorithms.opsd import Opsd
 from qed.config.settings import LearnerSettings
 from qed.data.prompts import chat, r1_zero
@@ -152,8 +153,22 @@ def test_a_prompt_that_the_data_has_rendered_keeps_its_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"wording": "{question}"}, {"teacher_mix": 0.0}, {"skip_tokens": -1}, {"divergence_clip": 0.0}]
+    ("settings", "said"),
+    [
+        ({"wording": "{question}"}, "{demonstration}"),
+        ({"teacher_mix": 0.0}, "algorithm.teacher_mix"),
+        ({"skip_tokens": -1}, "algorithm.skip_tokens"),
+        ({"divergence_clip": 0.0}, "algorithm.divergence_clip"),
+        ({"teacher_top_k": 5}, "Set algorithm.divergence_clip=inf"),
+        ({"teacher_top_k": 5, "divergence_clip": math.inf, "divergence": "sampled"}, "sampled tokens alone"),
+        ({"kl": 0.1, "reference_every": 2}, "the reference model is the teacher"),
+    ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         Opsd(**settings)
+
+
+def test_the_teacher_of_opd_does_not_move() -> None:
+    with pytest.raises(UsageError, match="the reference model is the teacher"):
+        Opd(teacher="folder", kl=0.1, reference_every=2)
