@@ -309,7 +309,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_moves(every: int, mix: float, setting: str = "reference") -> None:
-    """Refuse a negative interval for moving the reference model, or a mix outside (0, 1], of settings with this beginning."""
+    """Refuse a negative interval for moving the reference model (`setting`), or a mix outside (0, 1]."""
     require(every >= 0, f"algorithm.{setting}_every must not be negative.")
     require(0 < mix <= 1, f"algorithm.{setting}_mix must lie in (0, 1].")
 
