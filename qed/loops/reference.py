@@ -19,8 +19,9 @@ from qed.config.phases import Settings
 from qed.config.settings import ModelSettings
 from qed.errors import DataError, ModelError, UsageError
 from qed.loops.setup import Setup
+from qed.loops.teacher import require_room
 from qed.models import lora
-from qed.models.load import is_new, load_model, prepare_model
+from qed.models.load import is_new, load_model, prepare_model, read_window
 from qed.models.precision import read_weights_dtype
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
@@ -131,6 +132,8 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
             f"{setting} {name} has another vocabulary than {settings.model.name}, so the log-probs of the two cannot "
             "be compared. Use a model with the policy's tokenizer, such as one of the same family."
         )
+    if settings.algorithm.teacher_setting:
+        require_room(setup, settings, f"model {name}", read_window(network))
     return _place(network, setup, settings)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from qed.config.phases import Settings
 from qed.errors import Interrupted, ModelError, QedError, UsageError
 from qed.loops.setup import Setup
-from qed.models.load import load_tokenizer
+from qed.models.load import load_tokenizer, read_window
 from qed.models.precision import read_precision
 from qed.sampling.base import build_sampling
 from qed.sampling.server.dialect import Server
@@ -82,6 +82,8 @@ def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
     (server,) = teacher.servers.servers
     texts = [setup.template.prompt(problem).text for problem in setup.problems[:PROBES]]
     compared = compare_tokenizers(server, setup.tokenizer, texts)
+    # Engines want room for a token behind what they score.
+    require_room(setup, settings, f"server {address}", server.capabilities.window - (not server.batches))
     ids = setup.template.tokens(setup.template.prompt(setup.problems[0]))
     teacher.ask([(ids[:-1], ids[-1:])])
     known = server.capabilities
@@ -105,6 +107,24 @@ def _require_whole(settings: Settings, address: str) -> None:
             f"The teacher's server {address} gives log-probs of its whole distribution, and sampling.top_p, top_k, "
             "min_p or min_tokens cut the policy's, so the two cannot be compared. Leave these settings out, or let "
             "algorithm.teacher name the folder of the model."
+        )
+
+
+def require_room(setup: Setup, settings: Settings, teacher: str, window: int) -> None:
+    """Refuse a teacher whose window is too short for a prompt of the run with its longest answer.
+
+    Raises:
+        UsageError: it is.
+    """
+    answer = settings.sampling.max_tokens
+    if window >= read_window(setup.model):
+        return
+    needed = answer + max(setup.template.lengths(setup.problems), default=0)
+    if window < needed:
+        raise UsageError(
+            f"The teacher, the {teacher}, takes sequences of {window} tokens, and the longest prompt with an answer of "
+            f"{answer} tokens has {needed}. Set sampling.max_tokens or data.max_prompt_tokens lower, or take a teacher "
+            "with a larger window."
         )
 
 

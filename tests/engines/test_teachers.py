@@ -16,7 +16,7 @@ from threaded import run_threads
 
 from qed.algorithms.opd import Opd
 from qed.errors import QedError, UsageError
-from qed.loops.teacher import ServedTeacher, compare_tokenizers
+from qed.loops.teacher import ServedTeacher, compare_tokenizers, require_room
 from qed.models.load import build_model
 from qed.sampling.server import ServerSampler
 from qed.training.parallel import ALONE
@@ -81,7 +81,7 @@ def test_wrong_log_probs_end_the_run(
     with StandIn(dialect, models).run() as server:
         teacher = ServedTeacher(connect(Engine(dialect, server.url, models, 1e-4), seconds=5.0), 1.0, ALONE)
         monkeypatch.setattr(server, "score", lambda body: [broken] * (len(body.get("prompt", ())) - 1))
-        with pytest.raises(QedError, match="The teacher cannot score: .* log-probs"):
+        with pytest.raises(QedError, match=r"The teacher cannot score: .* log-probs"):
             teacher(ROLLOUTS)
 
 
@@ -89,7 +89,7 @@ def test_a_reply_of_another_form_ends_the_run(monkeypatch: pytest.MonkeyPatch, m
     with StandIn("vllm", models).run() as server:
         teacher = ServedTeacher(connect(Engine("vllm", server.url, models, 1e-4), seconds=5.0), 1.0, ALONE)
         monkeypatch.setattr(teacher.servers.servers[0], "ask", lambda *_: {"choices": []})
-        with pytest.raises(QedError, match="The teacher cannot score: .* log-probs"):
+        with pytest.raises(QedError, match=r"The teacher cannot score: .* log-probs"):
             teacher(ROLLOUTS)
 
 
@@ -117,3 +117,12 @@ def test_settings_that_a_server_cannot_serve_are_refused() -> None:
         Opd(teacher=address, divergence="jsd")
     with pytest.raises(UsageError, match="no address"):
         Opd(teacher="folder", teacher_model="large")
+
+
+def test_a_teacher_with_a_short_window_is_refused(models: Models) -> None:
+    settings: Any = SimpleNamespace(sampling=SimpleNamespace(max_tokens=20))
+    template = SimpleNamespace(lengths=lambda problems: [7, 12])
+    setup: Any = SimpleNamespace(model=models.network, template=template, problems=[1, 2])
+    require_room(setup, settings, "model large", 32)
+    with pytest.raises(UsageError, match=r"takes sequences of 31 tokens, .* 20 tokens has 32"):
+        require_room(setup, settings, "model large", 31)
