@@ -308,10 +308,10 @@ def require(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
-def require_moves(every: int, mix: float) -> None:
-    """Refuse a negative interval for moving the reference model, or a mix outside (0, 1]."""
-    require(every >= 0, "algorithm.reference_every must not be negative.")
-    require(0 < mix <= 1, "algorithm.reference_mix must lie in (0, 1].")
+def require_moves(every: int, mix: float, setting: str = "reference") -> None:
+    """Refuse a negative interval for moving the reference model (`setting`), or a mix outside (0, 1]."""
+    require(every >= 0, f"algorithm.{setting}_every must not be negative.")
+    require(0 < mix <= 1, f"algorithm.{setting}_mix must lie in (0, 1].")
 
 
 def select_correct(group: Group) -> list[Rollout]:

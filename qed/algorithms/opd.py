@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average, Divergence, require
-from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
+from qed.algorithms.parts.distillation import (
+    Distillation,
+    add_opinions,
+    compute_distillation,
+    require_teacher_alone,
+)
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.types import Advantage, Groups
 
@@ -39,8 +44,9 @@ class Opd(PolicyGradient):
     distillation: Distillation = field(default_factory=Distillation)
 
     def __post_init__(self) -> None:
-        """Refuse settings that a server cannot serve."""
+        """Refuse settings that a server cannot serve, and a teacher that moves."""
         super().__post_init__()
+        require_teacher_alone(self.regularizer)
         require(
             not self._is_served or self.teacher_divergence is None,
             f"algorithm.divergence={self.distillation.divergence} compares whole distributions, and the server "

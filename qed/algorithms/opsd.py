@@ -18,7 +18,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average, Divergence
-from qed.algorithms.parts.distillation import Distillation, add_opinions, compute_distillation
+from qed.algorithms.parts.distillation import (
+    Distillation,
+    add_opinions,
+    compute_distillation,
+    require_teacher_alone,
+)
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.self_teacher import SelfTeacher, find_learning, weigh_learning
 from qed.types import Advantage, Groups
@@ -39,6 +44,11 @@ class Opsd(PolicyGradient):
         default_factory=lambda: Distillation(divergence="forward_kl", divergence_clip=0.05)
     )
     self_teacher: SelfTeacher = field(default_factory=SelfTeacher)
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range, and a reference model that moves otherwise than the teacher."""
+        super().__post_init__()
+        require_teacher_alone(self.regularizer)
 
     @property
     def guided(self) -> bool:

@@ -19,8 +19,9 @@ from qed.config.phases import Settings
 from qed.config.settings import ModelSettings
 from qed.errors import DataError, ModelError, UsageError
 from qed.loops.setup import Setup
+from qed.loops.teacher import require_room
 from qed.models import lora
-from qed.models.load import is_new, load_model, prepare_model
+from qed.models.load import is_new, load_model, prepare_model, read_window
 from qed.models.precision import read_weights_dtype
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
@@ -53,14 +54,16 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
     if setting:
         raise UsageError(
             f"{settings.method} learns from a teacher, and {setting} names none. Set it to the name or the folder of a "
-            "model with the policy's tokenizer, such as a larger model of the same family."
+            "model with the policy's tokenizer, such as a larger model of the same family, or to the address of a "
+            "server of one."
         )
     every, mix = settings.algorithm.reference_moves
     moves = every > 0
     if moves and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
+        mixed = "algorithm.teacher_mix" if settings.algorithm.teacher_wording else "algorithm.reference_mix"
         raise UsageError(
-            f"algorithm.reference_mix {mix} changes the reference by less than bfloat16 weights can hold: set "
-            "model.reference_dtype=float32, or algorithm.reference_mix=1."
+            f"{mixed} {mix} changes the reference by less than bfloat16 weights can hold: set "
+            f"model.reference_dtype=float32, or {mixed}=1."
         )
     if offset == 0 and not moves and lora.has_adapters(setup.model):
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
@@ -129,6 +132,8 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
             f"{setting} {name} has another vocabulary than {settings.model.name}, so the log-probs of the two cannot "
             "be compared. Use a model with the policy's tokenizer, such as one of the same family."
         )
+    if settings.algorithm.teacher_setting:
+        require_room(setup, settings, f"model {name}", read_window(network))
     return _place(network, setup, settings)
 
 

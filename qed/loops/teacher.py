@@ -10,7 +10,7 @@ from typing import Any
 from qed.config.phases import Settings
 from qed.errors import Interrupted, ModelError, QedError, UsageError
 from qed.loops.setup import Setup
-from qed.models.load import load_tokenizer
+from qed.models.load import load_tokenizer, read_window
 from qed.models.precision import read_precision
 from qed.sampling.base import build_sampling
 from qed.sampling.server.dialect import Server
@@ -82,6 +82,8 @@ def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
     (server,) = teacher.servers.servers
     texts = [setup.template.prompt(problem).text for problem in setup.problems[:PROBES]]
     compared = compare_tokenizers(server, setup.tokenizer, texts)
+    # Engines want room for a token behind what they score.
+    require_room(setup, settings, f"server {address}", server.capabilities.window - (not server.batches))
     ids = setup.template.tokens(setup.template.prompt(setup.problems[0]))
     teacher.ask([(ids[:-1], ids[-1:])])
     known = server.capabilities
@@ -108,6 +110,24 @@ def _require_whole(settings: Settings, address: str) -> None:
         )
 
 
+def require_room(setup: Setup, settings: Settings, teacher: str, window: int) -> None:
+    """Refuse a teacher whose window is too short for a prompt of the run with its longest answer.
+
+    Raises:
+        UsageError: it is.
+    """
+    answer = settings.sampling.max_tokens
+    if window >= read_window(setup.model):
+        return
+    needed = answer + max(setup.template.lengths(setup.problems), default=0)
+    if window < needed:
+        raise UsageError(
+            f"The teacher, the {teacher}, takes sequences of {window} tokens, and the longest prompt with an answer of "
+            f"{answer} tokens has {needed}. Set sampling.max_tokens or data.max_prompt_tokens lower, or take a teacher "
+            "with a larger window."
+        )
+
+
 def compare_tokenizers(server: Server, tokenizer: Any, texts: Sequence[str]) -> str:
     """Compare a server's tokenizer with the policy's as far as it can be known, and return how that was done.
 
@@ -120,7 +140,7 @@ def compare_tokenizers(server: Server, tokenizer: Any, texts: Sequence[str]) -> 
         UsageError: they differ, so that the ids of the policy mean other text to the teacher.
     """
     root = str(server.capabilities.details.get("root", ""))
-    if Path(root).is_dir():
+    if root and Path(root).is_dir():
         with suppress(ModelError):
             other, _ = load_tokenizer(root)
             _require_same(other.get_vocab() == tokenizer.get_vocab(), server, "its vocabulary is another")

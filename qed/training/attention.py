@@ -85,7 +85,8 @@ def supports_packing(body: nn.Module) -> bool:
         return False
     if compute_layer_windows(body.config) != tuple(windows):
         return False
-    valid, tolerance = attention.bool(), 0.05 if torch.is_autocast_enabled(device.type) else 1e-3
+    half = torch.is_autocast_enabled(device.type) or separate.dtype in (torch.bfloat16, torch.float16)
+    valid, tolerance = attention.bool(), 0.05 if half else 1e-3
     largest = float(separate[valid].abs().max())
     return torch.allclose(separate[valid], packed[valid], rtol=tolerance, atol=tolerance * largest)
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
+from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
+from qed.training.attention import supports_packing
 from qed.training.batch import Batch
 from qed.training.flops import FlopCounter
 from qed.training.fused_divergence import OutputStates, compute_linear_divergence
@@ -18,6 +20,20 @@ from qed.training.logps import compute_distilled_scores, compute_output_states, 
 from qed.training.offload import lend_device
 from qed.training.packing import Layout, pack_batch
 from qed.training.parallel import call_scores
+
+
+def can_pack_teacher(teacher: nn.Module, policy: nn.Module) -> bool:
+    """Return whether a teacher can compute packed rows where the policy can, which is tried unless it is of its family.
+
+    Raises:
+        ModelError: the teacher computes its logits from hidden states in a way that is not known.
+    """
+    body, own = split_head(teacher)[0], split_head(policy)[0]
+    if type(body) is type(own):
+        return True
+    with lend_device(teacher, next(policy.parameters()).device):
+        require_known_logits(teacher)
+        return supports_packing(body)
 
 
 def compute_part_scores(

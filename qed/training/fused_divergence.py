@@ -218,9 +218,9 @@ class _Pair:
             return slopes.sub_(own.exp_().mul_(kl[tile.rows, None]))
         of_student, of_teacher = self.join_rest(tile, own, other)
         if self.beta == 0:
-            # Without a top k this is p - q, and the ratio of two tiny numbers is not formed.
-            ratio = other.exp_() if self.top is None else own.exp() * (of_teacher - of_student).exp_()
-            return own.exp_().sub_(ratio)
+            # A token's own share of its outcome comes first: q' / p' alone may be infinite where p is rounded to 0.
+            share = other if self.top is None else (own - of_student).add_(of_teacher)
+            return own.exp_().sub_(share.exp_())
         factor = 1 - self.beta if self.beta < 1 else 1.0
         target = self.compute_target(tile, of_student, of_teacher)
         distance = torch.sub(of_student, target, out=tile.view_in(self.memory[3]))

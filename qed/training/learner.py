@@ -37,7 +37,7 @@ from qed.training.batch import (
     split_by_gradient,
     split_rows,
 )
-from qed.training.distilling import compute_part_scores, count_teacher, observe_teacher
+from qed.training.distilling import can_pack_teacher, compute_part_scores, count_teacher, observe_teacher
 from qed.training.flops import FlopCounter
 from qed.training.logps import compute_scores
 from qed.training.offload import Places, lend_device, move_back, move_to_host
@@ -108,12 +108,12 @@ class Learner:
             # In place, so that weights keep their names; dynamic, because the shapes of micro-batches differ.
             split_head(model)[0].compile(dynamic=True)
         self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
-        if isinstance(self.reference, nn.Module):
-            self.reference.requires_grad_(False)
+        networks = [model, *([self.reference] if isinstance(self.reference, nn.Module) else [])]
         with self._autocast():
-            for each in (model, *([self.reference] if isinstance(self.reference, nn.Module) else [])):
-                parallel.shard_model(each)
-        # Sharding replaces parameters.
+            for each in networks[1:]:
+                self.packing &= can_pack_teacher(each.requires_grad_(False), model)
+            for each in networks:
+                parallel.shard_model(each)  # which replaces parameters
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model, settings)
         self.flops = FlopCounter()

@@ -147,6 +147,20 @@ def test_the_teachers_likeliest_tokens_are_compared_and_the_others_as_one(
     assert (found <= compute_linear_divergence(student, teacher, beta, 0.7) + 1e-12).all()
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_certain_policies_that_disagree_have_finite_gradients(beta: float, top_k: int) -> None:
+    def make_certain(sign: float) -> OutputStates:
+        hidden = torch.full((ROWS, 1), 1.0, requires_grad=True)
+        return OutputStates(hidden, (sign * torch.linspace(-300, 300, VOCABULARY)[:, None]).requires_grad_())
+
+    student, teacher = make_certain(1), make_certain(-1)
+    found = compute_linear_divergence(student, teacher, beta, top_k=top_k)
+    assert found.isfinite().all()
+    for gradient in gradients(found, student):
+        assert gradient.isfinite().all()
+
+
 def test_a_top_k_of_all_tokens_is_the_whole_vocabulary() -> None:
     student, teacher = states(0, WIDTH), states(1, TEACHER_WIDTH)
     whole_vocabulary = compute_linear_divergence(student, teacher, 0.3)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from families import make_family
 from making import VOCABULARY, make_model, make_rollout
 
+from qed.algorithms.opd import Opd
 from qed.algorithms.opsd import Opsd
 from qed.config.settings import LearnerSettings
 from qed.data.prompts import chat, r1_zero
@@ -152,8 +154,40 @@ def test_a_prompt_that_the_data_has_rendered_keeps_its_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"wording": "{question}"}, {"teacher_mix": 0.0}, {"skip_tokens": -1}, {"divergence_clip": 0.0}]
+    ("settings", "said"),
+    [
+        ({"wording": "{question}"}, "{demonstration}"),
+        ({"teacher_mix": 0.0}, "algorithm.teacher_mix"),
+        ({"skip_tokens": -1}, "algorithm.skip_tokens"),
+        ({"divergence_clip": 0.0}, "algorithm.divergence_clip"),
+        ({"teacher_top_k": 5}, "Set algorithm.divergence_clip=inf"),
+        ({"teacher_top_k": 5, "divergence_clip": math.inf, "divergence": "sampled"}, "sampled tokens alone"),
+        ({"kl": 0.1, "reference_every": 2}, "the reference model is the teacher"),
+    ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         Opsd(**settings)
+
+
+def test_the_teacher_of_opd_does_not_move() -> None:
+    with pytest.raises(UsageError, match="the reference model is the teacher"):
+        Opd(teacher="folder", kl=0.1, reference_every=2)
+
+
+def test_a_teacher_of_another_family_may_not_pack_its_rows() -> None:
+    """Attention with a cap on its logits, as the teacher's, is not packed; the policy's could be."""
+    policy, teacher = make_family("gemma").double(), make_family("gemma2", window=8).double()
+    rows = [replace(draw(seed, shown=False), output=(5, 6, 7, 8)[: 2 + seed], logps=()) for seed in range(3)]
+    rows = [replace(row, loss_mask=(), old_logps=None, ref_logps=None) for row in rows]
+    algorithm = Opd(teacher="folder", divergence="forward_kl")
+    assert Learner(make_family("gemma").double(), algorithm, LearnerSettings()).packing
+    learner = Learner(policy, algorithm, LearnerSettings(), temperature=TEMPERATURE, reference=teacher)
+    assert not learner.packing
+    loss = learner.accumulate(rows)["train/loss"]
+    assert loss > 0
+    for row in rows:
+        row.teacher_prompt = row.prompt
+    tokens = sum(len(row.output) for row in rows)
+    parts = [compute_expected(policy, teacher, [row], math.inf, 0) * len(row.output) / tokens for row in rows]
+    assert loss == pytest.approx(sum(float(part.detach()) for part in parts), rel=1e-5)

@@ -14,9 +14,19 @@ from qed.types import Advantage, Groups, Rollout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from qed.algorithms.parts.regularizer import Regularizer
     from qed.training.batch import Batch
 
 Kind = Literal["sampled", "reverse_kl", "forward_kl", "jsd"]
+
+
+def require_teacher_alone(regularizer: Regularizer) -> None:
+    """Refuse a reference model that moves: the teacher is in its place, and follows settings of its own."""
+    require(
+        regularizer.reference_every == 0,
+        "algorithm.reference_every moves the reference model to the policy, and the reference model is the teacher. "
+        "Leave it out; only opsd has a teacher that follows the policy, by algorithm.teacher_weights=ema.",
+    )
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,13 @@ class Distillation:
         require(self.teacher_top_k >= 0, "algorithm.teacher_top_k must not be negative.")
         require(
             self.teacher_top_k == 0 or math.isinf(self.divergence_clip),
-            "algorithm.teacher_top_k makes one token of all others, whose part algorithm.divergence_clip would cut.",
+            "algorithm.teacher_top_k makes one token of all others, whose part algorithm.divergence_clip would cut. "
+            "Set algorithm.divergence_clip=inf, or algorithm.teacher_top_k=0.",
+        )
+        require(
+            self.teacher_top_k == 0 or self.divergence != "sampled",
+            "algorithm.teacher_top_k is of a divergence over the vocabulary, and algorithm.divergence=sampled reads "
+            "the log-probs of sampled tokens alone: take reverse_kl, forward_kl or jsd.",
         )
         require(self.distil >= 0, "algorithm.distil must not be negative.")
         require(self.reward >= 0, "algorithm.reward must not be negative.")

@@ -37,7 +37,7 @@ class SelfTeacher:
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(self.teacher_every >= 1, "algorithm.teacher_every must be at least 1.")
-        require_moves(self.teacher_every, self.teacher_mix)
+        require_moves(self.teacher_every, self.teacher_mix, "teacher")
         require(self.skip_tokens >= 0, "algorithm.skip_tokens must not be negative.")
         for place in ("{question}", "{demonstration}"):
             require(place in self.wording, f"algorithm.wording must contain {place}: the teacher would not see it.")

@@ -107,7 +107,7 @@ def _ask(client: HttpClient, route: str) -> dict[str, Any] | None:
 
 
 def _describe_native(client: HttpClient, card: dict[str, Any]) -> Capabilities:
-    details = card["qed"]
+    details = {"root": str(card.get("root") or card["id"]), **card["qed"]}
     return Capabilities(
         "qed",
         str(details.get("qed", "")),

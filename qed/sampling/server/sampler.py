@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -175,17 +176,14 @@ class ServerSampler:
 
         Raises:
             UsageError: the servers cannot score at the temperature, or so long a sequence.
-            QedError: all servers are lost for too long, or one returns another number of log-probs.
+            QedError: all servers are lost for too long, or one returns another number of log-probs, or what is none.
         """
         size = SCORED_AT_ONCE if self._require_servers()[0].batches else 1
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         jobs = [(part, sum(len(prompt) + len(output) for prompt, output in part)) for part in parts]
 
         def work(server: Server, part: Sequence[Any], on_progress: Any, scope: Any) -> list[list[float]]:
-            scored = server.score([prompt for prompt, _ in part], [output for _, output in part], temperature)
-            if [len(each) for each in scored] != [len(output) for _, output in part]:
-                raise QedError(f"The server {server.url} returned another number of log-probs than it was asked for.")
-            return scored
+            return _score(server, part, temperature)
 
         return [logps for part in self._balancer.run(jobs, work, _tick) for logps in part]
 
@@ -247,6 +245,28 @@ class ServerSampler:
         if not servers:
             raise UsageError("The sampler has no server: give one with --sampling.url http://127.0.0.1:8000.")
         return servers
+
+
+def _score(
+    server: Server, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> list[list[float]]:
+    """Ask a server for the log-probs of outputs after prompts, and check that each token has a finite one."""
+    try:
+        found = server.score([prompt for prompt, _ in rows], [output for _, output in rows], temperature)
+        scored = [[float(value) for value in each] for each in found]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise QedError(
+            f"The reply of the server {server.url} holds no log-probs of the tokens that it was asked for "
+            f"({type(error).__name__}: {error})."
+        ) from error
+    if [len(each) for each in scored] != [len(output) for _, output in rows]:
+        raise QedError(f"The server {server.url} returned another number of log-probs than it was asked for.")
+    if not all(math.isfinite(value) for each in scored for value in each):
+        raise QedError(
+            f"The server {server.url} returned log-probs that are not finite: its model computes NaN or infinity, as "
+            "float16 weights may."
+        )
+    return scored
 
 
 def _split(answers: list[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
