@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from torch import nn
 
 from qed.config.phases import Settings
-from qed.models.shapes import ModelShape
+from qed.errors import QedError
+from qed.models.load import is_new, load_outline
+from qed.models.shapes import ModelShape, measure_shape
 from qed.sampling.base import Sampler
 from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
 from qed.training.learner import Learner
@@ -90,6 +95,8 @@ def plan_step(
         precision=model.precision,
         copies=int(algorithm.restarts_each_step),
         reference=reference if algorithm.reference and separate else "",
+        reference_weights=_count_named_weights(settings),
+        divergence=algorithm.teacher_divergence is not None,
         reference_offload=model.reference_offload,
         offload_for_sampling=learner.offload_for_sampling,
         on_cpu=device == "cpu",
@@ -97,3 +104,17 @@ def plan_step(
         shard=settings.parallel.shard,
         reduce=settings.parallel.reduce,
     )
+
+
+def _count_named_weights(settings: Settings) -> int:
+    """Count the parameters of a teacher, or of another reference model that has a name; 0 if its sizes cannot be read.
+
+    A file that is missing is reported where the model is loaded.
+    """
+    name = settings.algorithm.reference_name
+    if not name or is_new(name):
+        return 0
+    with suppress(QedError):
+        model, _ = load_outline(replace(settings.model, name=name, revision=""))
+        return measure_shape(model).weights
+    return 0

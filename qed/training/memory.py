@@ -23,6 +23,7 @@ SIZES = {"float32": 4, "bfloat16": 2, "float64": 8}  # bytes of a number
 # Bytes of AdamW's two moments for a weight, by optimizer.
 MOMENTS = {"adamw": 8, "adamw_offload": 8, "adamw8bit": 2}
 TILES = 3  # of logits at a time: two, and one more for the gradient of an entropy
+DIVERGENCE_TILES = 10  # of a divergence to a teacher: two of logits, two that mix them, and what the terms need
 OFFLOADED = ("moments", "float32 copies", "initial weights")  # by learner.offload_for_sampling
 STATE = 20  # bytes that the sampler stores for each token of an answer: an id, a log-prob and a random number
 
@@ -45,6 +46,8 @@ class StepPlan:
     precision: str = "float32"
     copies: int = 0  # of the initial weights, for an algorithm that restores them
     reference: str = ""  # the dtype of a separate reference model's weights; empty without one
+    reference_weights: int = 0  # parameters of a reference model that is another one than the policy; 0: as many
+    divergence: bool = False  # whether whole distributions are compared with a teacher's
     reference_offload: bool = False
     offload_for_sampling: bool = False
     on_cpu: bool = False
@@ -100,7 +103,8 @@ def estimate_state(shape: ModelShape, plan: StepPlan) -> Memory:
     parts = {"weights": _count_weight_bytes(shape, plan) // plan.divided}
     host: dict[str, int] = {}
     if plan.reference:
-        reference = {"reference": SIZES[plan.reference] * shape.weights // plan.divided}
+        count = plan.reference_weights or shape.weights
+        reference = {"reference": SIZES[plan.reference] * count // plan.divided}
         (host if plan.reference_offload and not plan.on_cpu else parts).update(reference)
     if plan.copies:
         parts["initial weights"] = plan.copies * parts["weights"]
@@ -279,4 +283,4 @@ def _count_output_bytes(shape: ModelShape, plan: StepPlan) -> int:
     kept = logits if logits <= KEPT_ELEMENTS else 0
     tile = min(logits, TILE_ELEMENTS["cpu" if plan.on_cpu else "other"])
     states = 5 * shape.width * plan.tokens  # input, normalised and output of the norm, those selected, their gradient
-    return FLOAT * (states + kept + TILES * tile)
+    return FLOAT * (states + kept + (DIVERGENCE_TILES if plan.divergence else TILES) * tile)

@@ -6,6 +6,7 @@ import random
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from qed.config.resolve import resolve_settings
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
 from qed.loops.memory import plan_step
-from qed.models.load import SIZES
+from qed.models.load import SIZES, build_model
 from qed.models.lora import add_adapters
 from qed.models.shapes import KNOWN, ModelShape, build_shape, find_shape, measure_shape
 from qed.training.attention import use_packed_attention
@@ -36,6 +37,7 @@ from qed.training.memory import (
     estimate_sampling,
     estimate_training,
 )
+from qed.training.output_tiles import TILE_ELEMENTS
 from qed.training.packing import pack_batch
 from qed.types import Problem, Rollout
 
@@ -258,3 +260,21 @@ def test_the_estimate_reads_the_settings_of_ranks_and_precision() -> None:
     assert (plan.tokens, plan.microbatches) == (4096, 1)  # the two rows of a rank
     alone = plan_step(QWEN, settings, 1024, 0, 0, "cuda")
     assert (alone.ranks, alone.tokens, alone.microbatches) == (1, 16384, 1)
+
+
+def test_a_teacher_has_its_own_size(tmp_path: Path) -> None:
+    """It is read from its folder; one that cannot be read counts as the policy."""
+    teacher, tokenizer = build_model("new:tiny", ["1 + 1 = 2"], seed=0)
+    teacher.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    given = ["--algorithm.divergence", "jsd", "--sampling.max_tokens", "1025", "--algorithm.teacher"]
+    plans = []
+    for name in (str(tmp_path), str(tmp_path / "gone")):
+        settings = resolve_settings("opd", [*given, name]).settings
+        assert isinstance(settings, Settings)
+        plans.append(plan_step(QWEN, settings, 1024, 0, 0, "cuda"))
+    small, unknown = (estimate_training(QWEN, plan) for plan in plans)
+    assert small.parts["reference"] == 4 * sum(each.numel() for each in teacher.parameters())
+    assert unknown.parts["reference"] == 4 * QWEN.weights
+    sampled = estimate_training(QWEN, replace(plans[0], divergence=False))
+    assert small.parts["output layer"] - sampled.parts["output layer"] == 4 * 7 * TILE_ELEMENTS["other"]
