@@ -141,6 +141,8 @@ def measure_sizes(
 ) -> Sizes | None:
     """Return measured sizes, from the cache where they have been measured before; None where it is not possible.
 
+    `qed doctor` knows the policy alone, so that a teacher of another size, and a divergence to one, are not measured.
+
     Args:
         settings: of the phase.
         card: to measure on.
@@ -148,6 +150,8 @@ def measure_sizes(
         say: prints a line.
         run: starts a process, as `subprocess.run`.
     """
+    if settings.algorithm.reference_name or settings.algorithm.teacher_divergence is not None:
+        return None
     request = build_request(settings, window)
     known = read_sizes(request, settings, card)
     if known is not None:

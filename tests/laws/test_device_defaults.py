@@ -242,6 +242,19 @@ def test_the_measurement_has_the_settings_that_decide_its_memory() -> None:
     assert build_request(settings, 300).arguments[4] == "44,256", "the prompt leaves room for the answer"
 
 
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [("opd", ("--algorithm.teacher", "a/larger-model")), ("opsd", ("--algorithm.teacher_weights", "live"))],
+)
+def test_what_the_doctor_does_not_know_is_not_measured(method: str, given: tuple[str, ...]) -> None:
+    """A teacher of another size, or a divergence over the vocabulary."""
+    settings = resolve_settings(method, ["--model", "some/model", *given]).settings
+    assert isinstance(settings, Settings)
+    said: list[str] = []
+    assert measure_sizes(settings, H100, WINDOW, said.append, run=lambda *_, **__: pytest.fail("measured")) is None
+    assert not said
+
+
 @pytest.mark.slow
 def test_the_measurement_is_made_by_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real process, on the CPU: its result is read, and the model's window is kept."""
