@@ -156,6 +156,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         return False
 
     @property
+    def reads_rewards(self) -> bool:
+        """Whether the loss reads rewards, so that without differences between them nothing is learned."""
+        return True
+
+    @property
     def restarts_each_step(self) -> bool:
         """Whether every step starts from the initial weights of the phase."""
         return False

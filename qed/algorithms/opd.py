@@ -97,6 +97,11 @@ class Opd(PolicyGradient):
         """The divergence over the vocabulary, unless only sampled tokens are compared."""
         return self.distillation.over_vocabulary
 
+    @property
+    def reads_rewards(self) -> bool:
+        """A teacher alone needs none."""
+        return self.distillation.reward > 0
+
     def check(self, group_size: int) -> None:
         """Accept groups of one answer where no reward compares answers."""
         if self.distillation.reward:

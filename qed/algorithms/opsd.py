@@ -85,6 +85,11 @@ class Opsd(PolicyGradient):
         """How the teacher's prompt words the question and the demonstration."""
         return self.self_teacher.wording
 
+    @property
+    def reads_rewards(self) -> bool:
+        """A teacher alone needs none."""
+        return self.distillation.reward > 0
+
     def check(self, group_size: int) -> None:
         """Accept groups of one answer where no reward compares answers."""
         if self.distillation.reward:

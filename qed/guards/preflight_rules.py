@@ -39,22 +39,22 @@ class Answers:
     without_reward: float = 0.0
 
 
-def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
-    """Check truncation, format, correctness and rewards of the sampled answers."""
+def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True) -> list[Finding]:
+    """Check truncation, format, correctness and rewards of the sampled answers; `rewarded`: the loss reads rewards."""
     truncated, unreadable = "", ""
     if figures.truncated >= MANY:
         truncated = (
             f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or "
             "teach the model to end its answers first (SFT)."
         )
-    if figures.readable == 0:
+    if rewarded and figures.readable == 0:
         unreadable = (
             "No answer has the format that the reward reads. A phase of SFT teaches it, or another --prompt asks for a "
             "format that the model knows; qed debug-generations shows answers."
         )
     no_signal = (
         ""
-        if figures.signal
+        if figures.signal or not rewarded
         else "All answers to a problem earn the same here. A run without any signal ends with exit code 5."
     )
     without_reward = [] if not figures.without_reward else [_describe_missing_rewards(figures.without_reward)]

@@ -150,8 +150,8 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[F
         trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
     return [
-        *rules.check_answers(figures, phase.settings.sampling.max_tokens),
-        *(rules.check_weights(weights) if algorithm.by_advantage else []),
+        *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards),
+        *(rules.check_weights(weights) if algorithm.by_advantage and algorithm.reads_rewards else []),
         *rules.check_ends(trained, len(ended), "answers that ended", imitated=False),
     ]
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from qed.algorithms.base import Algorithm
+from qed.algorithms.opd import Opd
+from qed.algorithms.opsd import Opsd
 from qed.algorithms.sft import Sft
 from qed.errors import UsageError
 from qed.guards.preflight_rules import (
@@ -163,3 +165,11 @@ def test_demonstrations_that_teach_another_form_are_named() -> None:
     assert bad.found == "1 of 4"
     assert "2: wrong; 1: cut" in bad.advice
     assert not bad.fatal
+
+
+@pytest.mark.parametrize("kind", [Opd, Opsd])
+def test_a_teacher_alone_needs_no_reward(kind: type[Opd] | type[Opsd]) -> None:
+    assert not kind().reads_rewards
+    assert kind(reward=0.5).reads_rewards
+    same = Answers(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert not [finding for finding in check_answers(same, 48, kind().reads_rewards) if finding.advice]
