@@ -250,6 +250,11 @@ class Phase:
             f"No step of {self.name} had a gradient: every group's answers earned the same reward. Read them in "
             f"{self.setup.run.folder / 'rollouts'}; an easier task, a longer phase of SFT or another --prompt may help."
         )
+        if not self.settings.algorithm.reads_rewards:
+            message = (
+                f"No step of {self.name} had a gradient: the teacher agrees with the policy on every token, or no "
+                "problem's demonstration could be shown to it (guidance/traces in the metrics). Is it the same model?"
+            )
         self.setup.run.event("no_signal", phase=self.name)
         if not self.setup.signal_steps and self.settings.run.on_no_signal == "stop":
             raise NothingTrained(message)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qed.models.load import build_model
 from qed.rollout.stages import grade
 from qed.runs.run import read_lines
 from qed.types import Completion, Grade, Groups
@@ -104,3 +105,13 @@ def test_a_model_that_writes_nothing(qed: Callable[..., Any], tmp_path: Path, mo
     assert done.code == 5, done.err
     alarms = [event["name"] for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "alarm"]
     assert alarms == ["all_empty"]
+
+
+def test_a_teacher_that_is_the_policy_is_named(qed: Callable[..., Any], tmp_path: Path) -> None:
+    network, tokenizer = build_model("new:tiny", ["What is 1 + 2? One and two make three."], seed=0)
+    network.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    same = ("--model", tmp_path / "model", "--algorithm.teacher", tmp_path / "model")
+    done = qed("opd", "--out", tmp_path / "run", *SMALL, *same)
+    assert done.code == 5, done.err
+    assert "the teacher agrees with the policy on every token" in done.err
