@@ -23,12 +23,13 @@ the best control.
 **The setting.** A model of 0.6 M parameters (`new:tiny`) and three tasks made of the two-step word problems of
 `arithmetic`. Each run has {budget} billion multiply–adds, counted by its own metrics (`perf/flops`): sampling, and
 forward and backward passes of the policy, of teachers and of references. Training the start and the teacher, and
-evaluations, are not counted. A pilot of each method fixes its steps; they are corrected where a run is more than 5
-% off, and the tables have the compute that the final runs needed. An online step has {problems} problems with
-{answers} answers of at most {tokens} tokens, an SFT step 32 demonstrations. The learning rate, one of {rates} with
-linear decay, is the best on 300 validation problems with one seed; {seeds} other seeds make the final runs.
-Everything else is each method's default. *SFT → GRPO* is `qed pipeline` with a quarter of the compute for SFT. The
-longest final run took {longest} CPU seconds.
+evaluations, are not counted. Pilots find the steps of each method, task and rate: the first final run is within 5 %
+of the budget where steps allow it, and any run that is more than 25 % off is made again with other steps, because
+on `withheld` the step at which a policy begins to answer at length depends on the seed. The tables have what the
+final runs needed. An online step has {problems} problems with {answers} answers of at most {tokens} tokens, an SFT
+step 32 demonstrations. The learning rate, one of {rates} with linear decay, is the best on 300 validation problems
+with one seed; {seeds} other seeds make the final runs. Everything else is each method's default. *SFT → GRPO* is
+`qed pipeline` with a quarter of the compute for SFT. The longest final run took {longest} CPU seconds.
 
 **The measure** is the share of right answers sampled at temperature 1, {samples} for each of {test} held-out
 problems. Differences are tested on the same problems with seeds and problems both as random
@@ -57,7 +58,8 @@ demonstration. The other task is problems with one step, in other words, which t
 
 The start, the problems and the other task of `little`. All {train} problems have a demonstration, written in a way
 that the start has never seen, and {noise} of the demonstrations have a wrong intermediate step before the right
-answer, so that checking the answer finds nothing. The teacher was trained on such demonstrations.
+answer, so that checking the answer finds nothing. The teacher was trained on such demonstrations. GRPO reads none,
+so its runs are those of `little`.
 """,
 }
 

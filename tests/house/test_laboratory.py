@@ -1,19 +1,42 @@
-"""The laboratory: its problems, how it plans runs of equal compute, and what it reads from summaries."""
+"""The laboratory: its problems, how it plans runs of equal compute, and that its page is what the summaries give."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from laboratory_parts import planning, runs, tasks
-from laboratory_parts.analysis import compute_seed_interval
+from laboratory_parts.analysis import compute_seed_interval, read_studies
 from laboratory_parts.methods import METHODS, RATES, SHARED
+from laboratory_parts.page import FIGURE, render_page
 from laboratory_parts.runs import Job, Summary
 
+from qed.config.plugins import list_leaves
+
+DOCS = Path(__file__).parents[2] / "docs"
 BUDGET = 1e9
+
+
+def test_the_committed_page_is_what_the_summaries_give() -> None:
+    text, figure = render_page(DOCS / "laboratory")
+    assert text == (DOCS / "laboratory.md").read_text(encoding="utf-8")
+    assert figure == (DOCS / "laboratory" / FIGURE).read_text(encoding="utf-8")
+    ElementTree.fromstring(figure)
+
+
+def test_the_committed_runs_kept_to_their_limits() -> None:
+    """At least five seeds, a minute of one core each, and the compute of the budget, on average over the seeds."""
+    for study in read_studies(DOCS / "laboratory"):
+        for arm in study.arms:
+            assert len({run["seed"] for run in arm.runs}) >= 5
+            assert max(run["cpu_seconds"] for run in arm.runs) <= 60
+            needed = fmean(sum(run["compute"].values()) for run in arm.runs if "compute" in run)
+            assert needed == pytest.approx(study.budget, rel=0.1), (study.task, arm.name)
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)
@@ -30,6 +53,10 @@ def test_only_the_steps_of_foreign_demonstrations_are_wrong() -> None:
         assert other.solution.endswith(f" is {other.answer}")
         wrong += one.solution.partition("=")[2].partition(",")[0] != other.solution.split(" is ")[1].partition(",")[0]
     assert wrong / len(own) == pytest.approx(tasks.NOISE, abs=0.03)
+
+
+def test_every_method_is_on_the_shelf() -> None:
+    assert {leaf for method in METHODS for leaf in method.needs} <= set(list_leaves("algorithms"))
 
 
 def test_right_answers_are_packed_and_read_again() -> None:
