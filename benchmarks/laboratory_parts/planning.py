@@ -64,7 +64,8 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     guess = correct(method, plan.budget, plan.make(pilot))
     guess = settle(plan, method, replace(job, rate=PILOT_RATE, steps=guess), TOLERANCE)[-1]["steps"]
     tried = settle_all(plan, method, [replace(job, rate=rate, steps=guess) for rate in RATES])
-    best = max(tried, key=lambda made: (score(made[-1]), -made[-1]["rate"]))
+    # A rate that found no run near the budget is taken only if no other did.
+    best = max(tried, key=lambda made: (is_equal(plan.budget, made[-1], COARSE), score(made[-1]), -made[-1]["rate"]))
     # The chosen rate's last steps are not tried again if they hardly differ from those of a run.
     steps = correct(method, plan.budget, best) if not is_equal(plan.budget, best[-1]) else best[-1]["steps"]
     final = replace(job, stage="final", rate=best[-1]["rate"], steps=steps, seed=0)
