@@ -34,7 +34,7 @@ def use_keywords(keywords: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         last = key.rpartition(".")[2]
         if last == "tasks":
             value = _name_tasks(key, value)
-        elif last == "reward":
+        elif key == "reward" or key.endswith("data.reward"):  # another section's reward is a number
             value = _name_functions(value, functions)
         if value is not None:
             texts[key] = _format(key, value)

@@ -101,6 +101,12 @@ SAME = [
 ]
 
 
+def test_only_the_data_have_a_list_of_rewards() -> None:
+    """An algorithm's setting of the same name is a number."""
+    found = qed.load_settings(method="opd", **{"algorithm.distillation.reward": 0.5, "data": {"reward": ["accuracy"]}})
+    assert (found.algorithm.distillation.reward, found.data.reward) == (0.5, ("accuracy",))
+
+
 @pytest.mark.parametrize(("keywords", "arguments"), SAME)
 def test_keywords_mean_what_the_command_line_means(
     elsewhere: Path, write: Callable[..., str], keywords: dict[str, Any], arguments: list[str]
