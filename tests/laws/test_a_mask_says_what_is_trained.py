@@ -45,8 +45,16 @@ def bare(rollout: Rollout) -> Rollout:
 
 
 def masked_by_hand(rollouts: Sequence[Rollout], dtype: torch.dtype) -> Batch:
-    """The batch of rollouts without a loss mask, masked label by label."""
-    batch = collate([bare(rollout) for rollout in rollouts], dtype=dtype)
+    """The batch of rollouts without a loss mask, masked label by label, also behind the prompts that a teacher sees."""
+    batch = mask_labels(collate([bare(rollout) for rollout in rollouts], dtype=dtype), rollouts)
+    if batch.teacher is None:
+        return batch
+    shown = [replace(rollout, prompt=rollout.teacher_prompt or rollout.prompt) for rollout in rollouts]
+    return replace(batch, teacher=mask_labels(batch.teacher, shown))
+
+
+def mask_labels(batch: Batch, rollouts: Sequence[Rollout]) -> Batch:
+    """The batch with the tokens of each rollout masked that it does not train."""
     mask, expert = batch.mask.clone(), batch.expert.clone()
     for row, rollout in enumerate(rollouts):
         for place, trained in enumerate(rollout.trained):
@@ -114,7 +122,9 @@ def test_a_beginning_that_is_not_trained_is_part_of_the_prompt(
         rows.append(replace(rollout, loss_mask=prefix_mask(first, len(rollout.output))))
         columns = ("output", "logps", "sampled_mask", "behaviour", "old_logps", "ref_logps")
         rest: dict[str, Any] = {column: getattr(rollout, column)[first:] for column in columns}
-        moved.append(replace(rollout, prompt=rollout.prompt + rollout.output[:first], **rest))
+        given = rollout.output[:first]
+        shown = rollout.teacher_prompt and rollout.teacher_prompt + given
+        moved.append(replace(rollout, prompt=rollout.prompt + given, teacher_prompt=shown, **rest))
     assert_same(gradient(algorithm, rows, budget), gradient(algorithm, moved, 10**6))
 
 

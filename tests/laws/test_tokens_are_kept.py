@@ -72,8 +72,9 @@ def test_scoring_writes_one_log_prob_for_each_token_whatever_the_cut() -> None:
         learner = Learner(model, Grpo(kl=0.1), LearnerSettings(tokens_per_microbatch=budget), temperature=0.7)
         learner.score(rollouts, old=True)
         assert all(len(rollout.old_logps or ()) == len(rollout.output) for rollout in rollouts)
-        # The reference is a copy of the policy as it stood, so before any update the two agree.
-        assert all(rollout.old_logps == rollout.ref_logps for rollout in rollouts)
+        # The reference is a copy of the policy as it stood, so before any update the two agree on the same prompt.
+        alike = [rollout.old_logps == rollout.ref_logps for rollout in rollouts]
+        assert alike == [not rollout.teacher_prompt for rollout in rollouts]
         scores.append(torch.tensor([value for rollout in rollouts for value in rollout.old_logps or ()]))
     torch.testing.assert_close(scores[0], scores[1], rtol=1e-9, atol=1e-10)
 

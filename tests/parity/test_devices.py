@@ -36,7 +36,7 @@ from qed.sampling.native.decoder import LlamaDecoder
 from qed.sampling.native.kv_cache import new_cache
 from qed.sampling.native.sampler import NativeSampler
 from qed.sampling.native.sequences import new_sequences
-from qed.training import fused_logps
+from qed.training import fused_logps, output_tiles
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.learner import Learner
 from qed.types import Problem, Rollout
@@ -112,8 +112,8 @@ def test_the_fused_output_layer(
     device: torch.device, precision: torch.dtype, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log-probs, entropies and both gradients in several tiles, added to a gradient that is there already."""
-    monkeypatch.setattr(fused_logps, "TILE_ELEMENTS", {"cpu": 1 << 12, "other": 1 << 12})
-    monkeypatch.setattr(fused_logps, "TILE_ROWS", 64)
+    monkeypatch.setattr(output_tiles, "TILE_ELEMENTS", {"cpu": 1 << 12, "other": 1 << 12})
+    monkeypatch.setattr(output_tiles, "TILE_ROWS", 64)
     monkeypatch.setattr(fused_logps, "KEPT_ELEMENTS", kept)
     torch.manual_seed(0)
     hidden = torch.randn(150, 32, device=device).to(precision).requires_grad_()
