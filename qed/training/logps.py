@@ -77,6 +77,26 @@ def compute_distilled_scores(
     return _spread(logps, batch), _spread(entropy, batch), _spread(divergence, batch)
 
 
+def compute_values(
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, layout: Layout | None = None
+) -> tuple[Tensor]:
+    """Compute the value of a model with a scalar head at each trained label, [B, T], 0 elsewhere.
+
+    The value of a label is read at the input before it, so it does not know the label. The head computes in float32 at
+    least. `temperature` is not read: it is there so that a learner can call this in place of `compute_scores`.
+    """
+    _, head = split_head(model)
+    return (_spread(apply_scalar_head(head, compute_states(model, batch, layout)), batch),)
+
+
+def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """Return the values of hidden states, [N] from [N, H], in float32 at least."""
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    bias = None if head.bias is None else head.bias.to(dtype)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return nn.functional.linear(hidden.to(dtype), head.weight.to(dtype), bias).squeeze(-1)
+
+
 def _score_states(
     states: OutputStates, batch: Batch, temperature: float, squares: bool, into_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
