@@ -16,6 +16,7 @@ from qed.training.support import RowSupport
 from qed.types import Column, Rollout
 
 DTYPES = {"i": torch.int32, "d": torch.float64, "b": torch.int8}  # of a rollout's columns
+UNKNOWN = ("behaviour_logps", "returns")  # the columns that are NaN where there is no value
 MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 
 
@@ -38,6 +39,8 @@ class Batch:
     sampled_logps: Tensor  # collate: float, the sampler's; NaN if unknown or in SFT data, 0 where `expert` is 1
     old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampler's
     ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
+    values: Tensor  # collate: float, the critic's before the first update of the step; 0 where there is none
+    returns: Tensor  # collate: float, what the critic learns; NaN where it learns nothing
     weights: Tensor  # with_weights: float, the weight of each token in the step's loss; 0 until then
     prepared: Tensor  # prepare: float, values that the algorithm computed over all rows; 0 until then
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
@@ -88,8 +91,8 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
     ids = torch.full((rows, width + 1), pad, dtype=torch.int64)
     attention = torch.zeros(rows, width, dtype=torch.int64)
-    columns = {name: torch.zeros(rows, width, dtype=dtype) for name in COLUMNS[3:]}
-    columns["behaviour_logps"].fill_(torch.nan)
+    blank = {name: torch.nan if name in UNKNOWN else 0.0 for name in COLUMNS[3:]}
+    columns = {name: torch.full((rows, width), value, dtype=dtype) for name, value in blank.items()}
     for row, rollout in enumerate(rollouts):
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
         for begin, tokens in ((0, rollout.prompt), (start, rollout.output)):
@@ -106,7 +109,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
                 columns[name][row, first : first + len(labelled)] = labelled
     not_trained = columns["mask"] == 0
     for name, column in columns.items():
-        column.masked_fill_(not_trained, torch.nan if name == "behaviour_logps" else 0)
+        column.masked_fill_(not_trained, blank[name])
     support = tuple(RowSupport.of(rollout) for rollout in rollouts)
     return Batch(
         inputs=ids[:, :-1],
@@ -144,6 +147,8 @@ def _read_columns(rollout: Rollout) -> dict[str, Tensor | float | None]:
         "sampled_logps": _read_numbers(rollout.logps) if rollout.logps else torch.nan,
         "old_logps": _read_numbers(rollout.logps if rollout.old_logps is None else rollout.old_logps),
         "ref_logps": None if rollout.ref_logps is None else _read_numbers(rollout.ref_logps),
+        "values": None if rollout.values is None else _read_numbers(rollout.values),
+        "returns": None if rollout.returns is None else _read_numbers(rollout.returns),
     }
 
 

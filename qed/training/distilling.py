@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
-from qed.models.families import find_scalar_head, require_known_logits, split_head
+from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.training.attention import supports_packing
 from qed.training.batch import Batch
 from qed.training.flops import FlopCounter
 from qed.training.fused_divergence import OutputStates, compute_linear_divergence
-from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores, compute_values
+from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores
 from qed.training.offload import lend_device
 from qed.training.packing import Layout, pack_batch
 from qed.training.parallel import call_scores
@@ -46,19 +46,14 @@ def compute_part_scores(
 ) -> tuple[Tensor, Tensor, Batch]:
     """Compute log-probs and entropies with their gradients, and the part with what else the algorithm reads.
 
-    A model with a scalar head has values in place of log-probs, and entropies of 0.
-
     Args:
-        model: the policy, or a critic or a reward model.
+        model: the policy; for a critic or a reward model see `compute_scores`.
         algorithm: says whether it reads `log_squares` or the divergence to a teacher.
         part: a micro-batch.
         temperature: divides the logits.
         layout: of packed rows.
         observe: computes the teacher's output states for the micro-batch; called where the divergence is read.
     """
-    if find_scalar_head(model) is not None:
-        (values,) = call_scores(model, compute_values, part, temperature, layout=layout)
-        return values, torch.zeros_like(values), part
     if algorithm.teacher_divergence is not None:
         logps, entropy, divergence = call_scores(
             model,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from qed.models.families import read_logit_transform, split_head
+from qed.models.families import find_scalar_head, read_logit_transform, split_head
 from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
 from qed.training.fused_divergence import OutputStates
@@ -41,8 +41,12 @@ def compute_scores(
     Where the batch has a support, all three are of the softmax over it. With right padding the first token of a row has
     position 0, so absolute and rotary embeddings need no position ids.
     With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
-    `loss.backward()`, see `compute_linear_scores`.
+    `loss.backward()`, see `compute_linear_scores`. A model with a scalar head has values in place of log-probs, and
+    entropies of 0.
     """
+    if find_scalar_head(model) is not None:
+        (values,) = compute_values(model, batch, layout=layout)
+        return values, torch.zeros_like(values), None
     states = compute_output_states(model, batch, layout)
     logps, entropy, log_squares = _score_states(states, batch, temperature, squares, into_grad)
     return (
