@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
-from qed.algorithms.parts.critic import FASTER, Critic, ValueRegression
+from qed.algorithms.parts.critic import FASTER, Critic
+from qed.algorithms.parts.value_regression import ValueRegression
 from qed.config.settings import LearnerSettings
 from qed.errors import Diverged
 from qed.training.batch import split_rows

@@ -1,18 +1,12 @@
-"""The critic of PPO: its settings, and the loss that trains it where it is a model of its own."""
+"""The settings of a critic."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
-from qed.algorithms.base import Algorithm, require
-from qed.algorithms.parts.gae import compute_value_losses
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from qed.training.batch import Batch
+from qed.config.settings import require
 
 FASTER = 10.0  # times the policy's learning rate, as in verl's examples: 1e-5 and 1e-6
 
@@ -54,21 +48,3 @@ class Critic:
             f"algorithm.critic.{''.join(own[:1])} is of a critic with weights of its own; with critic.trunk=policy the "
             "policy's own updates train it.",
         )
-
-
-@dataclass(frozen=True)
-class ValueRegression(Algorithm):
-    """The loss of a critic with weights of its own: its values move to the returns, averaged as the policy's loss."""
-
-    clip: float = math.inf
-
-    by_advantage: ClassVar[bool] = False
-
-    def has_gradient(self, batch: Batch) -> Tensor:
-        """Return the rows with a return to learn."""
-        return ((batch.mask != 0) & ~batch.returns.isnan()).any(1)
-
-    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weighted sum of the value losses; the critic's values, [B, T], take the place of log-probs."""
-        losses, clipped = compute_value_losses(logps, batch.values, batch.returns, self.clip)
-        return (batch.weights * losses).sum(), {"critic/clipped": clipped.sum()}
