@@ -15,19 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from qed.algorithms.base import Average
 from qed.algorithms.parts import crediting
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.critic import Critic
-from qed.algorithms.parts.gae import Gae, compute_gae
+from qed.algorithms.parts.gae import Gae, compute_gae, compute_value_losses
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.regularizer import Regularizer
 from qed.types import Advantage, Groups, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from qed.training.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,27 @@ class Ppo(PolicyGradient):
     critic: Critic = Critic()
     regularizer: Regularizer = Regularizer(kl_estimator="k1", kl_place="reward")
 
+    step_means: ClassVar[tuple[str, ...]] = ("critic/loss",)
+
     @property
     def value_model(self) -> Critic:
         """The settings of the critic."""
         return self.critic
+
+    def has_gradient(self, batch: Batch) -> Tensor:
+        """Return rows with an advantage; with the value head on the policy's trunk those with a return too."""
+        live = super().has_gradient(batch)
+        return live if self.critic.trunk == "copy" else live | (~batch.returns.isnan()).any(1)
+
+    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the policy's loss, plus that of the values of a head on its trunk."""
+        loss, stats = super().loss(batch, logps, entropy)
+        if batch.predicted is None:
+            return loss, stats
+        losses, clipped = compute_value_losses(batch.predicted, batch.values, batch.returns, self.critic.clip)
+        value_loss = (batch.weights * losses).sum()
+        stats |= {"critic/loss": value_loss.detach(), "critic/clipped": clipped.sum()}
+        return loss + self.critic.coefficient * value_loss, stats
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Compute the advantage of every token by GAE; a value that is not known yet is 0."""

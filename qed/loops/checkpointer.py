@@ -19,8 +19,8 @@ from qed.rollout.replay import Row
 from qed.rollout.stages import Stream
 from qed.training import checkpoints
 from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
-from qed.training.critic import ValueLearner
 from qed.training.learner import Learner
+from qed.training.value_head import OpenCritic
 
 
 class Collected(Protocol):
@@ -71,7 +71,7 @@ class Checkpointer:
         learner: Learner,
         ema_reference: EMAReference,
         non_finite: NonFinitePolicy,
-        critic: ValueLearner | None = None,
+        critic: OpenCritic | None = None,
     ) -> None:
         self.setup = setup
         self.settings = settings
@@ -154,7 +154,7 @@ class Checkpointer:
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             network = None
             if self.critic is not None:
-                tensors, network = tensors | self.critic.state(), self.critic.learner.model
+                tensors, network = tensors | self.critic.state(), self.critic.network
             content = Content(tensors, state, rows, self.settings.run.save_dtype, network)
             background = saver if self.settings.run.save_async and not last else None
             then = partial(self._settle, self.step, dict(scores), best, self._read_provisional())

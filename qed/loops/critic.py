@@ -18,8 +18,10 @@ from qed.models.load import prepare_model
 from qed.models.precision import read_precision
 from qed.models.scalar_head import build_scalar_model, load_scalar_model
 from qed.rollout.stages import split_into_updates
+from qed.training.batch import COUNTS
 from qed.training.critic import ValueLearner, measure_values
-from qed.training.learner import COUNTS
+from qed.training.learner import Learner
+from qed.training.value_head import TrunkCritic
 from qed.types import Groups, Rollout
 
 if TYPE_CHECKING:
@@ -58,6 +60,14 @@ def open_critic(setup: Setup, settings: Settings) -> ValueLearner | None:
     )
 
 
+def open_trunk_critic(learner: Learner, settings: Settings) -> TrunkCritic | None:
+    """Put a value head on the policy's trunk; None where the settings ask for none."""
+    critic = settings.algorithm.value_model
+    if critic is None or critic.trunk != "policy":
+        return None
+    return TrunkCritic(learner, critic, settings.learner)
+
+
 def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
     """Load the model that a critic starts from, with new adapters where the policy has some."""
     named = replace(settings.model, name=critic.start, revision="", quantization="none")
@@ -90,6 +100,8 @@ def update_critic(phase: Phase, groups: Groups, step: int) -> list[Stats]:
     if critic is None:
         return []
     rows = algorithm.rows(groups)
+    if isinstance(critic, TrunkCritic):  # the policy's updates train it
+        return [measure_values(rows)]
     address = (phase.settings.run.seed, "critic minibatches", step)
     minibatches = split_into_updates(rows, critic.settings, algorithm.together, address)
     updates = [phase.update_critic(critic, minibatch, step) for minibatch in minibatches]

@@ -16,9 +16,10 @@ from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
 from qed.training.critic import ValueLearner
 from qed.training.learner import Learner
 from qed.training.memory import Memory, SamplingPlan, StepPlan, estimate_sampling, estimate_training
+from qed.training.value_head import OpenCritic
 
 
-def reserve_training(sampler: Sampler, learner: Learner, critic: ValueLearner | None = None) -> None:
+def reserve_training(sampler: Sampler, learner: Learner, critic: OpenCritic | None = None) -> None:
     """Set `sampler.reserved` to the bytes that training takes besides the policy's weights.
 
     These are gradients, optimizer moments, a reference model, the initial weights that an algorithm may restore, and a
@@ -33,7 +34,7 @@ def reserve_training(sampler: Sampler, learner: Learner, critic: ValueLearner | 
     copies = [reference] if reference is not None and next(reference.parameters()).device == device else []
     copies += [learner.model] if learner.algorithm.restarts_each_step else []
     taken = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))
-    if critic is not None and not critic.offload:
+    if isinstance(critic, ValueLearner) and not critic.offload:
         own = critic.learner
         taken += count_training_bytes(own.parameters, own.settings) + count_weight_bytes(own.model)
     if learner.parallel.shards:

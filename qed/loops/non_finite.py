@@ -14,8 +14,9 @@ from qed.guards.finite import find_not_finite
 from qed.loops.setup import Setup
 from qed.runs import manifest
 from qed.runs.run import build_row
+from qed.training.batch import COUNTS
 from qed.training.critic import ValueLearner
-from qed.training.learner import COUNTS, Learner
+from qed.training.learner import Learner
 from qed.types import Column, Rollout
 
 SKIPPED = "optim/skipped"  # updates that a step has skipped

@@ -27,7 +27,7 @@ from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.replay import ReplayBuffer
 from qed.rollout.stages import assign_advantages, flatten, split_into_updates
 from qed.sampling.base import Sampler, has_exact_logps
-from qed.training.learner import COUNTS
+from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
 # The metrics of an update that an algorithm adds to a step, and their names beside those of the step's other updates.

@@ -28,7 +28,7 @@ from qed.errors import NothingTrained, UsageError
 from qed.guards.signals import check_signals
 from qed.loops.background_evaluator import WAITING
 from qed.loops.checkpointer import Checkpointer
-from qed.loops.critic import open_critic
+from qed.loops.critic import open_critic, open_trunk_critic
 from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
@@ -74,7 +74,7 @@ class Phase:
         self.offset = offset
         self.last = setup.last = offset + settings.learner.steps
         setup.boundaries |= {offset, self.last}
-        self.critic = open_critic(setup, settings)  # before the learner, which may shard the policy
+        own = open_critic(setup, settings)  # before the learner, which may shard the policy
         self.learner = Learner(
             setup.model,
             settings.algorithm,
@@ -85,6 +85,7 @@ class Phase:
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
             parallel=setup.parallel,
         )
+        self.critic = own or open_trunk_critic(self.learner, settings)
         self.learner.served = open_teacher(setup, settings)
         remember_limits(setup, settings, self.learner)
         every, mix = settings.algorithm.reference_moves
@@ -271,8 +272,7 @@ class Phase:
 
     def _pop_flops(self) -> int:
         """Return the operations of the learner and of the critic since the last call."""
-        own = 0 if self.critic is None else self.critic.learner.flops.pop()
-        return self.learner.flops.pop() + own
+        return self.learner.flops.pop() + (0 if self.critic is None else self.critic.pop_flops())
 
     def _settle_evaluations(self, most: int) -> None:
         """Record the evaluations that were finished in the background, and let BEST name the best of them.

@@ -6,7 +6,7 @@ Masks follow positions, never a comparison with pad or end ids. A row is never s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -17,6 +17,8 @@ from qed.types import Column, Rollout
 
 DTYPES = {"i": torch.int32, "d": torch.float64, "b": torch.int8}  # of a rollout's columns
 UNKNOWN = ("behaviour_logps", "returns")  # the columns that are NaN where there is no value
+# Rows, those with a gradient, trained tokens, all computed ones: several updates add them up, and average the others.
+COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
 MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 
 
@@ -49,6 +51,8 @@ class Batch:
     # collate: the same rows behind the prompts that the teacher sees, with weights of 1 in the rows whose prompt is
     # another one; None where all are the same
     teacher: Batch | None = None
+    # learner: float [B, T], the current values of a head on the policy's trunk, with a gradient, if there is one
+    predicted: Tensor | None = None
     divergence: Tensor | None = (
         None  # learner: float [B, T], to the teacher, with a gradient, if the algorithm reads it
     )
@@ -76,7 +80,7 @@ class Batch:
         return replace(self, weights=weights)
 
 
-OPTIONAL = ("support", "teacher", "divergence")
+OPTIONAL = ("support", "teacher", "predicted", "divergence")
 COLUMNS = tuple(column.name for column in fields(Batch) if column.name not in OPTIONAL)  # of a batch, [B, T] each
 
 
@@ -192,6 +196,12 @@ def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[
     return parts
 
 
+def compute_row_means(columns: Tensor, batch: Batch) -> list[list[float]]:
+    """Return the mean of each column, of [C, B, T], over the trained tokens of each row, [C, B]."""
+    means: list[list[float]] = ((columns * batch.mask).sum(2) / batch.mask.sum(1).clamp(min=1)).tolist()
+    return means
+
+
 def has_sampled_logp(batch: Batch) -> Tensor:
     """Return the trained tokens with a log-prob from the sampler, [B, T] bool.
 
@@ -218,16 +228,18 @@ def measure_mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
     return dict(zip(MISMATCH, sums, strict=True))
 
 
-def compute_means(sums: Mapping[str, Tensor | float], final: Set[str], batch: Batch) -> dict[str, float]:
+def compute_means(sums: Mapping[str, Tensor | float], step_means: Sequence[str], batch: Batch) -> dict[str, float]:
     """Turn the sums of a step's micro-batches into its metrics.
 
     Args:
         sums: over all micro-batches, by name.
-        final: the names of metrics that are not divided; every other one is divided by the number of trained tokens,
-            and `MISMATCH` by that of `has_sampled_logp`: it is left out where there are none.
+        step_means: the names of metrics that are weighted by the step's token weights already, as the loss is. These,
+            counts and maxima are not divided; every other one is divided by the number of trained tokens, and
+            `MISMATCH` by that of `has_sampled_logp`: it is left out where there are none.
         batch: the rows of all micro-batches.
     """
     tokens, compared = float(batch.mask.sum()) or 1.0, float(has_sampled_logp(batch).sum())
+    final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *step_means}
     counts = dict.fromkeys(final, 1.0) | dict.fromkeys(MISMATCH, compared)
     means = {name: (float(total), counts.get(name, tokens)) for name, total in sums.items()}
     return {name: total / count for name, (total, count) in means.items() if count}

@@ -98,6 +98,15 @@ class ValueLearner:
             raise Diverged(message, error.rollouts) from error
         return {new: stats[name] for name, new in RENAMED.items() if name in stats}
 
+    @property
+    def network(self) -> nn.Module:
+        """The critic's model."""
+        return self.learner.model
+
+    def pop_flops(self) -> int:
+        """Return the operations of the critic since the last call."""
+        return self.learner.flops.pop()
+
     def state(self) -> dict[str, Part]:
         """Return the trained weights and the optimizer's state for a checkpoint."""
         optimizer = {OPTIMIZER + name: part for name, part in self.learner.state().items()}

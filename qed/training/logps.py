@@ -89,8 +89,30 @@ def compute_values(
     The value of a label is read at the input before it, so it does not know the label. The head computes in float32 at
     least. `temperature` is not read: it is there so that a learner can call this in place of `compute_scores`.
     """
-    _, head = split_head(model)
+    return compute_trunk_values(model, batch, temperature, head=split_head(model)[1], layout=layout)
+
+
+def compute_trunk_values(
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, head: nn.Linear, layout: Layout | None = None
+) -> tuple[Tensor]:
+    """Compute the value of a head on a policy's trunk at each trained label, [B, T]; see `compute_values`."""
     return (_spread(apply_scalar_head(head, compute_states(model, batch, layout)), batch),)
+
+
+def compute_valued_scores(
+    model: nn.Module,
+    batch: Batch,
+    temperature: float,
+    *,
+    head: nn.Linear,
+    layout: Layout | None = None,
+    into_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute log-probs, entropies and the values of a head on the trunk, [B, T] each; see `compute_scores`."""
+    states = compute_output_states(model, batch, layout)
+    logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
+    values = apply_scalar_head(head, states.hidden)
+    return _spread(logps, batch), _spread(entropy, batch), _spread(values, batch)
 
 
 def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:
