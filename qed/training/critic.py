@@ -46,6 +46,12 @@ def choose_settings(critic: Critic, settings: LearnerSettings) -> LearnerSetting
     )
 
 
+def write_values(rollouts: Sequence[Rollout], values: Tensor) -> None:
+    """Write the values of collated rollouts, [B, T], into them."""
+    for rollout, row in zip(rollouts, split_rows(values, rollouts), strict=True):
+        rollout.values = row
+
+
 class ValueLearner:
     """Trains a critic, and scores answers with it.
 
@@ -81,8 +87,7 @@ class ValueLearner:
         with self._awake():
             batch = self.learner.collate(rollouts)
             (values,) = self.learner.forward_columns(self.learner.model, batch, compute_values, 1)
-        for rollout, row in zip(rollouts, split_rows(values, rollouts), strict=True):
-            rollout.values = row
+        write_values(rollouts, values)
 
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
         """Take one optimizer step, see `Learner.update`; the metrics have names of the critic.

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from qed.algorithms.parts.critic import Critic
 from qed.config.settings import LearnerSettings
 from qed.models.families import split_head
-from qed.training.batch import split_rows
-from qed.training.critic import OPTIMIZER, WEIGHTS, ValueLearner, choose_settings
+from qed.training.critic import OPTIMIZER, WEIGHTS, ValueLearner, choose_settings, write_values
 from qed.training.learner import Learner
 from qed.training.logps import compute_trunk_values
 from qed.training.optim import (
@@ -57,8 +56,7 @@ class TrunkCritic:
         batch = self.learner.collate(rollouts)
         scores = partial(compute_trunk_values, head=self.head)
         (values,) = self.learner.forward_columns(self.learner.model, batch, scores, 1)
-        for rollout, row in zip(rollouts, split_rows(values, rollouts), strict=True):
-            rollout.values = row
+        write_values(rollouts, values)
 
     def drop_gradients(self) -> None:
         """Drop the head's gradient, such as that of an update that is skipped."""
