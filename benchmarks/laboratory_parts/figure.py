@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 from laboratory_parts.analysis import Arm, TaskStudy, compute_seed_interval
 
 COLOURS = {"control": "#6b7280", "guidance": "#2563eb", "distillation": "#d97706"}
-LEFT, PANEL, GAP, TOP, ROW = 130, 230, 24, 46, 22
+LEFT, PANEL, GAP, TOP, ROW = 160, 230, 44, 56, 22
 
 
 def draw_figure(studies: Sequence[TaskStudy]) -> str:

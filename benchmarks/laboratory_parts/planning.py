@@ -19,7 +19,8 @@ from laboratory_parts.runs import Job, Summary
 
 BUDGET = 300e9  # multiply-adds of a run
 TOLERANCE = 0.05  # a run whose compute is further off has its steps corrected
-COARSE = 0.25  # the same for a run that only chooses the learning rate, and for a single seed
+COARSE = 0.25  # the same for a run that only chooses the learning rate
+SINGLE = 0.1  # the same for a seed of the final runs, whose answers may get longer earlier or later than the others'
 CORRECTIONS = 5
 PILOT_STEPS = 8
 MOST_GROWTH = 17.0  # of the steps at once: a pilot of a start that says little is cheap, and then answers get longer
@@ -63,7 +64,7 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     pilot = replace(job, stage="pilot", rate=PILOT_RATE, steps=dict.fromkeys(method.shares, PILOT_STEPS))
     guess = correct(method, plan.budget, plan.make(pilot))
     guess = settle(plan, method, replace(job, rate=PILOT_RATE, steps=guess), TOLERANCE)[-1]["steps"]
-    tried = settle_all(plan, method, [replace(job, rate=rate, steps=guess) for rate in RATES])
+    tried = settle_all(plan, method, [replace(job, rate=rate, steps=guess) for rate in RATES], COARSE)
     # A rate that found no run near the budget is taken only if no other did.
     best = max(tried, key=lambda made: (is_equal(plan.budget, made[-1], COARSE), score(made[-1]), -made[-1]["rate"]))
     # The chosen rate's last steps are not tried again if they hardly differ from those of a run.
@@ -72,15 +73,15 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     first = plan.make(final)[0]
     if not is_equal(plan.budget, first):
         final = replace(final, steps=correct(method, plan.budget, [*best, first]))
-    finals = settle_all(plan, method, [replace(final, seed=seed) for seed in range(plan.seeds)])
+    finals = settle_all(plan, method, [replace(final, seed=seed) for seed in range(plan.seeds)], SINGLE)
     scores = {f"{last['rate']:g}": score(last) for *_, last in tried}
     return {"rate": final.rate, "validation": scores, "runs": [last for *_, last in finals]}
 
 
-def settle_all(plan: Plan, method: Method, jobs: Sequence[Job]) -> list[list[Summary]]:
-    """Settle several runs at a time, each coarsely: seeds differ in when their answers get longer."""
+def settle_all(plan: Plan, method: Method, jobs: Sequence[Job], tolerance: float) -> list[list[Summary]]:
+    """Settle several runs at a time."""
     with ThreadPoolExecutor(len(jobs)) as threads:
-        return list(threads.map(lambda job: settle(plan, method, job, COARSE), jobs))
+        return list(threads.map(lambda job: settle(plan, method, job, tolerance), jobs))
 
 
 def settle(plan: Plan, method: Method, job: Job, tolerance: float) -> list[Summary]:

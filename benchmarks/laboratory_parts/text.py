@@ -24,7 +24,7 @@ the best control.
 `arithmetic`. Each run has {budget} billion multiply–adds, counted by its own metrics (`perf/flops`): sampling, and
 forward and backward passes of the policy, of teachers and of references. Training the start and the teacher, and
 evaluations, are not counted. Pilots find the steps of each method, task and rate: the first final run is within 5 %
-of the budget where steps allow it, and any run that is more than 25 % off is made again with other steps, because
+of the budget where steps allow it, and any run that is more than 10 % off is made again with other steps, because
 on `withheld` the step at which a policy begins to answer at length depends on the seed. The tables have what the
 final runs needed. An online step has {problems} problems with {answers} answers of at most {tokens} tokens, an SFT
 step 32 demonstrations. The learning rate, one of {rates} with linear decay, is the best on 300 validation problems
@@ -37,7 +37,8 @@ problems. Differences are tested on the same problems with seeds and problems bo
 highest held-out mean, which is strict), Holm-adjusted over the methods of a task. *The other task* is what the
 start could do before; *entropy* is minus the mean log-prob of sampled tokens, in nats. The controls are SFT, GRPO,
 SFT → GRPO, RL + SFT loss and LUFFY. Methods with a teacher know more than the others: a model that was trained on
-3,488 further demonstrations.
+3,488 further demonstrations. The teacher of OPSD is the policy itself with the demonstration in its prompt: a policy
+that was never trained on such prompts, as here, need not know what to do with them.
 """
 
 TASK_TEXTS = {

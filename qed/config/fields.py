@@ -25,6 +25,7 @@ SHORTCUTS = {
     "model": "model.name",
     "tasks": "data.tasks",
     "prompt": "data.prompt",
+    "environment": "data.environment",
     "reward": "data.reward",
     "steps": "learner.steps",
     "lr": "learner.lr",

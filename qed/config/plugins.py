@@ -20,6 +20,7 @@ HOME = Path(__file__).parents[1]
 SHELVES = {
     "algorithms": ("algorithms", ""),
     "commands": ("cli/commands", "run"),
+    "environments": ("environments", "environment"),
     "prompts": ("data/prompts", "REWARD"),
     "rewards": ("rewards", "reward"),
     "samplers": ("sampling", "make"),

@@ -102,6 +102,10 @@ class DataSettings:
     """System message in place of the prompt's own; for prompts that use the model's chat template."""
     chat_template_options: tuple[str, ...] = ()
     """Variables of the model's chat template, such as enable_thinking=false; unknown ones are refused."""
+    environment: str = shelf_field("environments", "single")
+    """What answers the policy after each turn, such as a tool: an environment by name, or a .py file."""
+    environment_options: tuple[str, ...] = ()
+    """Options of the environment, for example retry.max_turns=3."""
     reward: tuple[str, ...] = shelf_field("rewards", ("auto",))
     """NAME or WEIGHT*NAME, summed if several: a reward by name, or a .py file; auto uses the prompt's default."""
     reward_options: tuple[str, ...] = ()

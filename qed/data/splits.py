@@ -18,9 +18,11 @@ from qed.data.held_out import HeldOut
 from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
+from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
 from qed.data.subsets import draw_subset
+from qed.environments.base import SINGLE, load_environment
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
@@ -193,10 +195,16 @@ def resolve_prompt_name(data: DataSettings) -> str:
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options, its system message and the options of the chat template."""
+    """Load the prompt of a run with its options, its system message, the chat template's options, and its environment.
+
+    Raises:
+        UsageError: one of them does not exist, or has no such option.
+    """
     name = resolve_prompt_name(data)
     leaf = find_prompt(name, data.prompt_options)
-    return change_chat(leaf, name, data.system_prompt, data.chat_template_options)
+    leaf = change_chat(leaf, name, data.system_prompt, data.chat_template_options)
+    environment = load_environment(data.environment, data.environment_options)
+    return leaf if environment == SINGLE else PromptInEnvironment(leaf, environment)
 
 
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:

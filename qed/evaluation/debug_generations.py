@@ -48,14 +48,16 @@ def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, 
     sampling = build_sampling(settings.sampling, policy.template.stop)
     compared = require_sampler(policy, policy.template, problems, sampling, settings, console, Options())
     address = (settings.run.seed, "debug")
+    grader = load_grader(settings.data, settings.sampling.max_tokens)
     groups = sample(
         [Request(problem, settings.sampling.group_size) for problem in problems],
         policy.sampler,
         policy.template,
         sampling,
         address,
+        grader=grader,
     )
-    grade(groups, load_grader(settings.data, settings.sampling.max_tokens))
+    grade(groups, grader)
     console.say(
         f"{settings.model.name}, prompt {resolve_prompt_name(settings.data)}, "
         f"reward {' + '.join(resolve_reward_names(settings.data))}, "

@@ -220,7 +220,19 @@ def _answer_chunks(
         return
     for number, chunk in chunks.items():
         requests = [Request(problem, count) for problem, count in chunk]
-        yield number, sample(requests, policy.sampler, policy.template, task.sampling, address, version=request.step)
+        # An environment may ask the grader between two turns.
+        yield (
+            number,
+            sample(
+                requests,
+                policy.sampler,
+                policy.template,
+                task.sampling,
+                address,
+                request.step,
+                grader=task.grader,
+            ),
+        )
         enter_stage("evaluate", request.step)
 
 

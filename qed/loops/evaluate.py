@@ -77,7 +77,7 @@ def measure_task(
         check_signals("evaluate")
         address = (settings.run.seed, "evaluation", decoding)
         requests = [Request(problem, count) for problem in problems]
-        groups = sample(requests, sampler, template, sampling, address, version=step)
+        groups = sample(requests, sampler, template, sampling, address, step, grader=grader)
         grade(groups, grader)
         rows = build_rows(groups, decoding, step, template.thought_tags)
         answers += rows

@@ -117,7 +117,8 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     settings, setup = phase.settings, phase.setup
     requests = [Request(problem, min(ANSWERS, settings.sampling.group_size)) for problem in problems]
     sampling = build_sampling(settings.sampling, setup.template.stop)
-    groups = sample(requests, setup.sampler, setup.template, sampling, (settings.run.seed, "preflight", phase.offset))
+    address = (settings.run.seed, "preflight", phase.offset)
+    groups = sample(requests, setup.sampler, setup.template, sampling, address, grader=setup.grader)
     grade(groups, setup.grader)
     return groups
 

@@ -21,6 +21,23 @@ def find_turn_end(tokenizer: Any) -> int | None:
     return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
 
 
+def render_reply(text: str, tokenizer: Any, **options: Any) -> str:
+    """Render what comes between an assistant's message and its next one: the end of the first, and a user's message.
+
+    Raises:
+        ModelError: the template does not accept several turns, or changes what the assistant said.
+    """
+    said = {"role": "assistant", "content": SENTINEL}
+    messages = [{"role": "user", "content": "?"}, said, {"role": "user", "content": text}]
+    rendered = render_chat(messages, tokenizer, add_generation_prompt=True, **options)
+    if SENTINEL not in rendered:
+        raise ModelError(
+            "The tokenizer's chat template leaves earlier answers out, so an environment cannot answer them; use a "
+            "plain prompt, such as --prompt r1_zero, or another template."
+        )
+    return rendered[rendered.rfind(SENTINEL) + len(SENTINEL) :]
+
+
 def render_chat(messages: list[dict[str, str]], tokenizer: Any, add_generation_prompt: bool, **options: Any) -> str:
     """Render messages by the tokenizer's chat template; `options` are further variables of it.
 

@@ -105,11 +105,11 @@ class RolloutCollector:
         step = self.offset + context.step
         # A problem that comes again in a later round of the same step must not get the same random numbers.
         address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))
-        groups = sample(requests, self.sampler, self.template, sampling, address, version, counts)
+        groups = sample(requests, self.sampler, self.template, sampling, address, version, counts, self.grader)
         if algorithm.teacher_wording:
             longest = self.window - sampling.max_tokens
             show_demonstrations(groups, self.template, algorithm.teacher_wording, longest, counts)
-        groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version=version)
+        groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version, self.grader)
         with self.timer("grade"):
             grade(groups, self.grader)
         return groups

@@ -8,11 +8,13 @@ from pathlib import Path
 from qed.config.reward_names import AUTO
 from qed.config.settings import DataSettings
 from qed.data.splits import load_prompt, resolve_reward_names
+from qed.environments.base import SINGLE, load_environment
 from qed.grading import symbolic
 from qed.grading.session import Limits
 from qed.rewards import grader
 from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader
+from qed.rollout.turns import TurnGrader
 
 
 def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) -> Grader:
@@ -31,7 +33,9 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     shared = [option for option in data.prompt_options if option.partition(".")[0] in names]
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
-    return grader.make_grader(names, options, max_tokens, conversational, pool)
+    made = grader.make_grader(names, options, max_tokens, conversational, pool)
+    environment = load_environment(data.environment, data.environment_options)
+    return made if environment == SINGLE else TurnGrader(made, environment)
 
 
 def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grader:

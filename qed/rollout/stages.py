@@ -19,6 +19,7 @@ from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
 from qed.rollout.inversions import compute_inverted_share
+from qed.rollout.turns import add_replies
 from qed.sampling.base import Sampler, Sampling, require_support
 from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
 
@@ -48,7 +49,7 @@ class Stream(Generic[T]):
         return taken
 
 
-def sample(
+def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of the random numbers
     requests: Sequence[Request],
     sampler: Sampler,
     template: PromptTemplate,
@@ -56,8 +57,9 @@ def sample(
     address: tuple[int | str, ...],
     version: int = 0,
     counts: Counter[str] | None = None,
+    grader: Grader | None = None,
 ) -> list[Group]:
-    """Sample a group of answers for each request.
+    """Sample a group of answers for each request, with all turns of the template's environment.
 
     An answer's random numbers depend only on the address, its problem's id and its index. Extra completions and
     prefixes of a request come first in its group, demonstrations beside its answers last; complete answers are not
@@ -71,6 +73,7 @@ def sample(
         address: of the random numbers.
         version: of the policy that samples.
         counts: is updated with how demonstrations were used.
+        grader: of answers whose environment must know whether they are right.
     """
     counts = Counter() if counts is None else counts
     sampled: Counter[str] = Counter()
@@ -81,25 +84,31 @@ def sample(
         first = sampled[request.problem.id]
         groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
         sampled[request.problem.id] += len(members)
-    _sample_members(groups, sampler, template, sampling, address, version)
+    places = [(n, index) for n, group in enumerate(groups) for index, one in enumerate(group) if one.source == "policy"]
+    turn = 0
+    while places:
+        # The first turn has the random numbers of an answer without turns.
+        own = (*address, "turn", turn) if turn else address
+        _sample_members(groups, places, sampler, template, sampling, own, version)
+        turn += 1
+        places = add_replies(groups, places, template, sampling.max_tokens, turn, grader)
     return groups
 
 
 def _sample_members(
     groups: Sequence[Group],
+    places: Sequence[tuple[int, int]],
     sampler: Sampler,
     template: PromptTemplate,
     sampling: Sampling,
     address: tuple[int | str, ...],
     version: int,
 ) -> None:
-    """Sample the answers of all members with source `policy`, in place; see `sample` for the arguments."""
+    """Sample a turn of the members at these places (group, index), in place; see `sample` for the arguments."""
     # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
     shared: dict[tuple[int, Sequence[int]], list[int]] = {}
-    for group_index, group in enumerate(groups):
-        for index, member in enumerate(group):
-            if member.source == "policy":
-                shared.setdefault((group_index, member.output), []).append(index)
+    for group_index, index in places:
+        shared.setdefault((group_index, groups[group_index][index].output), []).append(index)
     prompts = [(*groups[group_index][0].prompt, *prefix) for group_index, prefix in shared]
     sharing = [[groups[group_index][index] for index in indices] for (group_index, _), indices in shared.items()]
     seeds = [[derive_seed(*address, each.problem.id, each.index) for each in members] for members in sharing]
@@ -113,7 +122,9 @@ def _sample_members(
             require_support(answer, sampling)
             member = _append_completion(groups[group_index][index], answer, template, sampling)
             sampled_by = version if answer.version is None else answer.version
-            groups[group_index][index] = replace(member, version=sampled_by)
+            # Servers may have newer weights for a later turn; the oldest ones say how stale an answer is.
+            oldest = min(sampled_by, member.version) if member.turn_rewards else sampled_by
+            groups[group_index][index] = replace(member, version=oldest)
 
 
 def start_group(
@@ -168,14 +179,15 @@ def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template
 
 
 def _append_completion(rollout: Rollout, answer: Completion, template: PromptTemplate, sampling: Sampling) -> Rollout:
-    """Append the sampled tokens to a prefix, and decode the text of the complete answer.
+    """Append the sampled tokens to a prefix or to earlier turns, and decode the text of the complete answer.
 
-    Before, the rollout's text is what the prompt opened for it, such as `<think>`.
+    Before, the rollout's text is what the prompt opened for it, such as `<think>`, and what earlier turns have written.
     """
     extended = append_tokens(rollout, answer.tokens, answer.logps, support=answer.support)
+    read = answer.tokens if rollout.turn_rewards else extended.output
     return replace(
         extended,
-        text=template.read(Prompt(rollout.prompt_text, rollout.text), extended.output, sampling.min_tokens),
+        text=template.read(Prompt(rollout.prompt_text, rollout.text), read, sampling.min_tokens),
         stop_reason=answer.stop_reason,
     )
 
@@ -187,12 +199,14 @@ def add_greedy(
     template: PromptTemplate,
     sampling: Sampling,
     version: int = 0,
+    grader: Grader | None = None,
 ) -> list[Group]:
     """Append a greedy answer to each group whose request has `greedy` set."""
     greedy_requests = [Request(request.problem, 1) for request in requests if request.greedy]
     if not greedy_requests:
         return list(groups)
-    greedy = iter(sample(greedy_requests, sampler, template, replace(sampling, temperature=0.0), ("greedy",), version))
+    sampling = replace(sampling, temperature=0.0)
+    greedy = iter(sample(greedy_requests, sampler, template, sampling, ("greedy",), version, grader=grader))
     return [
         [*group, replace(next(greedy)[0], source="greedy", index=len(group))] if request.greedy else group
         for group, request in zip(groups, requests, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ALL_COMPLETED, wait
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from serving import Reply, serve
 
 from qed.evaluation import run as evaluation_run
+from qed.evaluation.endpoint import ask as endpoint_ask
 from qed.evaluation.endpoint import model as endpoint_model
 from qed.runs.run import read_lines
 
@@ -273,8 +275,9 @@ def test_prompts_of_a_file_are_answered(qed: Qed, tmp_path: Path) -> None:
     broken, asked = {"7"}, list[str]()
 
     def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
-        asked.append(solve(content))
-        return (400, {"error": {"message": "too long"}}) if asked[-1] in broken else right(path, content, headers)
+        result = solve(content)
+        asked.append(result)
+        return (400, {"error": {"message": "too long"}}) if result in broken else right(path, content, headers)
 
     with serve(answer) as url:
         command = ("generate", "openai:m", prompts, "--url", url, "--out", out)
@@ -291,3 +294,19 @@ def test_prompts_of_a_file_are_answered(qed: Qed, tmp_path: Path) -> None:
         assert qed(*command, "--n", 2).code == 0
         assert sorted(asked) == ["3", "7", "7"]
         assert len({(row["row"], row["sample"]) for row in read_lines(out)}) == 4
+
+
+def test_answers_that_come_together_are_counted_together(
+    qed: Qed, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One right answer among refusals is an answer, whichever is looked at first."""
+    monkeypatch.setattr(endpoint_ask, "wait", lambda waiting, seconds, _: wait(waiting, None, ALL_COMPLETED))
+
+    def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
+        known = solve(content) == "4"
+        return right(path, content, headers) if known else (400, {"error": {"message": "too long"}})
+
+    with serve(answer) as url:
+        done = ask(qed, url, problems, tmp_path / "o")
+    assert done.code == 0, done.err
+    assert done.result["tasks"]["sums"]["usage"]["refused"] == 11

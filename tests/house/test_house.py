@@ -38,6 +38,7 @@ ORDER = [
     "grading",
     "rewards",
     "algorithms",
+    "environments",
     "data",
     "sampling",
     "training",

@@ -3,8 +3,9 @@
 A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, its
 default reward `REWARD`, and `CHAT`, whether the tokenizer's chat template renders it. The optional `OPENS` are tags at
 the end of the prompt's text that belong to the answer, and the optional `TAGS` all tags of an answer, in order: two
-around the reasoning, then two around the result if it has some. A leaf with options has a frozen dataclass instance
-with the same members in `LEAF`; the options are its fields.
+around the reasoning, then two around the result if it has some; `REPLY` is how it writes a later message, `{text}`, up
+to the start of the next answer. A leaf with options has a frozen dataclass instance with the same members in `LEAF`;
+the options are its fields.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 from qed.config import plugins
 from qed.data.prompts.demonstrations import cut_at_stop, find_demonstration, is_same_answer, list_demonstrations
+from qed.data.prompts.in_environment import encode_between, render_between
 from qed.data.sources.finished import is_chat_text
+from qed.environments.base import SINGLE, Environment, Reply
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.grading.extract import find_last_boxed
 from qed.models.chat_template import render_chat
@@ -46,7 +49,9 @@ class PromptTemplate:
         self.leaf = leaf
         self.tokenizer = tokenizer
         self.end = ends[0]
-        self.stop: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))
+        self.environment: Environment = getattr(leaf, "environment", SINGLE)
+        self.ending: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))  # stop strings that end an answer
+        self.stop: tuple[str, ...] = tuple(dict.fromkeys((*self.ending, *self.environment.stop)))  # or only a turn
 
     @property
     def thought_tags(self) -> tuple[str, str] | None:
@@ -89,7 +94,11 @@ class PromptTemplate:
         """
         text: str = self.tokenizer.decode(list(output), skip_special_tokens=True)
         early = len(self.tokenizer.decode(list(output[:min_tokens]), skip_special_tokens=True)) if min_tokens else 0
-        return prompt.opened + cut_at_stop(text, self.stop, early)
+        return prompt.opened + cut_at_stop(text, self.ending, early)
+
+    def encode_reply(self, reply: Reply, prompt: Prompt, output: Sequence[int]) -> list[int]:
+        """Return the token ids of what an environment says after an output, up to the start of the next turn."""
+        return encode_between(render_between(self.leaf, reply, self.tokenizer, prompt.opened), output, self.tokenizer)
 
     def stops(self, output: Sequence[int]) -> bool:
         """Return whether an answer contains a stop string."""

@@ -9,6 +9,7 @@ from qed.types import Problem
 CHAT = False
 STOP = ("</answer>",)
 REWARD = "r1_zero"
+REPLY = "\nUser: {text}\nAssistant: <think>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 # Existing checkpoints were trained on exactly this text, so it must not change.

@@ -83,9 +83,9 @@ def ask_endpoint(
         while waiting:
             done, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
             check_signals("endpoint", progress=bool(done))
-            for future in done:
+            for finished, future in enumerate(done, 1):
                 answers[places[future]] = answer = future.result()
-                counted.add(answer, last=not waiting)
+                counted.add(answer, last=not waiting and finished == len(done))
                 left[places[future][0]] -= 1
             for number in sorted({places[future][0] for future in done}):
                 if not left[number]:

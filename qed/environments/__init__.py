@@ -1,0 +1,1 @@
+"""Environments: what answers the policy after each turn, such as a tool or a second attempt."""

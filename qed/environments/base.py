@@ -1,0 +1,129 @@
+"""The interface of environments: the messages before an answer, and what is said after each turn of the policy.
+
+A leaf of the shelf defines `environment`, an instance of a subclass of `Environment`; its fields are options. What an
+environment says is part of the context of the next turn. It is never trained, and never counts as the policy's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, get_type_hints
+
+from qed.config import plugins
+from qed.errors import UsageError, suggest_nearest
+from qed.rewards.options import coerce_text
+from qed.types import Grade, Problem
+
+Message = Mapping[str, str]  # role (system or user) and content
+
+
+@dataclass(frozen=True)
+class State:
+    """An answer whose turn has just ended.
+
+    `turns` are the texts that the policy wrote, the newest last; the first begins with the tag that the prompt opened.
+    `grade` is that of the answer so far, for environments with `needs_grade`.
+    """
+
+    problem: Problem
+    turns: tuple[str, ...]
+    grade: Grade | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an environment says after a turn.
+
+    `text` continues the answer's own message, as a tool's result does, or is a message of the user with `message`: the
+    policy then begins a new answer, and only this one is graded. `reward` is that of the turn; it is added to the
+    reward of the final answer.
+    """
+
+    text: str
+    message: bool = False
+    reward: float = 0.0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The base class: a single turn.
+
+    `stop` are strings that end a turn, besides those of the prompt. With `needs_grade` every turn is graded before it
+    is answered.
+    """
+
+    max_turns: int = 1
+    """The most turns of the policy in an answer."""
+
+    stop: ClassVar[tuple[str, ...]] = ()
+    needs_grade: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse a number of turns below 1."""
+        if self.max_turns < 1:
+            raise UsageError("An environment's max_turns must be at least 1.")
+
+    def start(self, problem: Problem) -> Sequence[Message]:
+        """Return the messages that the prompt renders as one question: instructions, then the question itself."""
+        return [{"role": "user", "content": problem.question}]
+
+    def step(self, state: State) -> Reply | None:
+        """Return what to say after a turn; None ends the answer. Never called after the last turn."""
+        return None
+
+    def reply(self, states: Sequence[State]) -> list[Reply | None]:
+        """Return what to say after the turns of several answers, in order; an environment may compute them together."""
+        return [self.step(state) for state in states]
+
+    def finish(self, grade: Grade, rewards: Sequence[float]) -> Grade:
+        """Return the grade of a whole answer.
+
+        Args:
+            grade: of the final answer.
+            rewards: of the turns before the last one.
+        """
+        return replace(grade, reward=grade.reward + sum(rewards)) if any(rewards) else grade
+
+
+SINGLE = Environment()
+
+
+def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
+    """Load an environment by its name.
+
+    Args:
+        name: on the shelf, a dotted module, or a path to a .py file that defines `environment`.
+        options: NAME.FIELD=VALUE, such as retry.max_turns=3.
+
+    Raises:
+        UsageError: it does not exist, or has no such option, or a value does not parse.
+    """
+    leaf = plugins.load_leaf("environments", name)
+    environment = getattr(leaf, "environment", None)
+    if not isinstance(environment, Environment):
+        raise UsageError(
+            f"{name} defines no environment: it needs `environment = YourClass()`, where YourClass is a subclass of "
+            "qed.environments.base.Environment."
+        )
+    changes = dict(_read_option(option, name, environment) for option in options)
+    return replace(environment, **changes)
+
+
+def _read_option(option: str, name: str, environment: Environment) -> tuple[str, Any]:
+    target, equals, value = option.partition("=")
+    owner, point, field = target.strip().rpartition(".")
+    if not (equals and point and owner.replace("-", "_") == name.replace("-", "_")):
+        raise UsageError(f"The environment option '{option}' is not of the form {name}.FIELD=VALUE.")
+    kinds = get_type_hints(type(environment))
+    names = [each.name for each in fields(environment)]
+    field = field.strip().replace("-", "_")
+    if field not in names:
+        raise UsageError(
+            f"The environment {name} has no option '{field}'.{suggest_nearest(field, names)} It has: "
+            f"{', '.join(names)}."
+        )
+    try:
+        return field, coerce_text(value.strip(), kinds[field])
+    except ValueError as error:
+        raise UsageError(f"The environment option '{option}': {field} must be {error}.") from None

@@ -1,0 +1,156 @@
+"""The side of the child that runs Python code of a model; `python.py` is the caller's side.
+
+The child is a sealed child of the judge's kind (`qed.grading.child`): its memory, processor time and open files are
+limited, and events such as opening a file for writing, a socket or a program raise. Where the system can do it, it also
+gives up all system calls but those for computing, before any code runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from qed.environments import lockdown
+
+# What a program may import; nothing can be loaded once the child is sealed.
+MODULES = (
+    "abc array base64 binascii bisect calendar cmath collections collections.abc contextlib copy csv "
+    "dataclasses datetime decimal enum fractions functools hashlib heapq io itertools json keyword math "
+    "numbers operator pprint queue random re secrets statistics string struct sys textwrap time types typing "
+    "unicodedata zlib numpy sympy"
+)
+CUT = "\n[the output is cut here]"
+# What modules load on first use must be loaded before: a little of everything.
+WARM_UP = """
+import sympy
+x, y = sympy.symbols("x y")
+sympy.solve(x**2 - 4), sympy.solve([x + y - 1, x - y], [x, y]), sympy.factor(x**2 - 1), sympy.simplify(sympy.sin(x)**2)
+sympy.integrate(x**2 * sympy.exp(x), x), sympy.diff(sympy.log(x), x), sympy.limit(sympy.sin(x) / x, x, 0)
+sympy.Matrix([[1, 2], [3, 4]]).inv(), sympy.factorint(360), sympy.isprime(97), sympy.sqrt(8), sympy.Rational(1, 3)
+sympy.summation(x, (x, 1, y)), sympy.N(sympy.pi, 20), str(sympy.series(sympy.cos(x), x, 0, 4))
+import numpy
+numpy.linalg.inv(numpy.eye(2)), numpy.random.default_rng(0).random(), str(numpy.arange(3))
+"""
+
+
+class _FullError(BaseException):
+    """Raised in a program that prints more than is kept; `except Exception` does not catch it."""
+
+
+class _Output(io.TextIOBase):
+    """Keeps the first characters that are written, and ends the program that writes more."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.parts, self.length = most, list[str](), 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Keep a text, as far as there is room.
+
+        Raises:
+            _FullError: there is none left.
+        """
+        if not isinstance(text, str):
+            raise TypeError("only text can be printed")
+        if self.length <= self.most:
+            self.parts.append(text[: self.most + 1 - self.length])
+            self.length += len(self.parts[-1])
+        if self.length > self.most:
+            raise _FullError
+        return len(text)
+
+    def read_text(self) -> str:
+        """Return what was kept."""
+        text = "".join(self.parts)
+        return text[: self.most] + CUT if len(text) > self.most else text
+
+
+def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """Import what programs may use, and return what this system can refuse, and the function that runs a program."""
+    for name in MODULES.split():
+        with suppress(ImportError):
+            importlib.import_module(name)
+    run_program(WARM_UP, max_characters)
+    # What has to be given up in each child before its first program.
+    waiting = [lockdown.prepare()] if lockdown.is_available() else []
+
+    def run(code: str) -> str:
+        forget_secrets()
+        while waiting:
+            waiting.pop()()
+        return run_program(code, max_characters)
+
+    return {"refuses_system_calls": lockdown.is_available()}, run
+
+
+def forget_secrets() -> None:
+    """Forget the environment's variables, which may hold secrets."""
+    os.environ.clear()
+    sys.stdin = io.StringIO()
+
+
+def run_program(code: str, max_characters: int) -> str:
+    """Run a program, and return what it printed, with the value of a last line that is an expression, or its error.
+
+    Args:
+        code: Python.
+        max_characters: that are kept of the output.
+    """
+    output = _Output(max_characters)
+    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+    sys.stdout = sys.stderr = output
+    failure = ""
+    try:
+        _execute(code, names, output)
+    except BaseException as error:  # noqa: BLE001 -- a program may raise anything, and its author is told
+        failure = _describe(error)
+    finally:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    text = output.read_text()
+    return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{failure}" if failure else text
+
+
+def _execute(code: str, names: Mapping[str, Any], output: _Output) -> None:
+    """Run a program; an expression in its last line is printed, as in a notebook."""
+    tree = ast.parse(code, "<program>")
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<program>", "exec"), names)  # type: ignore[arg-type]
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), "<program>", "eval"), names)  # type: ignore[arg-type]
+        if value is not None:
+            output.write(f"{value!r}\n")
+
+
+def _describe(error: BaseException) -> str:
+    """Return one line about an error; the error's own methods are code of the program and may fail as well."""
+    if type(error) is _FullError:
+        return ""
+    try:
+        text = " ".join(str(error).split())[:500]
+        name = str(type(error).__name__)[:100]
+        line = _find_line(error)
+    except BaseException:  # noqa: BLE001 -- see above
+        return "Error: the program ended with an error that cannot be shown"
+    return f"{name}{f': {text}' if text else ''}{f' (line {line})' if line else ''}"
+
+
+def _find_line(error: BaseException) -> int:
+    """Return the program's line that raised an error; 0 if it is not known."""
+    if isinstance(error, SyntaxError):
+        return error.lineno or 0
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<program>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

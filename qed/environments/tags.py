@@ -1,0 +1,20 @@
+"""Calls of tools as text: `<name>what to do</name>`, answered by `<result>…</result>` in the same message."""
+
+from __future__ import annotations
+
+
+def find_call(turn: str, name: str) -> str | None:
+    """Return what a turn that ends with a call gives to the tool; None if it does not end with one."""
+    opened, closed = f"<{name}>", f"</{name}>"
+    end = turn.rfind(closed)
+    start = turn.rfind(opened, 0, end)
+    # Behind the end tag there is at most the rest of a token.
+    if end < 0 or start < 0 or turn[end + len(closed) :].strip():
+        return None
+    return turn[start + len(opened) : end]
+
+
+def wrap_result(name: str, text: str) -> str:
+    """Return a tool's result as the policy reads it; tags of its own name in it cannot end it."""
+    clean = text.replace(f"</{name}>", f"< /{name}>").strip("\n")
+    return f"\n<{name}>\n{clean}\n</{name}>\n"

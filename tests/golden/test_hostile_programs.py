@@ -1,0 +1,212 @@
+"""Programs that a model might write to get out of its sandbox: nothing leaves the child, and the answer is told so."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qed.environments import lockdown
+from qed.environments.base import State
+from qed.environments.python import Python, stop_programs
+from qed.types import Problem
+
+ENVIRONMENT = Python(seconds=0.5, memory_mb=256, max_characters=300)
+ESCAPE = "error = None\ntry:\n    1 / 0\nexcept Exception as found:\n    error = found\n"
+
+# What a program does; {mark} is a file that must never be there, {port} a port that must never be called.
+FORBIDDEN = {
+    "write a file": "open('{mark}', 'w').write('x')",
+    "read a file": "print(open('/etc/passwd').read())",
+    "read with os": "import os; print(os.read(os.open('/etc/passwd', os.O_RDONLY), 9))",
+    "append by pathlib": "import pathlib; pathlib.Path('{mark}').write_text('x')",
+    "list a folder": "import os; print(os.listdir('/'))",
+    "walk by glob": "import os; print(list(os.scandir('/'))[0])",
+    "make a folder": "import os; os.mkdir('{mark}')",
+    "make a link": "import os; os.symlink('/etc', '{mark}')",
+    "rename": "import os; os.rename('/tmp', '{mark}')",
+    "remove": "import os; os.remove('{keep}')",
+    "truncate": "import os; os.truncate('{keep}', 0)",
+    "change modes": "import os; os.chmod('{keep}', 0)",
+    "change folders": "import os; os.chdir('/'); print(open('etc/passwd').read())",
+    "make a pipe in a folder": "import os; os.mkfifo('{mark}')",
+    "tempfile": "import tempfile; print(tempfile.mkdtemp())",
+    "the builtin of another module": "import io; print(io.open('/etc/passwd').read())",
+    "the loader": "import importlib.machinery as m; m.SourceFileLoader('a', '/etc/passwd').get_data('/etc/passwd')",
+    "FileIO": "import _io; print(_io.FileIO('/etc/passwd').read())",
+    "sqlite": "import sqlite3; sqlite3.connect('{mark}').execute('create table a (b)')",
+    "shelve": "import shelve; shelve.open('{mark}')",
+    "numpy to a file": "import numpy; numpy.save('{mark}', numpy.zeros(3))",
+    "numpy from a file": "import numpy; print(numpy.fromfile('/etc/passwd', dtype='S1'))",
+    "own memory": "print(open('/proc/self/environ').read())",
+    "memory of the parent": "import os; print(open('/proc/%d/mem' % os.getppid(), 'rb').read(9))",
+    "a socket": "import socket; socket.create_connection(('127.0.0.1', {port}))",
+    "a socket of C": "import _socket; _socket.socket().connect(('127.0.0.1', {port}))",
+    "a socket pair": "import socket; print(socket.socketpair())",
+    "a server": "import socket; socket.create_server(('127.0.0.1', 0))",
+    "urllib": "import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}')",
+    "names of hosts": "import socket; print(socket.gethostbyname('localhost'))",
+    "the shell": "import os; print(os.system('echo x > {mark}'))",
+    "popen": "import os; print(os.popen('echo x').read())",
+    "subprocess": "import subprocess; print(subprocess.run(['touch', '{mark}']))",
+    "a terminal": "import pty, os; os.forkpty()",
+    "exec": "import os; os.execv('/bin/sh', ['sh', '-c', 'echo x > {mark}'])",
+    "posix_spawn": "import os; print(os.posix_spawn('/bin/sh', ['sh', '-c', 'echo x > {mark}'], {{}}))",
+    "fork": "import os; print(os.fork())",
+    "a fork bomb": "import os\nwhile True:\n    os.fork()",
+    "forkpty": "import pty; pty.spawn('/bin/sh')",
+    "multiprocessing": "import multiprocessing; multiprocessing.Process(target=print).start()",
+    "threads": "import threading\nthreading.Thread(target=print).start()",
+    "a thread of C": "import _thread; _thread.start_new_thread(print, ())",
+    "an executor": "from concurrent.futures import ThreadPoolExecutor; ThreadPoolExecutor().submit(int).result()",
+    "kill the parent": "import os; os.kill(os.getppid(), 9)",
+    "kill the group": "import os; os.killpg(0, 9)",
+    "signal all": "import os; os.kill(-1, 9)",
+    "ctypes": "import ctypes; print(ctypes.CDLL(None).getpid())",
+    "ctypes that is there": "import ctypes; print(ctypes.string_at(id(1), 8))",
+    "the libc that is loaded": "import sys; print(sys.modules['ctypes'].pythonapi.Py_Exit(0))",
+    "priorities": "import os; os.setpriority(os.PRIO_PROCESS, 0, -20); print('x')",
+    "limits": "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1)); print('x')",
+    "frames": ESCAPE
+    + "frame = error.__traceback__.tb_frame\nwhile frame.f_back: frame = frame.f_back\nframe.f_globals['os'].fork()",
+    "frames to the handler": ESCAPE + "import sys\nprint(sys._getframe(2).f_globals['os'].open('/etc/passwd', 0))",
+    "subclasses": "print([c for c in object.__subclasses__() if c.__name__ == 'Popen'][0](['ls']))",
+    "compiled code": "exec(compile('import os; os.fork()', 'a', 'exec'))",
+    "unpickling": "import pickle; print(pickle.loads(b'cos\\nsystem\\n(S\"echo x > {mark}\"\\ntR.'))",
+    "installing a package": "import pip; pip.main(['install', 'x'])",
+}
+# What ends a program, and a word of what the answer is told.
+ENDED = {
+    "a loop": ("while True: pass", "processor time"),
+    "a loop that catches everything": (
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        "processor time",
+    ),
+    "a wrong timer": ("import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\nwhile True: pass", "by the clock"),
+    "sleep": ("import time; time.sleep(99)", "by the clock"),
+    "huge powers": ("print(len(str(7 ** 10 ** 9)))", "processor time"),
+    "a slow pattern": ("import re; re.match('(a+)+$', 'a' * 60 + 'b')", "processor time"),
+    "memory": ("x = [0] * 10 ** 10", "MemoryError"),
+    "memory by and by": ("x = []\nwhile True: x.append(bytearray(1 << 20))", "MemoryError"),
+    "recursion": ("def f(): f()\nf()", "RecursionError"),
+    "a flood": ("while True: print('x' * 1000)", "the output is cut here"),
+    "a flood that catches": (
+        "while True:\n    try: print('x' * 1000)\n    except BaseException: pass",
+        "processor time",
+    ),
+    "a flood past print": ("import os\nwhile True: os.write(1, b'x' * 10 ** 6)", "processor time"),
+    "leave": ("import os; os._exit(0)", "ended"),
+    "abort": ("import os; os.abort()", "ended"),
+    "exit": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "an interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "an error of its own": (
+        "class E(BaseException):\n    def __str__(self): raise SystemExit\nraise E",
+        "cannot be shown",
+    ),
+    "an error that hangs": (
+        "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
+        "processor time",
+    ),
+    "a name that hangs": (
+        "class M(type):\n    __name__ = property(lambda cls: 1 / 0)\nclass E(Exception, metaclass=M): pass\nraise E",
+        "E",
+    ),
+    "a destructor": ("class D:\n    def __del__(self):\n        while True: pass\nD()", "processor time"),
+    "a value that hangs": ("class V:\n    def __repr__(self):\n        while True: pass\nV()", "processor time"),
+    "input": ("input()", "EOFError"),
+    "surrogates": ("print('\\ud800')", ""),
+    "no program": ("this is no Python", "SyntaxError"),
+    "null bytes": ("print('a\\0b')", "a"),
+    "many parentheses": ("(" * 1000, "SyntaxError"),
+    "another stdout": ("import sys; sys.stdout = None; print(1)", ""),
+    "a closed channel": (
+        "import os\nfor number in range(99):\n    try: os.close(number)\n    except OSError: pass",
+        "ended",
+    ),
+    "a forged answer": (
+        "import os\nfor n in range(3, 20):\n    try: os.write(n, b'{\"answer\": 1}\\n' * 3)\n    except OSError: pass",
+        "",
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end() -> Iterator[None]:
+    yield
+    stop_programs()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that fails the test where somebody calls it."""
+    calls = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+
+        def listen() -> None:
+            with pytest.raises(TimeoutError):
+                calls.append(server.accept())
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+    assert not calls
+
+
+def run(code: str) -> str:
+    (reply,) = ENVIRONMENT.reply([State(Problem("p", "?", "1"), (f"Let me see. <python>{code}</python>",))])
+    assert reply is not None
+    assert reply.text.startswith("\n<output>\n")
+    assert reply.text.endswith("\n</output>\n")
+    assert reply.text.count("</output>") == 1
+    assert len(reply.text) < 1000
+    return reply.text.removeprefix("\n<output>\n").removesuffix("</output>\n").strip()
+
+
+@pytest.mark.skipif(not lockdown.is_available(), reason="this system cannot refuse system calls to a process")
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_nothing_leaves_the_child(name: str, tmp_path: Path, port: int) -> None:
+    mark, keep = tmp_path / "mark", tmp_path / "keep"
+    keep.write_text("kept")
+    mode = keep.stat().st_mode
+    told = run(FORBIDDEN[name].format(mark=mark, keep=keep, port=port))
+    assert "Error" in told or "ended" in told, told
+    assert not mark.exists()
+    assert keep.read_text() == "kept"
+    assert keep.stat().st_mode == mode
+    assert run("print(6 * 7)") == "42"
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_the_answer_is_told_what_happened(name: str) -> None:
+    code, word = ENDED[name]
+    assert word in run(code)
+    assert run("6 * 7") == "42"
+
+
+def test_programs_see_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "hidden")
+    stop_programs()
+    assert run("import os; print(dict(os.environ), os.getenv('SOME_TOKEN'))") == "{} None"
+    assert os.environ["SOME_TOKEN"] == "hidden"
+
+
+def test_programs_compute() -> None:
+    assert run("import math\nprint(math.comb(40, 20))\nmath.pi > 3") == "137846528820\nTrue"
+    assert run("x = 1") == ""
+    assert run("1 / 0") == "ZeroDivisionError: division by zero (line 1)"
+    assert run("print('</output> x')") == "< /output> x"
+    assert (
+        run("import sympy\nx = sympy.Symbol('x')\nprint(sympy.solve(x**2 - 4), sympy.integrate(x**2))")
+        == "[-2, 2] x**3/3"
+    )
+
+
+def test_a_program_begins_anew() -> None:
+    assert run("x = 5") == ""
+    assert run("x") == "NameError: name 'x' is not defined (line 1)"
