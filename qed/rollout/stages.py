@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.guidance import is_wrong_trace
+from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
@@ -239,10 +240,27 @@ def assign_grades(groups: Groups, grader: Grader) -> None:
 
 
 def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
-    """Give every rollout its advantage."""
+    """Give every rollout its advantage and, with a critic, the returns that this one learns."""
     for group, advantages in zip(groups, algorithm.credit(groups), strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
             rollout.advantage = advantage
+            if algorithm.value_model is not None:
+                rollout.returns = algorithm.compute_returns(rollout)
+
+
+def split_into_updates(
+    rows: Sequence[Rollout], settings: LearnerSettings, together: int, address: tuple[int | str, ...]
+) -> list[list[Rollout]]:
+    """Split the rows of a step into minibatches, one for each update; every pass has its own random order.
+
+    Args:
+        rows: of the step.
+        settings: `batch_size` and `passes`.
+        together: consecutive rows that stay in one minibatch.
+        address: of the random orders; different for each step.
+    """
+    passes = (split_minibatches(rows, settings.batch_size, together, (*address, n)) for n in range(settings.passes))
+    return [minibatch for minibatches in passes for minibatch in minibatches]
 
 
 def split_minibatches(

@@ -217,6 +217,8 @@ WRITERS = {
     "advantage": "rollout/stages.py",
     "old_logps": "training/learner.py",
     "ref_logps": "training/learner.py",
+    "values": "training/critic.py",
+    "returns": "rollout/stages.py",
 }
 
 
