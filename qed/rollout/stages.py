@@ -174,6 +174,7 @@ def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template
         logps=(0.0,) * count,
         source="expert" if complete else "policy",
         sampled_mask=(False,) * count,
+        loss_mask=demonstration.loss_mask[:count],
         behaviour=demonstration.behaviour[:count],
     )
 
@@ -312,6 +313,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
+    turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
     parts = sorted({name for _, verdict in graded for name in verdict.parts})
     return {
         # Answers without a reward are counted below and are not part of reward statistics.
@@ -332,6 +334,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **({"length/right_mean": fmean(right)} if right else {}),
         **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+        **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
         **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
         **({"guidance/wrong_traces": sum(map(is_wrong_trace, demonstrations))} if demonstrations else {}),
     }
