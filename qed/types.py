@@ -200,7 +200,7 @@ class Grade:
 # The type of a rollout's columns. Log-probs keep float64, so that a resumed run has the same bits.
 COLUMNS = {
     **dict.fromkeys(("prompt", "output", "teacher_prompt"), "i"),
-    **dict.fromkeys(("logps", "behaviour", "old_logps", "ref_logps"), "d"),
+    **dict.fromkeys(("logps", "behaviour", "old_logps", "ref_logps", "values", "returns"), "d"),
     **dict.fromkeys(("sampled_mask", "loss_mask"), "b"),
 }
 
@@ -232,6 +232,8 @@ class Rollout:
     support: Support | None = None  # collect: which tokens could be sampled at each position of `output`; None: all
     old_logps: Sequence[float] | None = None  # score: the learner's, before the first update of the step
     ref_logps: Sequence[float] | None = None  # score: the reference model's
+    values: Sequence[float] | None = None  # score: the critic's before each token of `output`; 0 if not trained
+    returns: Sequence[float] | None = None  # credit: what the critic learns there; NaN where it learns nothing
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field; a column is packed."""

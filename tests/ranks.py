@@ -180,8 +180,12 @@ def measure_difference(one: Path, other: Path) -> float:
 
 
 def read_rollouts(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every file of rollouts."""
-    return {path.name: read_lines(path) for path in sorted(run.glob("rollouts/*.jsonl.zst"))}
+    """The rows of every file of rollouts; the advantages of tokens follow a critic's values, whose last bits differ."""
+    found = {path.name: read_lines(path) for path in sorted(run.glob("rollouts/*.jsonl.zst"))}
+    for row in (row for rows in found.values() for row in rows):
+        if isinstance(row.get("advantage"), list):
+            row["advantage"] = [round(value, 9) for value in row["advantage"]]
+    return found
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:

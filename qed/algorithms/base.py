@@ -19,6 +19,7 @@ from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from qed.algorithms.parts.critic import Critic
     from qed.rollout.replay import ReplayBuffer
     from qed.training.batch import Batch
 
@@ -151,6 +152,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         return ""
 
     @property
+    def value_model(self) -> Critic | None:
+        """The settings of the critic whose values the advantages read; None without one."""
+        return None
+
+    @property
     def log_squares(self) -> bool:
         """Whether the loss reads the batch's `log_squares`."""
         return False
@@ -265,6 +271,10 @@ class Algorithm(metaclass=BuiltByAnyName):
     def advantages(self, rewards: Tensor) -> Tensor:
         """Compute the advantages of one group, [G] float64, from its rewards, [G] float64."""
         return rewards
+
+    def compute_returns(self, rollout: Rollout) -> Sequence[float]:
+        """Compute what a critic learns at each token of a graded rollout with values; NaN where it learns nothing."""
+        return (math.nan,) * len(rollout.output)
 
     def rows(self, groups: Groups) -> list[Rollout]:
         """Return the rollouts that the loss of this step averages over."""

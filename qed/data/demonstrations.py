@@ -24,6 +24,7 @@ import qed
 from qed.data.changed_chat import ChangedChat
 from qed.data.prompts.base import PromptTemplate, read_author_logps
 from qed.data.prompts.demonstrations import iterate_demonstrations
+from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.data.token_store import TokenRow, TokenStore, build_store, find_cache, open_store, pack_ids
 from qed.guards.signals import check_signals
 from qed.types import Problem, Prompt, Rollout
@@ -33,7 +34,13 @@ BATCH_CHARACTERS = 1_000_000  # tokenised in one call, in parallel
 PROBED = 32  # rows that are rendered anew for every key
 SAID_EVERY = 30.0  # seconds
 FORMAT = 1  # of the store's files
-CODE = ("data", "grading", "models", "rewards")  # the packages that decide how a demonstration is written
+CODE = (
+    "data",
+    "environments",
+    "grading",
+    "models",
+    "rewards",
+)  # the packages that decide how a demonstration is written
 LIBRARIES = ("jinja2", "tokenizers", "transformers")
 PARALLEL = "TOKENIZERS_PARALLELISM"
 
@@ -45,10 +52,17 @@ class Demonstrations(Sequence[Rollout]):
         store: of the token ids.
         problems: of which the store has the numbers.
         limit: leave out rows of more tokens; None for no limit.
+        template: says which tokens are an environment's; None where none are.
     """
 
-    def __init__(self, store: TokenStore, problems: Sequence[Problem], limit: int | None = None) -> None:
-        self.store, self.problems = store, problems
+    def __init__(
+        self,
+        store: TokenStore,
+        problems: Sequence[Problem],
+        limit: int | None = None,
+        template: PromptTemplate | None = None,
+    ) -> None:
+        self.store, self.problems, self.template = store, problems, template
         lengths = store.lengths
         self.rows = np.flatnonzero(lengths <= limit) if limit is not None else np.arange(len(lengths))
 
@@ -77,7 +91,8 @@ class Demonstrations(Sequence[Rollout]):
         problem = self.problems[int(self.store.numbers[row])]
         prompt, reply = self.store.read(row)
         behaviour = read_author_logps(problem, len(reply)) if self.store.verbatim[row] else ()
-        return Rollout(problem, prompt, reply, (), "", "stop", "demonstration", behaviour=behaviour)
+        trained = self.template.mask_replies(reply) if self.template else ()
+        return Rollout(problem, prompt, reply, (), "", "stop", "demonstration", behaviour=behaviour, loss_mask=trained)
 
 
 class Windows(Sequence[Rollout]):
@@ -238,11 +253,14 @@ def _count_characters(problem: Problem) -> int:
 
 def _describe_code(template: PromptTemplate) -> str:
     """Describe the code that writes demonstrations: of qed, of its libraries, and of a prompt of the user's own."""
-    leaf: Any = template.leaf.leaf if isinstance(template.leaf, ChangedChat) else template.leaf
-    own = ""
+    leaf, own = template.leaf, ""
+    while isinstance(leaf, ChangedChat | PromptInEnvironment):
+        leaf = leaf.leaf
     with suppress(OSError, TypeError):  # a prompt that was written in a notebook has no file
         own = inspect.getsource(leaf if inspect.ismodule(leaf) else type(leaf))
-    return json.dumps([FORMAT, _hash_code(), {name: version(name) for name in LIBRARIES}, own])
+    return json.dumps(
+        [FORMAT, _hash_code(), {name: version(name) for name in LIBRARIES}, own, template.environment.reply_tags]
+    )
 
 
 @lru_cache

@@ -50,7 +50,8 @@ class Environment:
     """The base class: a single turn.
 
     `stop` are strings that end a turn, besides those of the prompt. With `needs_grade` every turn is graded before it
-    is answered.
+    is answered. `reply_tags` are around every reply that continues a message: in a demonstration the text between them,
+    with the tags, is the environment's.
     """
 
     max_turns: int = 1
@@ -58,6 +59,7 @@ class Environment:
 
     stop: ClassVar[tuple[str, ...]] = ()
     needs_grade: ClassVar[bool] = False
+    reply_tags: ClassVar[tuple[str, str] | None] = None
 
     def __post_init__(self) -> None:
         """Refuse a number of turns below 1."""

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from qed.environments.base import Environment, Message, Reply, State
-from qed.environments.tags import find_call, wrap_result
+from qed.environments.tags import find_call, make_tags, wrap_result
 from qed.types import Problem
 
 TEXT = (
@@ -49,6 +49,7 @@ class Calculator(Environment):
     """What the policy is told before the question; empty for nothing."""
 
     stop: ClassVar[tuple[str, ...]] = ("</calculator>",)
+    reply_tags: ClassVar[tuple[str, str] | None] = make_tags("result")
 
     def start(self, problem: Problem) -> Sequence[Message]:
         """Explain the tool, then ask the question."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from qed import host
 from qed.environments.base import Environment, Message, Reply, State
-from qed.environments.tags import find_call, wrap_result
+from qed.environments.tags import find_call, make_tags, wrap_result
 from qed.errors import UsageError
 from qed.grading.fork_server import ForkServer
 from qed.grading.judge import POLL_SECONDS
@@ -40,6 +40,7 @@ class Python(Environment):
     """What the policy is told before the question; empty for nothing."""
 
     stop: ClassVar[tuple[str, ...]] = ("</python>",)
+    reply_tags: ClassVar[tuple[str, str] | None] = make_tags("output")
 
     def __post_init__(self) -> None:
         """Refuse limits that leave nothing."""

@@ -13,8 +13,9 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 from qed.environments import lockdown
@@ -120,13 +121,13 @@ def run_program(code: str, max_characters: int) -> str:
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{failure}" if failure else text
 
 
-def _execute(code: str, names: Mapping[str, Any], output: _Output) -> None:
+def _execute(code: str, names: dict[str, Any], output: _Output) -> None:
     """Run a program; an expression in its last line is printed, as in a notebook."""
     tree = ast.parse(code, "<program>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<program>", "exec"), names)  # type: ignore[arg-type]
+    FunctionType(compile(tree, "<program>", "exec"), names)()
     if isinstance(last, ast.Expr):
-        value = eval(compile(ast.Expression(last.value), "<program>", "eval"), names)  # type: ignore[arg-type]
+        value = FunctionType(compile(ast.Expression(last.value), "<program>", "eval"), names)()
         if value is not None:
             output.write(f"{value!r}\n")
 

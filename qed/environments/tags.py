@@ -16,5 +16,11 @@ def find_call(turn: str, name: str) -> str | None:
 
 def wrap_result(name: str, text: str) -> str:
     """Return a tool's result as the policy reads it; tags of its own name in it cannot end it."""
+    opened, closed = make_tags(name)
     clean = text.replace(f"</{name}>", f"< /{name}>").strip("\n")
-    return f"\n<{name}>\n{clean}\n</{name}>\n"
+    return f"{opened}{clean}{closed}"
+
+
+def make_tags(name: str) -> tuple[str, str]:
+    """Return what is before and after a tool's result."""
+    return f"\n<{name}>\n", f"\n</{name}>\n"

@@ -21,6 +21,7 @@ def find_not_finite(rollout: Rollout) -> list[str]:
         "sampled log-prob": not _is_finite(rollout.logps) and any(map(math.isinf, rollout.logps)),
         "old log-prob": not _is_finite(rollout.old_logps or ()),
         "reference log-prob": not _is_finite(rollout.ref_logps or ()),
+        "value": not _is_finite(rollout.values or ()),
         "advantage": not _is_finite(rollout.advantage),
     }
     return [name for name, is_wrong in wrong.items() if is_wrong]

@@ -20,6 +20,7 @@ from qed.rollout.stages import Stream
 from qed.training import checkpoints
 from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
+from qed.training.value_head import OpenCritic
 
 
 class Collected(Protocol):
@@ -58,10 +59,10 @@ class Checkpointer:
         settings: of the phase.
         name: of the phase.
         offset: the run's steps before it.
-        learner, ema_reference, non_finite: their state is saved, and restored here if the phase resumes.
+        learner, ema_reference, non_finite, critic: their state is saved, and restored here if the phase resumes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- a checkpoint has many parts
         self,
         setup: Setup,
         settings: Settings,
@@ -70,11 +71,13 @@ class Checkpointer:
         learner: Learner,
         ema_reference: EMAReference,
         non_finite: NonFinitePolicy,
+        critic: OpenCritic | None = None,
     ) -> None:
         self.setup = setup
         self.settings = settings
         self.name = name
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
+        self.critic = critic
         self.stream: Stream[Any] | None = None
         self.collector: Collects | None = None
         state = setup.read_state()
@@ -149,7 +152,10 @@ class Checkpointer:
             (self._provisional.add if provisional else self._provisional.discard)(self.step)
             state = self._build_state() | {"best": self.setup.best} | self._read_provisional().to_state()
             tensors = {**self.learner.state(), **self.ema_reference.state()}
-            content = Content(tensors, state, rows, self.settings.run.save_dtype)
+            network = None
+            if self.critic is not None:
+                tensors, network = tensors | self.critic.state(), self.critic.network
+            content = Content(tensors, state, rows, self.settings.run.save_dtype, network)
             background = saver if self.settings.run.save_async and not last else None
             then = partial(self._settle, self.step, dict(scores), best, self._read_provisional())
             target, ranks = checkpoints.name_folder(run.folder, self.step), build_ranks(parallel)
@@ -186,10 +192,13 @@ class Checkpointer:
         provisional.prune(run, self.settings.run, scores, self.setup.boundaries)
 
     def _load_tensors(self, moves: int) -> None:
-        """Load the optimizer's state, and the reference model after `moves` updates, from the checkpoint."""
+        """Load the optimizer's state, the critic, and the reference model after `moves` updates, from a checkpoint."""
         assert self.setup.resumed is not None
         like = {**dict(self.setup.model.named_parameters()), **self.ema_reference.describe()}
+        like |= self.critic.describe() if self.critic is not None else {}
         tensors = checkpoints.read_tensors(self.setup.resumed, like)
+        if self.critic is not None:
+            tensors = self.critic.load(tensors)
         self.learner.load_state(self.ema_reference.load(tensors, moves))
 
     def _build_state(self) -> dict[str, Any]:

@@ -13,15 +13,17 @@ from qed.models.load import is_new, load_outline
 from qed.models.shapes import ModelShape, measure_shape
 from qed.sampling.base import Sampler
 from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
+from qed.training.critic import ValueLearner
 from qed.training.learner import Learner
 from qed.training.memory import Memory, SamplingPlan, StepPlan, estimate_sampling, estimate_training
+from qed.training.value_head import OpenCritic
 
 
-def reserve_training(sampler: Sampler, learner: Learner) -> None:
+def reserve_training(sampler: Sampler, learner: Learner, critic: OpenCritic | None = None) -> None:
     """Set `sampler.reserved` to the bytes that training takes besides the policy's weights.
 
-    These are gradients, optimizer moments, a reference model, and the initial weights that an algorithm may restore,
-    whether or not they are allocated yet. Samplers without that attribute do not bound their batch by memory.
+    These are gradients, optimizer moments, a reference model, the initial weights that an algorithm may restore, and a
+    critic, whether or not they are allocated yet. Samplers without that attribute do not bound their batch by memory.
     """
     if learner.settings.offload_for_sampling:
         learner.sleep()  # a resumed run may evaluate before its first update
@@ -32,6 +34,9 @@ def reserve_training(sampler: Sampler, learner: Learner) -> None:
     copies = [reference] if reference is not None and next(reference.parameters()).device == device else []
     copies += [learner.model] if learner.algorithm.restarts_each_step else []
     taken = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))
+    if isinstance(critic, ValueLearner) and not critic.offload:
+        own = critic.learner
+        taken += count_training_bytes(own.parameters, own.settings) + count_weight_bytes(own.model)
     if learner.parallel.shards:
         # The sampler reads complete weights, and the rank's share of them stays besides.
         taken = (taken + count_weight_bytes(learner.model)) // learner.parallel.world
@@ -96,6 +101,8 @@ def plan_step(
         copies=int(algorithm.restarts_each_step),
         reference=reference if algorithm.reference and separate else "",
         reference_weights=_count_named_weights(settings),
+        critic=algorithm.value_model is not None and algorithm.value_model.trunk == "copy",
+        critic_offload=algorithm.value_model is not None and algorithm.value_model.offload,
         divergence=algorithm.teacher_divergence is not None,
         reference_offload=model.reference_offload,
         offload_for_sampling=learner.offload_for_sampling,

@@ -15,7 +15,7 @@ from qed.loops.non_finite import SKIPPED
 from qed.loops.setup import Setup
 from qed.rollout.stages import describe_groups, flatten
 from qed.runs.run import Row
-from qed.training.learner import COUNTS
+from qed.training.batch import COUNTS
 from qed.types import Groups
 
 Stats = dict[str, float]

@@ -14,7 +14,9 @@ from qed.guards.finite import find_not_finite
 from qed.loops.setup import Setup
 from qed.runs import manifest
 from qed.runs.run import build_row
-from qed.training.learner import COUNTS, Learner
+from qed.training.batch import COUNTS
+from qed.training.critic import ValueLearner
+from qed.training.learner import Learner
 from qed.types import Column, Rollout
 
 SKIPPED = "optim/skipped"  # updates that a step has skipped
@@ -31,11 +33,13 @@ class NonFinitePolicy:
     max_skips: int
     in_a_row: int = 0
 
-    def update(self, learner: Learner, rows: Sequence[Rollout], step: int, place: int) -> dict[str, float]:
+    def update(
+        self, learner: Learner | ValueLearner, rows: Sequence[Rollout], step: int, place: int
+    ) -> dict[str, float]:
         """Make one optimizer step, or skip it, and return its statistics.
 
         Args:
-            learner: makes the step.
+            learner: makes the step; that of the policy or of a critic.
             rows: of the update.
             step: of the run.
             place: in the learning rate schedule, from 0.
@@ -92,6 +96,8 @@ def _build_row(rollout: Rollout, step: int) -> dict[str, Any]:
         "prompt_tokens": rollout.prompt,
         "old_logps": rollout.old_logps,
         "ref_logps": rollout.ref_logps,
+        "values": rollout.values,
+        "returns": rollout.returns,
     }
 
 

@@ -12,6 +12,7 @@ from qed.config.phases import Settings
 from qed.data.splits import resolve_reward_names
 from qed.errors import DataError, UsageError
 from qed.loops.ahead import open_source
+from qed.loops.critic import update_critic, update_policy
 from qed.loops.epochs import settle_steps
 from qed.loops.metrics import Stats
 from qed.loops.mismatch import measure_sampler
@@ -24,9 +25,9 @@ from qed.models.load import read_window
 from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.replay import ReplayBuffer
-from qed.rollout.stages import assign_advantages, flatten, split_minibatches
+from qed.rollout.stages import assign_advantages, flatten, split_into_updates
 from qed.sampling.base import Sampler, has_exact_logps
-from qed.training.learner import COUNTS
+from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
 # The metrics of an update that an algorithm adds to a step, and their names beside those of the step's other updates.
@@ -71,7 +72,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                 if algorithm.restarts_each_step and any(minibatches):
                     phase.defer_signals()  # until the weights are those of a complete step again
                     learner.restore_initial_weights()
-                stats = [phase.update(minibatch, step) for minibatch in minibatches]
+                stats = update_critic(phase, collected.groups, step) + update_policy(phase, minibatches, step)
                 stats += make_extra_updates(phase, collected, collector.pool, step)
                 token_stats.score_after(step)
             with timer("sync"):
@@ -91,9 +92,12 @@ def score_step(phase: Phase, sampler: Sampler, collected: CollectedStep, step: i
     algorithm = learner.algorithm
     if algorithm.scored_before_credit:
         learner.score(flatten(collected.groups), old=True)
+    if phase.critic is not None:
+        phase.critic.score(flatten(collected.groups))
     assign_advantages(collected.groups, algorithm)
     rows = algorithm.rows(collected.groups)
-    minibatches = split_into_updates(rows, phase.settings, algorithm.together, step)
+    address = (phase.settings.run.seed, "minibatches", step)
+    minibatches = split_into_updates(rows, phase.settings.learner, algorithm.together, address)
     if not algorithm.scored_before_credit:
         score_old = len(minibatches) > 1 or needs_old_logps(algorithm, sampler)
         learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
@@ -141,15 +145,6 @@ def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
     If the sampler's log-probs are not exact, a ratio to them would be clipped because of their rounding error.
     """
     return algorithm.needs_old_logps or (algorithm.has_ratio and not has_exact_logps(sampler))
-
-
-def split_into_updates(rows: Sequence[Rollout], settings: Settings, together: int, step: int) -> list[list[Rollout]]:
-    """Split the rows of a step into minibatches, one for each update; every pass has its own random order."""
-    size, seed = settings.learner.batch_size, settings.run.seed
-    passes = (
-        split_minibatches(rows, size, together, (seed, "minibatches", step, n)) for n in range(settings.learner.passes)
-    )
-    return [minibatch for minibatches in passes for minibatch in minibatches]
 
 
 def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:

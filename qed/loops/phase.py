@@ -28,12 +28,13 @@ from qed.errors import NothingTrained, UsageError
 from qed.guards.signals import check_signals
 from qed.loops.background_evaluator import WAITING
 from qed.loops.checkpointer import Checkpointer
+from qed.loops.critic import open_critic, open_trunk_critic
 from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
 from qed.loops.mismatch import read_figures, rest_servers
-from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.non_finite import SKIPPED, NonFinitePolicy
 from qed.loops.out_of_memory import remember_limits
 from qed.loops.profile import require_profiled_steps
 from qed.loops.reference import load_initial_weights, load_reference
@@ -50,6 +51,7 @@ from qed.runs.run import Row
 from qed.sampling.base import load_remote
 from qed.training import checkpoints
 from qed.training.attention import list_faults
+from qed.training.critic import ValueLearner
 from qed.training.flops import count_sampled_work
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
@@ -72,6 +74,7 @@ class Phase:
         self.offset = offset
         self.last = setup.last = offset + settings.learner.steps
         setup.boundaries |= {offset, self.last}
+        own = open_critic(setup, settings)  # before the learner, which may shard the policy
         self.learner = Learner(
             setup.model,
             settings.algorithm,
@@ -82,6 +85,7 @@ class Phase:
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
             parallel=setup.parallel,
         )
+        self.critic = own or open_trunk_critic(self.learner, settings)
         self.learner.served = open_teacher(setup, settings)
         remember_limits(setup, settings, self.learner)
         every, mix = settings.algorithm.reference_moves
@@ -95,7 +99,7 @@ class Phase:
             self.learner.set_initial_weights(load_initial_weights(setup, settings, offset))
         self.non_finite = NonFinitePolicy(setup, settings.run.non_finite_skips)
         self.checkpointer = Checkpointer(
-            setup, settings, name, offset, self.learner, self.ema_reference, self.non_finite
+            setup, settings, name, offset, self.learner, self.ema_reference, self.non_finite, self.critic
         )
         self.first = self.checkpointer.first
         if self.first > self.last:
@@ -116,7 +120,7 @@ class Phase:
 
         Also tells the sampler how much device memory this phase's learner needs, and gives servers its weights.
         """
-        reserve_training(self.setup.sampler, self.learner)
+        reserve_training(self.setup.sampler, self.learner, self.critic)
         load_remote(self.setup.sampler, self.learner.weights(), self.first)
         position = self.checkpointer.position
         stream = Stream(items, self.settings.run.seed, f"{purpose} {self.offset}", position)
@@ -149,7 +153,7 @@ class Phase:
         """Start the timer of a step; bring scheduled coefficients, and the reference model if it is due, up to date."""
         self.setup.step = step
         self.setup.timer.begin_step(step)
-        self.learner.flops.pop()  # of what came between two steps
+        self._pop_flops()  # of what came between two steps
         steps, seed = self.settings.learner.steps, self.settings.run.seed
         self.learner.algorithm = self.learner.algorithm.at_step(StepContext(step - self.offset, steps, seed))
         if self.setup.profiler is not None:
@@ -173,6 +177,12 @@ class Phase:
         self.defer_signals()
         return stats
 
+    def update_critic(self, critic: ValueLearner, rows: Sequence[Rollout], step: int) -> Stats:
+        """Make one optimizer step of the critic and return its statistics; from then on signals are deferred."""
+        stats = self.non_finite.update(critic, rows, step, step - self.offset - 1)
+        self.defer_signals()
+        return {name: value for name, value in stats.items() if name.startswith("critic/") or name == SKIPPED}
+
     def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
         """Write and print the metrics of a step, save its rollouts, and return its row of metrics.jsonl.
 
@@ -185,7 +195,7 @@ class Phase:
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
         flops = self.learner.flops
-        needed = flops.pop() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
+        needed = self._pop_flops() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
         figures |= measure_thoughts(groups, self.setup.template.thought_tags) | read_figures(self.setup.sampler)
         if self.settings.run.save_rollouts and any(groups):
@@ -259,6 +269,10 @@ class Phase:
         if not self.setup.signal_steps and self.settings.run.on_no_signal == "stop":
             raise NothingTrained(message)
         self.setup.console.say(f"Warning: {message}")
+
+    def _pop_flops(self) -> int:
+        """Return the operations of the learner and of the critic since the last call."""
+        return self.learner.flops.pop() + (0 if self.critic is None else self.critic.pop_flops())
 
     def _settle_evaluations(self, most: int) -> None:
         """Record the evaluations that were finished in the background, and let BEST name the best of them.

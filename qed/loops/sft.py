@@ -55,7 +55,7 @@ def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> N
 def collect_held_out(setup: Setup) -> Demonstrations:
     """Return the demonstrations of the validation problems that fit the model's window."""
     store = tokenize_problems(setup.template, setup.validation, setup.console.say)
-    return Demonstrations(store, setup.validation, load.read_window(setup.model))
+    return Demonstrations(store, setup.validation, load.read_window(setup.model), setup.template)
 
 
 def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> Stats:
@@ -86,6 +86,11 @@ def build_rows(setup: Setup, settings: Settings) -> Demonstrations | Windows:
         DataError: there is nothing to train on.
     """
     length, limit = settings.data.window, load.read_window(setup.model)
+    if length and setup.template.environment.reply_tags:
+        raise UsageError(
+            "data.window trains on every token, also on what an environment would say: leave data.window or "
+            "data.environment out."
+        )
     if not length:
         return collect_demonstrations(setup, limit)
     if length > limit:
@@ -110,7 +115,7 @@ def collect_demonstrations(setup: Setup, limit: int | None = None) -> Demonstrat
         DataError: there is none.
     """
     store = tokenize_problems(setup.template, setup.problems, setup.console.say)
-    fitting = Demonstrations(store, setup.problems, limit)
+    fitting = Demonstrations(store, setup.problems, limit, setup.template)
     missing, too_long = len(setup.problems) - len(store), len(store) - len(fitting)
     if missing or too_long:
         setup.run.event("demonstrations_left_out", without_solution=missing, too_long=too_long, limit=limit)

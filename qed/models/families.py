@@ -101,9 +101,15 @@ def remove_attention_kernels(config: Any) -> Any:
     return config
 
 
+def find_scalar_head(model: nn.Module) -> nn.Linear | None:
+    """Return the head of a model for sequence classification with one label, such as a critic; None for others."""
+    head = getattr(model, "score", None)
+    return head if isinstance(head, nn.Linear) and head.out_features == 1 else None
+
+
 def split_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
-    """Return the text decoder of a causal language model and its output layer."""
-    head = model.get_output_embeddings()  # type: ignore[operator]
+    """Return the text decoder of a causal language model and its output layer, or its scalar head."""
+    head = find_scalar_head(model) or model.get_output_embeddings()  # type: ignore[operator]
     config = getattr(model, "config", None)
     if config is not None and config.get_text_config(decoder=True) is not config:
         body = model.get_decoder()  # type: ignore[operator]
@@ -140,12 +146,13 @@ def read_logit_transform(model: nn.Module) -> LogitTransform:
 def require_known_logits(model: nn.Module) -> None:
     """Refuse a model whose own forward pass gives other logits than training computes, on a few tokens.
 
-    A model without a forward pass of its own, only with a body and a head, has no other logits.
+    A model without a forward pass of its own, only with a body and a head, has no other logits; a model with a scalar
+    head has none.
 
     Raises:
         ModelError: the logits differ: the family transforms hidden states or logits in a way unknown to qed.
     """
-    if type(model).forward is nn.Module.forward:
+    if type(model).forward is nn.Module.forward or find_scalar_head(model) is not None:
         return
     body, head = split_head(model)
     training, name = model.training, type(model).__name__

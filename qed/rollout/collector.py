@@ -170,7 +170,10 @@ def _encode_step(step: int, collected: CollectedStep) -> list[Row]:
     both = (collected.groups, collected.sampled)
     rollouts = {id(rollout): rollout for groups in both for group in groups for rollout in group}
     numbers = {key: number for number, key in enumerate(rollouts)}
-    plain = (replace(rollout, advantage=0.0, old_logps=None, ref_logps=None) for rollout in rollouts.values())
+    plain = (
+        replace(rollout, advantage=0.0, old_logps=None, ref_logps=None, values=None, returns=None)
+        for rollout in rollouts.values()
+    )
     rows: list[Row] = [{"ahead": step, "rollout": encode_rollout(rollout)} for rollout in plain]
     groups, sampled = ([[numbers[id(rollout)] for rollout in group] for group in groups] for groups in both)
     return [*rows, {"collected": step, "groups": groups, "sampled": sampled, "counts": collected.counts}]

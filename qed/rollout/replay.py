@@ -187,6 +187,8 @@ def _convert_to_replay(rollout: Rollout) -> Rollout:
         advantage=0.0,
         old_logps=None,
         ref_logps=None,
+        values=None,
+        returns=None,
     )
 
 

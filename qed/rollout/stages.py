@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.guidance import is_wrong_trace
+from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
@@ -175,6 +176,7 @@ def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template
         logps=(0.0,) * count,
         source="expert" if complete else "policy",
         sampled_mask=(False,) * count,
+        loss_mask=demonstration.loss_mask[:count],
         behaviour=demonstration.behaviour[:count],
     )
 
@@ -240,10 +242,27 @@ def assign_grades(groups: Groups, grader: Grader) -> None:
 
 
 def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
-    """Give every rollout its advantage."""
+    """Give every rollout its advantage and, with a critic, the returns that this one learns."""
     for group, advantages in zip(groups, algorithm.credit(groups), strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
             rollout.advantage = advantage
+            if algorithm.value_model is not None:
+                rollout.returns = algorithm.compute_returns(rollout)
+
+
+def split_into_updates(
+    rows: Sequence[Rollout], settings: LearnerSettings, together: int, address: tuple[int | str, ...]
+) -> list[list[Rollout]]:
+    """Split the rows of a step into minibatches, one for each update; every pass has its own random order.
+
+    Args:
+        rows: of the step.
+        settings: `batch_size` and `passes`.
+        together: consecutive rows that stay in one minibatch.
+        address: of the random orders; different for each step.
+    """
+    passes = (split_minibatches(rows, settings.batch_size, together, (*address, n)) for n in range(settings.passes))
+    return [minibatch for minibatches in passes for minibatch in minibatches]
 
 
 def split_minibatches(
@@ -296,6 +315,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
+    turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
     parts = sorted({name for _, verdict in graded for name in verdict.parts})
     return {
         # Answers without a reward are counted below and are not part of reward statistics.
@@ -316,6 +336,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **({"length/right_mean": fmean(right)} if right else {}),
         **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+        **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
         **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
         **({"guidance/wrong_traces": sum(map(is_wrong_trace, demonstrations))} if demonstrations else {}),
     }

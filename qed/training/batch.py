@@ -6,7 +6,7 @@ Masks follow positions, never a comparison with pad or end ids. A row is never s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -16,6 +16,9 @@ from qed.training.support import RowSupport
 from qed.types import Column, Rollout
 
 DTYPES = {"i": torch.int32, "d": torch.float64, "b": torch.int8}  # of a rollout's columns
+UNKNOWN = ("behaviour_logps", "returns")  # the columns that are NaN where there is no value
+# Rows, those with a gradient, trained tokens, all computed ones: several updates add them up, and average the others.
+COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
 MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 
 
@@ -38,6 +41,8 @@ class Batch:
     sampled_logps: Tensor  # collate: float, the sampler's; NaN if unknown or in SFT data, 0 where `expert` is 1
     old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampler's
     ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
+    values: Tensor  # collate: float, the critic's before the first update of the step; 0 where there is none
+    returns: Tensor  # collate: float, what the critic learns; NaN where it learns nothing
     weights: Tensor  # with_weights: float, the weight of each token in the step's loss; 0 until then
     prepared: Tensor  # prepare: float, values that the algorithm computed over all rows; 0 until then
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
@@ -46,6 +51,8 @@ class Batch:
     # collate: the same rows behind the prompts that the teacher sees, with weights of 1 in the rows whose prompt is
     # another one; None where all are the same
     teacher: Batch | None = None
+    # learner: float [B, T], the current values of a head on the policy's trunk, with a gradient, if there is one
+    predicted: Tensor | None = None
     divergence: Tensor | None = (
         None  # learner: float [B, T], to the teacher, with a gradient, if the algorithm reads it
     )
@@ -73,7 +80,7 @@ class Batch:
         return replace(self, weights=weights)
 
 
-OPTIONAL = ("support", "teacher", "divergence")
+OPTIONAL = ("support", "teacher", "predicted", "divergence")
 COLUMNS = tuple(column.name for column in fields(Batch) if column.name not in OPTIONAL)  # of a batch, [B, T] each
 
 
@@ -88,8 +95,8 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
     ids = torch.full((rows, width + 1), pad, dtype=torch.int64)
     attention = torch.zeros(rows, width, dtype=torch.int64)
-    columns = {name: torch.zeros(rows, width, dtype=dtype) for name in COLUMNS[3:]}
-    columns["behaviour_logps"].fill_(torch.nan)
+    blank = {name: torch.nan if name in UNKNOWN else 0.0 for name in COLUMNS[3:]}
+    columns = {name: torch.full((rows, width), value, dtype=dtype) for name, value in blank.items()}
     for row, rollout in enumerate(rollouts):
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
         for begin, tokens in ((0, rollout.prompt), (start, rollout.output)):
@@ -106,7 +113,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
                 columns[name][row, first : first + len(labelled)] = labelled
     not_trained = columns["mask"] == 0
     for name, column in columns.items():
-        column.masked_fill_(not_trained, torch.nan if name == "behaviour_logps" else 0)
+        column.masked_fill_(not_trained, blank[name])
     support = tuple(RowSupport.of(rollout) for rollout in rollouts)
     return Batch(
         inputs=ids[:, :-1],
@@ -144,6 +151,8 @@ def _read_columns(rollout: Rollout) -> dict[str, Tensor | float | None]:
         "sampled_logps": _read_numbers(rollout.logps) if rollout.logps else torch.nan,
         "old_logps": _read_numbers(rollout.logps if rollout.old_logps is None else rollout.old_logps),
         "ref_logps": None if rollout.ref_logps is None else _read_numbers(rollout.ref_logps),
+        "values": None if rollout.values is None else _read_numbers(rollout.values),
+        "returns": None if rollout.returns is None else _read_numbers(rollout.returns),
     }
 
 
@@ -187,6 +196,12 @@ def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[
     return parts
 
 
+def compute_row_means(columns: Tensor, batch: Batch) -> list[list[float]]:
+    """Return the mean of each column, of [C, B, T], over the trained tokens of each row, [C, B]."""
+    means: list[list[float]] = ((columns * batch.mask).sum(2) / batch.mask.sum(1).clamp(min=1)).tolist()
+    return means
+
+
 def has_sampled_logp(batch: Batch) -> Tensor:
     """Return the trained tokens with a log-prob from the sampler, [B, T] bool.
 
@@ -213,16 +228,18 @@ def measure_mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
     return dict(zip(MISMATCH, sums, strict=True))
 
 
-def compute_means(sums: Mapping[str, Tensor | float], final: Set[str], batch: Batch) -> dict[str, float]:
+def compute_means(sums: Mapping[str, Tensor | float], step_means: Sequence[str], batch: Batch) -> dict[str, float]:
     """Turn the sums of a step's micro-batches into its metrics.
 
     Args:
         sums: over all micro-batches, by name.
-        final: the names of metrics that are not divided; every other one is divided by the number of trained tokens,
-            and `MISMATCH` by that of `has_sampled_logp`: it is left out where there are none.
+        step_means: the names of metrics that are weighted by the step's token weights already, as the loss is. These,
+            counts and maxima are not divided; every other one is divided by the number of trained tokens, and
+            `MISMATCH` by that of `has_sampled_logp`: it is left out where there are none.
         batch: the rows of all micro-batches.
     """
     tokens, compared = float(batch.mask.sum()) or 1.0, float(has_sampled_logp(batch).sum())
+    final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *step_means}
     counts = dict.fromkeys(final, 1.0) | dict.fromkeys(MISMATCH, compared)
     means = {name: (float(total), counts.get(name, tokens)) for name, total in sums.items()}
     return {name: total / count for name, (total, count) in means.items() if count}

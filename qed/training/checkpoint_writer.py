@@ -80,12 +80,14 @@ class Content:
         rows: completions that the run holds for later steps, one per line.
         dtype: of the weights in `hf/`. Below that of the model the exact weights are saved too, to resume from; with
             adapters, `adapter/` has what is trained.
+        critic: a model that is saved in `critic/` for other programs, in the same precision.
     """
 
     tensors: Mapping[str, Part]
     state: Mapping[str, Any]
     rows: Sequence[Row] = ()
     dtype: str = "float32"
+    critic: Any = None
 
 
 class CheckpointWriter:
@@ -120,7 +122,10 @@ class CheckpointWriter:
         self.hf = self.temporary / "hf" if content is not None else self.temporary
         self.state = self.answers = ""
         dtype = content.dtype if content else ""
-        self.files = ModelFiles(model, dtype)
+        # The files of each model, by the folder that they are written to.
+        self.files = {self.hf: ModelFiles(model, dtype)}
+        if content is not None and content.critic is not None:
+            self.files[self.temporary / "critic"] = ModelFiles(content.critic, dtype)
         self.slices: dict[str, Mapping[str, Part]] = {}
         if content is not None:
             if _rounds(model, dtype) and not lora.has_adapters(model):
@@ -154,12 +159,14 @@ class CheckpointWriter:
             QedError: the disk is full or cannot be written.
         """
         adapters = self._gather_adapters()
-        self.files.copy_to_host(keep=self.is_first)
+        for files in self.files.values():
+            files.copy_to_host(keep=self.is_first)
         self.slices = {name: copy_to_host(tensors) for name, tensors in self.slices.items()}
         self.detached = True
         if self.is_first:
             with self._explain_disk_errors():
-                self.files.write_config(self.hf, self.tokenizer)
+                for folder, files in self.files.items():
+                    files.write_config(folder, self.tokenizer)
                 self._save_adapters(adapters)
 
     def finish(self) -> None:
@@ -195,6 +202,7 @@ class CheckpointWriter:
             with self._explain_disk_errors():
                 self.run.sync()
                 others = sum(map(count_bytes, self.content.tensors.values())) if self.content else 0
+                others += sum(weight.nbytes for files in [*self.files.values()][1:] for weight in files.weights)
                 needed = checkpoint_bytes(self.model, others + len(self.answers), copies=int(EXACT in self.slices))
                 disk.require_space(self.run, needed)
                 self.temporary.mkdir(parents=True)
@@ -209,10 +217,7 @@ class CheckpointWriter:
         with self._explain_disk_errors():
             # Everything that the ranks do together comes before what may fail on one of them.
             adapters = None if self.detached else self._gather_adapters()
-            if not self.detached:
-                self.files.write(self.hf, self.tokenizer, self.ranks.rank)
-            elif self.is_first:
-                self.files.write_weights(self.hf)
+            self._write_models()
             faults.hit("save")
             if self.is_first:
                 self._save_adapters(adapters)
@@ -241,6 +246,20 @@ class CheckpointWriter:
         """Remove what is left of the temporary folder, on rank 0."""
         if self.is_first:
             folders.discard(self.temporary, self.target)
+
+    def _write_models(self) -> None:
+        """Write the model and the critic; what fails is raised once the ranks have gathered both."""
+        failed: list[Exception] = []
+        for folder, files in self.files.items():
+            try:
+                if not self.detached:
+                    files.write(folder, self.tokenizer, self.ranks.rank)
+                elif self.is_first:
+                    files.write_weights(folder)
+            except Exception as error:  # noqa: BLE001 -- raised below
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def _gather_adapters(self) -> dict[str, Tensor] | None:
         """Return the adapters of the model whole; None if it has none, or is written alone."""

@@ -16,7 +16,7 @@ from qed.training.attention import supports_packing
 from qed.training.batch import Batch
 from qed.training.flops import FlopCounter
 from qed.training.fused_divergence import OutputStates, compute_linear_divergence
-from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores
+from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores, compute_valued_scores
 from qed.training.offload import lend_device
 from qed.training.packing import Layout, pack_batch
 from qed.training.parallel import call_scores
@@ -43,17 +43,24 @@ def compute_part_scores(
     temperature: float,
     layout: Layout | None,
     observe: Callable[[Batch], OutputStates],
+    value_head: nn.Linear | None = None,
 ) -> tuple[Tensor, Tensor, Batch]:
     """Compute log-probs and entropies with their gradients, and the part with what else the algorithm reads.
 
     Args:
-        model: the policy.
+        model: the policy; for a critic or a reward model see `compute_scores`.
         algorithm: says whether it reads `log_squares` or the divergence to a teacher.
         part: a micro-batch.
         temperature: divides the logits.
         layout: of packed rows.
         observe: computes the teacher's output states for the micro-batch; called where the divergence is read.
+        value_head: of a critic on the model's trunk; None without one.
     """
+    if value_head is not None:
+        logps, entropy, predicted = call_scores(
+            model, compute_valued_scores, part, temperature, head=value_head, layout=layout, into_grad=True
+        )
+        return logps, entropy, replace(part, predicted=predicted)
     if algorithm.teacher_divergence is not None:
         logps, entropy, divergence = call_scores(
             model,
@@ -100,7 +107,8 @@ def observe_teacher(
 
 
 @torch.no_grad()
-def count_teacher(flops: FlopCounter, teacher: nn.Module | AdapterDisabled, batch: Batch) -> None:
-    """Count the operations of a teacher's pass over the rows of a step."""
-    network = teacher.model if isinstance(teacher, AdapterDisabled) else teacher
-    flops.add(network, batch if batch.teacher is None else batch.teacher)
+def count_teacher(flops: FlopCounter, algorithm: Algorithm, teacher: nn.Module | AdapterDisabled, batch: Batch) -> None:
+    """Count the operations of a teacher's pass over the rows of a step, if the algorithm reads a divergence to it."""
+    if algorithm.teacher_divergence is not None:
+        network = teacher.model if isinstance(teacher, AdapterDisabled) else teacher
+        flops.add(network, batch if batch.teacher is None else batch.teacher)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,14 @@ from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.models.precision import compute_in
+from qed.training import optim
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
+    COUNTS,
     Batch,
     collate,
     compute_means,
+    compute_row_means,
     cut_microbatches,
     measure_mismatch,
     show_teacher,
@@ -41,14 +44,6 @@ from qed.training.distilling import can_pack_teacher, compute_part_scores, count
 from qed.training.flops import FlopCounter
 from qed.training.logps import compute_scores
 from qed.training.offload import Places, lend_device, move_back, move_to_host
-from qed.training.optim import (
-    compute_learning_rate,
-    list_state_tensors,
-    load_optimizer_tensors,
-    make_optimizer,
-    read_optimizer_tensors,
-    reset_optimizer,
-)
 from qed.training.out_of_memory import explain_out_of_memory, share_budget
 from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.training.parallel import ALONE, Parallel, call_scores, read_full
@@ -57,8 +52,9 @@ from qed.training.slices import Part, copy_sharded
 from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
-# Rows, those with a gradient, trained tokens, all computed ones: several updates add them up, and average the others.
-COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
+if TYPE_CHECKING:
+    from qed.training.value_head import TrunkCritic
+
 Scores = Callable[..., Any]
 
 
@@ -98,6 +94,7 @@ class Learner:
         self.initial_weights: dict[str, Tensor] = {}
         self.budget = share_budget(settings.tokens_per_microbatch, parallel)
         self.hosted: Places = []  # what `sleep` has moved to the host
+        self.value_head: TrunkCritic | None = None  # a critic on the policy's trunk, which updates train too
         self.served: Scores | None = None  # asks a teacher behind a server for the log-probs of rollouts
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
         self.device = next(model.parameters()).device
@@ -115,7 +112,7 @@ class Learner:
             for each in networks:
                 parallel.shard_model(each)  # which replaces parameters
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = make_optimizer(model, settings)
+        self.optimizer = optim.make_optimizer(model, settings)
         self.flops = FlopCounter()
 
     def score(
@@ -159,15 +156,13 @@ class Learner:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
         self.wake()
         self.model.load_state_dict(self.initial_weights)
-        reset_optimizer(self.optimizer)
+        optim.reset_optimizer(self.optimizer)
 
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
         batch = self.collate(rollouts)
-        logps, entropy = self.forward_logps(self.model, batch)
-        counts = batch.mask.sum(1).clamp(min=1)
-        means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
-        return list(zip(*(mean.tolist() for mean in means), strict=True))
+        logps, entropy = compute_row_means(self.forward_logps(self.model, batch), batch)
+        return list(zip(entropy, logps, strict=True))
 
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
         """Take one optimizer step; `step` counts from 0 within the schedule. Without a gradient it changes nothing.
@@ -180,17 +175,17 @@ class Learner:
         """
         require_finite(rollouts)
         self.wake()
-        rate = compute_learning_rate(self.settings, step)
-        self.optimizer.zero_grad(set_to_none=True)
+        rate = optim.compute_learning_rate(self.settings, step)
+        self._drop_gradients()
         stats = self.accumulate(rollouts) | {"optim/lr": rate}
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
         norm = float(read_full(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf)))
         if not (math.isfinite(norm) and math.isfinite(stats["train/loss"])):
-            self.optimizer.zero_grad(set_to_none=True)
+            self._drop_gradients()
             raise describe_update(rollouts, self.compute_mean_scores(rollouts), stats["train/loss"], norm, rate)
         if self.settings.skip_norm and norm > self.settings.skip_norm:
-            self.optimizer.zero_grad(set_to_none=True)
+            self._drop_gradients()
             # NaN and infinity are not valid JSON, and would spread to every mean over steps.
             return {"optim/skipped": 1.0, **{name: value for name, value in stats.items() if math.isfinite(value)}}
         require_ratios(stats, self.moved, torch.finfo(self.precision).eps)
@@ -198,7 +193,9 @@ class Learner:
             group["lr"] = rate
         with explain_out_of_memory("the optimizer's state"):
             self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # sampling needs the memory
+        if self.value_head is not None:
+            self.value_head.step(step)
+        self._drop_gradients()  # sampling needs the memory
         self.moved += rate * min(1.0, norm)
         return stats | {"optim/grad_norm": norm} | ({"optim/skipped": 0.0} if self.settings.skip_norm else {})
 
@@ -217,14 +214,13 @@ class Learner:
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         self.flops.add(self.model, batch)
-        if self.algorithm.teacher_divergence is not None:
-            count_teacher(self.flops, self.reference or self.model, batch)
-        sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
+        count_teacher(self.flops, self.algorithm, self.reference or self.model, batch)
+        sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self._drop_gradients)
         self.parallel.sum_gradients(self.parameters)
+        if self.value_head is not None:
+            self.value_head.sum_gradients()
         sums = self.parallel.sum_metrics(sums)
-        # The loss and `step_means` are weighted by the step's token weights already, and maxima are not averaged.
-        final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
-        return stats | compute_means(sums, final, batch)
+        return stats | compute_means(sums, self.algorithm.step_means, batch)
 
     def _accumulate_parts(self, batch: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of this rank's micro-batches, and return metrics as sums over their tokens."""
@@ -241,12 +237,12 @@ class Learner:
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
         layout = pack_batch(part) if self.packing else None
-        network, sharded = self.reference or self.model, self.parallel.shards
+        network, sharded, critic = self.reference or self.model, self.parallel.shards, self.value_head
         observe = partial(observe_teacher, network, device=self.device, packing=self.packing, sharded=sharded)
         with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
                 logps, entropy, part = compute_part_scores(
-                    self.model, self.algorithm, part, self.temperature, layout, observe
+                    self.model, self.algorithm, part, self.temperature, layout, observe, critic.head if critic else None
                 )
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss = faults.pass_through("loss", loss)
@@ -269,19 +265,19 @@ class Learner:
 
     def state(self) -> dict[str, Part]:
         """Return the optimizer's state; the weights are saved separately."""
-        return read_optimizer_tensors(self.optimizer, self.model)
+        return optim.read_optimizer_tensors(self.optimizer, self.model)
 
     def load_state(self, tensors: Mapping[str, Part]) -> None:
         """Load what `state` returned."""
-        load_optimizer_tensors(self.optimizer, self.model, tensors)
+        optim.load_optimizer_tensors(self.optimizer, self.model, tensors)
 
     def sleep(self) -> None:
         """Move the optimizer's state, and the initial weights to restart from, to the host; gradients are dropped.
 
         The weights stay, because a sampler in this process reads them.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        self.hosted += move_to_host([*list_state_tensors(self.optimizer), *self.initial_weights.values()])
+        self._drop_gradients()
+        self.hosted += move_to_host([*optim.list_state_tensors(self.optimizer), *self.initial_weights.values()])
 
     def wake(self) -> None:
         """Move back what `sleep` has moved; `update` does so by itself."""
@@ -305,9 +301,13 @@ class Learner:
 
         An empty list stands for a micro-batch that only takes part in what the other ranks compute.
         """
-        cut = cut_packed_microbatches if self.packing else cut_microbatches
-        cut = partial(cut, together=self.algorithm.together)
+        cut = partial(cut_packed_microbatches if self.packing else cut_microbatches, together=self.algorithm.together)
         return spread_microbatches(batch, cut, self.budget.tokens, self.parallel, self.packing)
+
+    def _drop_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.value_head is not None:
+            self.value_head.drop_gradients()
 
     def _autocast(self) -> AbstractContextManager[object]:
         return compute_in(self.device.type, self.precision)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from qed.models.families import read_logit_transform, split_head
+from qed.models.families import find_scalar_head, read_logit_transform, split_head
 from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
 from qed.training.fused_divergence import OutputStates
@@ -41,8 +41,12 @@ def compute_scores(
     Where the batch has a support, all three are of the softmax over it. With right padding the first token of a row has
     position 0, so absolute and rotary embeddings need no position ids.
     With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
-    `loss.backward()`, see `compute_linear_scores`.
+    `loss.backward()`, see `compute_linear_scores`. A model with a scalar head has values in place of log-probs, and
+    entropies of 0.
     """
+    if find_scalar_head(model) is not None:
+        (values,) = compute_values(model, batch, layout=layout)
+        return values, torch.zeros_like(values), None
     states = compute_output_states(model, batch, layout)
     logps, entropy, log_squares = _score_states(states, batch, temperature, squares, into_grad)
     return (
@@ -75,6 +79,48 @@ def compute_distilled_scores(
     logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
     divergence = measure(states, temperature=temperature, into_grad=into_grad)
     return _spread(logps, batch), _spread(entropy, batch), _spread(divergence, batch)
+
+
+def compute_values(
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, layout: Layout | None = None
+) -> tuple[Tensor]:
+    """Compute the value of a model with a scalar head at each trained label, [B, T], 0 elsewhere.
+
+    The value of a label is read at the input before it, so it does not know the label. The head computes in float32 at
+    least. `temperature` is not read: it is there so that a learner can call this in place of `compute_scores`.
+    """
+    return compute_trunk_values(model, batch, temperature, head=split_head(model)[1], layout=layout)
+
+
+def compute_trunk_values(
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, head: nn.Linear, layout: Layout | None = None
+) -> tuple[Tensor]:
+    """Compute the value of a head on a policy's trunk at each trained label, [B, T]; see `compute_values`."""
+    return (_spread(apply_scalar_head(head, compute_states(model, batch, layout)), batch),)
+
+
+def compute_valued_scores(
+    model: nn.Module,
+    batch: Batch,
+    temperature: float,
+    *,
+    head: nn.Linear,
+    layout: Layout | None = None,
+    into_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute log-probs, entropies and the values of a head on the trunk, [B, T] each; see `compute_scores`."""
+    states = compute_output_states(model, batch, layout)
+    logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
+    values = apply_scalar_head(head, states.hidden)
+    return _spread(logps, batch), _spread(entropy, batch), _spread(values, batch)
+
+
+def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """Return the values of hidden states, [N] from [N, H], in float32 at least."""
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    bias = None if head.bias is None else head.bias.to(dtype)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return nn.functional.linear(hidden.to(dtype), head.weight.to(dtype), bias).squeeze(-1)
 
 
 def _score_states(

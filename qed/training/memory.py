@@ -47,6 +47,8 @@ class StepPlan:
     copies: int = 0  # of the initial weights, for an algorithm that restores them
     reference: str = ""  # the dtype of a separate reference model's weights; empty without one
     reference_weights: int = 0  # parameters of a reference model that is another one than the policy; 0: as many
+    critic: bool = False  # whether a critic of the policy's size has weights and an optimizer of its own
+    critic_offload: bool = False  # whether these are on the host while they are not used
     divergence: bool = False  # whether whole distributions are compared with a teacher's
     reference_offload: bool = False
     offload_for_sampling: bool = False
@@ -109,6 +111,8 @@ def estimate_state(shape: ModelShape, plan: StepPlan) -> Memory:
     if plan.copies:
         parts["initial weights"] = plan.copies * parts["weights"]
     (host if plan.optimizer == "adamw_offload" and not plan.on_cpu else parts).update(moments)
+    if plan.critic:
+        parts["critic"] = parts["weights"] + sum(size for name, size in moments.items() if name in parts)
     return Memory(parts, host)
 
 
@@ -165,6 +169,8 @@ def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> 
     moved = {name: size for name, size in state.parts.items() if name in OFFLOADED}
     if not step.offload_for_sampling or step.on_cpu:
         moved = {}
+    if step.critic and (step.critic_offload or step.offload_for_sampling) and not step.on_cpu:
+        moved["critic"] = state.parts["critic"]
     kept = {name: size for name, size in state.parts.items() if name not in moved}
     return Memory({**kept, **parts}, {**state.host, **moved})
 

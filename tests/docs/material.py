@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.pages import ROOT, blocks
 from docs.shorten import shortened
 
 from qed.cli.main import main
@@ -55,6 +56,8 @@ def write_files(folder: Path) -> None:
     for name, rows in files.items():
         write(folder / f"{name}.jsonl", rows)
     (folder / "mine.py").write_text(JUDGE, encoding="utf-8")
+    own = next(block.code for block in blocks(ROOT / "docs" / "environments.md") if "# shout.py" in block.code)
+    (folder / "shout.py").write_text(own, encoding="utf-8")
     (folder / "trl_reward.py").write_text(TRL_REWARD, encoding="utf-8")
     (folder / "benchmarks").symlink_to(Path(__file__).resolve().parents[2] / "benchmarks")
 

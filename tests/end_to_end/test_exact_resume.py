@@ -19,7 +19,7 @@ from qed.runs.run import read_lines
 
 SHELF = plugins.list_leaves("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
-SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1, "chord": 2, "prefix_rft": 2}
+SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1, "chord": 2, "prefix_rft": 2, "ppo": 2}
 GRPO = ("grpo", *ONLINE)
 SEVERAL = ("--learner.batch_size", 8, "--learner.passes", 2)
 VARIANTS: dict[str, tuple[object, ...]] = {
@@ -57,6 +57,11 @@ VARIANTS: dict[str, tuple[object, ...]] = {
     "several updates by hf": (*GRPO, *SEVERAL, "--sampling.sampler", "hf"),
     "micro-batches": (*GRPO, *SEVERAL, "--learner.tokens_per_microbatch", 64),
     "without packing": (*GRPO, "--learner.packing", "false"),
+    "ppo with lora": ("ppo", *ONLINE, "--model.lora_rank", 4),
+    "ppo after a warm-up": ("ppo", *ONLINE, "--algorithm.critic.warmup_steps", 2, "--algorithm.critic.passes", 2),
+    "ppo of an offloaded critic": ("ppo", *ONLINE, "--algorithm.critic.offload", "true", *SEVERAL),
+    "ppo on the policy's trunk": ("ppo", *ONLINE, "--algorithm.critic.trunk", "policy", *SEVERAL),
+    "ppo in bfloat16": ("ppo", *ONLINE, "--model.precision", "bfloat16", "--model.dtype", "bfloat16", *SEVERAL),
     "cosine": (*GRPO, "--learner.schedule", "cosine", "--learner.warmup_steps", 2),
     "linear": ("sft", *OFFLINE, "--learner.schedule", "linear", "--learner.warmup_steps", 3),
     "bfloat16": (*GRPO, "--model.precision", "bfloat16"),

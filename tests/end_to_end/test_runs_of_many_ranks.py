@@ -30,6 +30,7 @@ METHODS: dict[str, list[object]] = {
     "grpo": [*ONLINE, *UPDATES, "--algorithm.reference_every", 2, "--algorithm.reference_mix", 0.5],
     "dpo": [*OFFLINE],
     "luffy": [*ONLINE, "--model.lora_rank", 2],
+    "ppo": [*ONLINE, "--learner.batch_size", 12, "--algorithm.critic.batch_size", 6],
 }
 
 
@@ -44,7 +45,9 @@ def run(command: Command, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.mark.parametrize(("name", "shard"), [("sft", "none"), ("grpo", "full"), ("dpo", "grads"), ("luffy", "full")])
+@pytest.mark.parametrize(
+    ("name", "shard"), [("sft", "none"), ("grpo", "full"), ("dpo", "grads"), ("luffy", "full"), ("ppo", "full")]
+)
 def test_two_ranks_make_the_run_of_one(run: Callable[..., Path], name: str, shard: str) -> None:
     one, two = run(name, 1), run(name, 2, "--parallel.shard", shard)
     assert measure_difference(one, two) < 1e-9

@@ -81,7 +81,7 @@ def test_a_missing_value_is_refused(error: Refused, arguments: list[str]) -> Non
 @pytest.mark.parametrize(("short", "key"), fields.SHORTCUTS.items())
 def test_shortcuts_mean_their_settings(error: Refused, write: Write, short: str, key: str) -> None:
     value = {"tasks": "arithmetic", "prompt": "r1_zero", "reward": "boxed", "steps": "3", "lr": "3", "seed": "3"}
-    value["profile"] = "steps=1:2"
+    value |= {"profile": "steps=1:2", "environment": "retry"}
     resolved = resolve_settings("grpo", [f"--{short}", value.get(short, "cpu")])
     assert [name for name, origin in resolved.origins.items() if origin == "command line"] == [key]
     assert f"x.yaml:1: {short} is not a setting" in error("grpo", write(f"{short}: 3"))

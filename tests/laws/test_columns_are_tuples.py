@@ -94,6 +94,8 @@ def test_a_token_id_takes_four_bytes_and_a_log_prob_eight() -> None:
 def test_a_batch_has_the_numbers_of_its_rows(source: random.Random) -> None:
     """Bit by bit, from the tokens one by one; log-probs survive the way into a batch of float64 and back."""
     rows = [make_holes(source, make_rollout(source)) for _ in range(4)]
+    for row in rows:
+        row.values, row.returns = ([source.random() for _ in row.output] for _ in range(2))
     if source.random() < 0.5:
         rows[0] = replace(rows[0], prompt=(), advantage=tuple(source.random() for _ in rows[0].output))
     for dtype in (torch.float32, torch.float64):
@@ -111,10 +113,12 @@ def test_a_batch_has_the_numbers_of_its_rows(source: random.Random) -> None:
                 "sampled_logps": row.logps,
                 "old_logps": row.old_logps,
                 "ref_logps": row.ref_logps,
+                "values": row.values,
+                "returns": row.returns,
                 "behaviour_logps": row.behaviour or (math.nan,) * len(row.output),
             }
             for name, numbers in expected.items():
-                untrained = math.nan if name == "behaviour_logps" else 0.0
+                untrained = math.nan if name in ("behaviour_logps", "returns") else 0.0
                 kept = [value if use else untrained for value, use in zip(numbers, row.trained, strict=True)][skipped:]
                 found = getattr(batch, name)[number, first : len(tokens) - 1]
                 assert torch.equal(found.nan_to_num(7), torch.tensor(kept, dtype=dtype).nan_to_num(7)), name

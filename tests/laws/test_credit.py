@@ -18,6 +18,7 @@ from qed.algorithms.online_dpo import OnlineDpo
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.estimators import COMPARING, Estimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.ppo import Ppo
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.errors import UsageError
@@ -59,8 +60,13 @@ def step(rewards: Sequence[Sequence[float]], greedy: float = 0.2) -> list[Group]
     ]
 
 
+def build(settings: dict[str, Any]) -> PolicyGradient:
+    """A policy gradient; the estimator that reads the values of a critic is that of PPO, the only one with a critic."""
+    return (Ppo if settings.get("estimator") == "gae" else PolicyGradient)(**settings)
+
+
 def earned(settings: dict[str, Any], groups: list[Group]) -> list[list[Advantage]]:
-    assign_advantages(groups, PolicyGradient(**settings))
+    assign_advantages(groups, build(settings))
     return [[rollout.advantage for rollout in group if rollout.source != "greedy"] for group in groups]
 
 
@@ -199,7 +205,7 @@ def test_a_greedy_answer_that_could_not_be_graded_is_no_baseline() -> None:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_group_of_one_is_refused_where_answers_are_compared(name: Estimator) -> None:
-    method = PolicyGradient(estimator=name)
+    method = build({"estimator": name})
     method.check(2)
     if name not in COMPARING:
         method.check(1)

@@ -24,15 +24,15 @@ class AdvantageEstimator:
     whiten: bool = False
     """Normalise the advantages of all tokens of the step to mean 0 and variance 1."""
     discount: float = 1.0
-    """The discount per token of later rewards, for the estimator returns."""
+    """The discount per token of later rewards, for the estimators returns and gae."""
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")
         require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
         require(
-            self.discount == 1 or self.estimator == "returns",
-            "algorithm.discount is read by the estimator returns alone; set algorithm.estimator=returns.",
+            self.discount == 1 or self.estimator in ("returns", "gae"),
+            "algorithm.discount is read by the estimators returns and gae alone; set algorithm.estimator=returns.",
         )
         require(
             self.std_over == "group" or (self.estimator == "group" and self.normalize_std),

@@ -8,7 +8,7 @@ KL or entropy term, but its policy loss is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -53,20 +53,37 @@ def compute_advantages(
         regularizer: the settings of the KL, which may be subtracted from the rewards.
         of_group: computes the advantages of one group, [G] float64, for estimators that read its rewards alone.
     """
-    from torch import cat, split  # noqa: PLC0415 -- the command line imports this file for `--help`, without torch
+    from torch import cat  # noqa: PLC0415
 
     counted = [[rollout for rollout in group if is_counted(rollout)] for group in groups]
     rows = [rollout for group in counted for rollout in group]
     row_advantages: list[Advantage] = []
     if rows and (settings.estimator in estimators.TOKEN_LEVEL or settings.whiten):
         values = _compute_token_advantages(groups, counted, settings, regularizer, of_group)
-        if settings.whiten:
-            values = list(split(estimators.whiten(cat(values)), [len(value) for value in values]))
-        pairs = zip(values, rows, strict=True)
-        row_advantages = [_align_advantage(value.tolist(), rollout) for value, rollout in pairs]
-    elif rows:
+        return _assign_advantages(groups, rows, values, settings.whiten)
+    if rows:
         row_advantages = cat(_compute_answer_advantages(counted, settings, regularizer, of_group)).tolist()
     advantages = {id(rollout): advantage for rollout, advantage in zip(rows, row_advantages, strict=True)}
+    return [[advantages.get(id(rollout), 0.0) for rollout in group] for group in groups]
+
+
+def compute_token_advantages(
+    groups: Groups, of_rollout: Callable[[Rollout], Tensor], whiten: bool
+) -> list[list[Advantage]]:
+    """Compute the advantages of each counted completion's trained tokens by itself, [T], normalised with `whiten`."""
+    counted = [rollout for group in groups for rollout in group if is_counted(rollout)]
+    return _assign_advantages(groups, counted, [of_rollout(rollout) for rollout in counted], whiten)
+
+
+def _assign_advantages(groups: Groups, counted: Group, values: list[Tensor], whiten: bool) -> list[list[Advantage]]:
+    """Return the advantage of every rollout of every group from those of the counted ones' trained tokens."""
+    from torch import cat, split  # noqa: PLC0415 -- the command line imports this file for `--help`, without torch
+
+    if whiten and values:
+        values = list(split(estimators.whiten(cat(values)), [len(value) for value in values]))
+    advantages = {
+        id(rollout): _align_advantage(value.tolist(), rollout) for value, rollout in zip(values, counted, strict=True)
+    }
     return [[advantages.get(id(rollout), 0.0) for rollout in group] for group in groups]
 
 
@@ -74,6 +91,11 @@ def _align_advantage(values: list[float], rollout: Rollout) -> Advantage:
     """Align the advantages of trained tokens on the output, 0 elsewhere; return one number where all are equal."""
     if len(set(values)) < 2:
         return values[0] if values else 0.0
+    return align_tokens(values, rollout)
+
+
+def align_tokens(values: Sequence[float], rollout: Rollout) -> tuple[float, ...]:
+    """Align the values of trained tokens on the output, 0 elsewhere."""
     remaining = iter(values)
     return tuple(next(remaining) if trained else 0.0 for trained in rollout.trained)
 
@@ -108,7 +130,7 @@ def _compute_remax(group: Group, counted: Group, regularizer: Regularizer) -> li
 
 def _compute_returns(rollout: Rollout, regularizer: Regularizer, discount: float) -> Tensor:
     """Compute the discounted return at each trained token; tokens in between that are not trained are not counted."""
-    return estimators.compute_returns(_read_rewards(rollout, regularizer), discount)[: rollout.trained_count]
+    return estimators.compute_returns(read_rewards(rollout, regularizer), discount)[: rollout.trained_count]
 
 
 def _compute_answer_advantages(
@@ -121,7 +143,7 @@ def _compute_answer_advantages(
         sums = [_sum_gdpo(group, settings.std_epsilon) for group in counted]
         return [estimators.scale_gdpo(values, cat(sums), settings.std_epsilon) for values in sums]
     rewards = [
-        tensor([float(_read_rewards(rollout, regularizer).sum()) for rollout in group], dtype=float64)
+        tensor([float(read_rewards(rollout, regularizer).sum()) for rollout in group], dtype=float64)
         for group in counted
     ]
     if settings.estimator == "opo":
@@ -145,7 +167,7 @@ def _sum_gdpo(group: Group, epsilon: float) -> Tensor:
     return estimators.sum_gdpo([(weight, tensor(column, dtype=float64)) for weight, column in columns], epsilon)
 
 
-def _read_rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
+def read_rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
     """Return the reward of every trained token, float64: the outcome on the last one, minus a KL in the reward on each.
 
     A completion without a trained token has one entry, its outcome.

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Estimator = Literal["group", "none", "leave_one_out", "opo", "gpg", "passk", "max_rl", "remax", "returns", "gdpo"]
+Estimator = Literal[
+    "group", "none", "leave_one_out", "opo", "gpg", "passk", "max_rl", "remax", "returns", "gdpo", "gae"
+]
 # These compare the completions of a group, so a group of one always gets 0.
 COMPARING = frozenset({"group", "leave_one_out", "opo", "gpg", "passk", "max_rl", "gdpo"})
 # These compute an advantage for every token.
@@ -108,11 +110,11 @@ def scale_gdpo(sums: Tensor, everything: Tensor, epsilon: float) -> Tensor:
 
 def compute_returns(rewards: Tensor, discount: float) -> Tensor:
     """Compute the discounted sum of rewards from each token of a completion on, [T] from [T]."""
-    returns, running = rewards.clone(), 0.0
-    for place in reversed(range(len(rewards))):
-        running = float(rewards[place]) + discount * running
-        returns[place] = running
-    return returns
+    returns, running = [], 0.0
+    for reward in reversed(rewards.tolist()):
+        running = reward + discount * running
+        returns.append(running)
+    return rewards.new_tensor(returns[::-1])
 
 
 def whiten(values: Tensor) -> Tensor:

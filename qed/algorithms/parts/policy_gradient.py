@@ -64,6 +64,7 @@ class PolicyGradient(Algorithm):
         """Refuse settings out of range."""
         super().__post_init__()
         requirements.require_compatible(self.advantage, self.surrogate, self.correction, self.regularizer)
+        requirements.require_critic(self.advantage, self.value_model)
         if self.imitates:
             requirements.require_split_statistics(self.advantage, self.regularizer)
         for name, path in find_shadowed(flatten_fields(self)).items():

@@ -9,6 +9,7 @@ from qed.algorithms.base import require
 if TYPE_CHECKING:
     from qed.algorithms.parts.advantage import AdvantageEstimator
     from qed.algorithms.parts.corrections import Correction
+    from qed.algorithms.parts.critic import Critic
     from qed.algorithms.parts.regularizer import Regularizer
     from qed.algorithms.parts.surrogates import Surrogate
 
@@ -25,6 +26,19 @@ def require_compatible(
         not surrogate.to_sampler or correction.kind in ("none", "bypass"),
         "algorithm.correction would count the sampler's log-probs twice: the ratio of "
         f"{surrogate.kind} is to them already.",
+    )
+
+
+def require_critic(advantage: AdvantageEstimator, critic: Critic | None) -> None:
+    """Refuse the estimator gae without a critic, and any other one with a critic, whose values it does not read."""
+    require(
+        critic is not None or advantage.estimator != "gae",
+        "algorithm.estimator=gae reads the values of a critic, which only qed ppo trains.",
+    )
+    require(
+        critic is None or advantage.estimator == "gae",
+        f"algorithm.estimator={advantage.estimator} reads no values of a critic: leave it at gae, or take another "
+        "algorithm, such as qed grpo.",
     )
 
 

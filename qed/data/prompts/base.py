@@ -17,7 +17,7 @@ from typing import Any
 
 from qed.config import plugins
 from qed.data.prompts.demonstrations import cut_at_stop, find_demonstration, is_same_answer, list_demonstrations
-from qed.data.prompts.in_environment import encode_between, render_between
+from qed.data.prompts.in_environment import encode_between, mask_replies, render_between, split_replies
 from qed.data.sources.finished import is_chat_text
 from qed.environments.base import SINGLE, Environment, Reply
 from qed.errors import ModelError, UsageError, suggest_nearest
@@ -129,8 +129,14 @@ class PromptTemplate:
         """Build a rollout with a text as the answer to a problem, end token included."""
         prompt, added = self.write(problem, text)
         ((ids, output),) = self.encode([(prompt, added)])
-        whole = prompt.opened + added
-        return Rollout(problem, ids, output, (), whole, "stop", "demonstration", prompt_text=prompt.text)
+        whole, trained = prompt.opened + added, self.mask_replies(output)
+        return Rollout(
+            problem, ids, output, (), whole, "stop", "demonstration", prompt_text=prompt.text, loss_mask=trained
+        )
+
+    def mask_replies(self, output: Sequence[int]) -> tuple[bool, ...]:
+        """Return which tokens of a demonstration are trained: all but the environment's; empty where all are."""
+        return mask_replies(output, self.environment.reply_tags, self.tokenizer)
 
     def write(self, problem: Problem, text: str) -> tuple[Prompt, str]:
         """Return a problem's prompt, and what a text as the answer adds to it."""
@@ -144,9 +150,14 @@ class PromptTemplate:
 
     def encode(self, written: Sequence[tuple[Prompt, str]]) -> list[tuple[list[int], list[int]]]:
         """Return the token ids of prompts and of what is added to them, end token included."""
-        added = self.tokenizer([text for _, text in written], add_special_tokens=False, return_attention_mask=False)
         prompts = self._ids([prompt.text for prompt, _ in written])
-        return [(prompt, [*ids, self.end]) for prompt, ids in zip(prompts, added["input_ids"], strict=True)]
+        texts = [split_replies(text, self.environment.reply_tags) for _, text in written]
+        parts = self.tokenizer(
+            [part for text in texts for part in text], add_special_tokens=False, return_attention_mask=False
+        )
+        ids = iter(parts["input_ids"])
+        added = [[token for _ in text for token in next(ids)] for text in texts]
+        return [(prompt, [*own, self.end]) for prompt, own in zip(prompts, added, strict=True)]
 
 
 def make_prompt(leaf: Any, text: str) -> Prompt:

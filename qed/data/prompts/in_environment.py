@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from qed.environments.base import Environment, Reply
@@ -50,3 +51,31 @@ def encode_between(text: str, output: Sequence[int], tokenizer: Any) -> list[int
     """Return the token ids of a text between two turns; an end token that the policy sampled is not repeated."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
     return ids[1:] if ids and output and ids[0] == output[-1] and ids[0] in tokenizer.all_special_ids else ids
+
+
+def split_replies(text: str, tags: tuple[str, str] | None) -> list[str]:
+    """Split a demonstration into what the policy would write and an environment's replies, in turn, from the first."""
+    parts = []
+    while tags and (start := text.find(tags[0])) >= 0 and (end := text.find(tags[1], start)) >= 0:
+        end += len(tags[1])
+        parts += [text[:start], text[start:end]]
+        text = text[end:]
+    return [*parts, text]
+
+
+def mask_replies(output: Sequence[int], tags: tuple[str, str] | None, tokenizer: Any) -> tuple[bool, ...]:
+    """Return which tokens of a demonstration are trained: all but an environment's replies; empty where all are.
+
+    Replies are tokenised apart (`split_replies`), so that none shares a token with what the policy would write.
+    """
+    if not tags:
+        return ()
+    # Tokens decoded one by one may lose spaces or parts of a letter, but never a tag.
+    pieces = [tokenizer.decode([token], skip_special_tokens=True) for token in output]
+    lengths = [len(part) for part in split_replies("".join(pieces), tags)]
+    replied = [end for number, end in enumerate(accumulate(lengths)) if number % 2]
+    starts = [end - length for end, length in zip(replied, lengths[1::2], strict=False)]
+    places = list(accumulate(map(len, pieces), initial=0))
+    spans = list(zip(starts, replied, strict=True))
+    mask = tuple(not any(start <= place < end for start, end in spans) for place in places[:-1])
+    return () if all(mask) else mask

@@ -1,0 +1,115 @@
+"""Does a critic pay? PPO beside GRPO at equal steps and at equal operations, from the same SFT start, over seeds.
+
+    python benchmarks/critics.py --seeds 0,1,2 --out runs/critics
+
+A card for people, one JSON line last. Runs that are there already are read and not made again. GRPO has as many more
+steps as PPO's critic takes operations (perf/flops in the metrics, sampling included).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from making_runs import build_parser, make_run
+
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.runs.run import read_evaluations, read_lines
+
+CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
+ARMS: dict[str, tuple[str, ...]] = {
+    "ppo": ("ppo",),
+    "ppo, warm-up of 10": ("ppo", "--algorithm.critic.warmup_steps", "10"),
+    "ppo, lambda 1": ("ppo", "--algorithm.gae.policy_lambda", "1"),
+    "ppo, trunk": ("ppo", "--algorithm.critic.trunk", "policy"),
+    "grpo": ("grpo",),
+}
+
+
+def make(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
+    """One run's figures, after making it where it is not there."""
+    folder = out / f"{arm.replace(', ', '-').replace(' ', '_')}-{steps}-{seed}"
+    if not (folder / "report.html").is_file():
+        method, *settings = ARMS[arm]
+        arguments = [method, CONFIG, "--model", START, "--steps", str(steps), "--seed", str(seed), *settings]
+        arguments += ["--run.save_rollouts", "false", "--evaluation.every", "0", "--evaluation.problems", "500"]
+        if error := make_run([*arguments, "--algorithm.average", "token"], folder):
+            return {"arm": arm, "seed": seed, "steps": steps, "error": error}
+    first, *_, last = (scores[TASK] for _, scores in read_evaluations(folder))
+    rows = [row for row in read_lines(folder / "metrics.jsonl") if "perf/flops" in row]
+    explained = [row["critic/explained_variance"] for row in rows if "critic/explained_variance" in row]
+    return {
+        "arm": arm,
+        "seed": seed,
+        "steps": steps,
+        "before": first["sampled"]["accuracy"],
+        "after": last["sampled"]["accuracy"],
+        "greedy": last["greedy"]["accuracy"],
+        "n": last["sampled"]["n"],
+        "flops": sum(row["perf/flops"] for row in rows),
+        "seconds": sum(row["time/step"] for row in rows),
+        "explained": fmean(explained[-20:]) if explained else None,
+    }
+
+
+def card(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table of Markdown: the means over seeds, and the 95 % interval of all answers of all seeds."""
+    lines = [
+        "16 problems x 8 answers a step, 500 held-out problems a seed; sampled answers, right.",
+        "",
+        "| run | steps | 10^12 operations | seconds | start | after [95 %] | each seed | greedy | explained variance |",
+        "|---|--:|--:|--:|--:|--:|---|--:|--:|",
+    ]
+    for arm, steps in dict.fromkeys((row["arm"], row["label"]) for row in rows):
+        own = [row for row in rows if (row["arm"], row["label"]) == (arm, steps)]
+        if broken := [row["error"] for row in own if "error" in row]:
+            lines.append(f"| {arm} | {steps} | {broken[0]} | | | | | | |")
+            continue
+        right = sum(round(row["after"] * row["n"]) for row in own)
+        low, high = compute_wilson_interval(right, sum(row["n"] for row in own))
+        explained = [row["explained"] for row in own if row["explained"] is not None]
+        operations = fmean(row["flops"] for row in own) / 1e12
+        lines.append(
+            f"| {arm} | {round(fmean(row['steps'] for row in own))} | {operations:.2f} | "
+            f"{fmean(row['seconds'] for row in own):.0f} | {mean(own, 'before'):.1f} % | "
+            f"{mean(own, 'after'):.1f} % [{100 * low:.1f}, {100 * high:.1f}] | "
+            f"{', '.join(format(100 * row['after'], '.0f') for row in own)} | {mean(own, 'greedy'):.1f} % | "
+            f"{format(fmean(explained), '.2f') if explained else ''} |"
+        )
+    return lines
+
+
+def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
+    """The mean of a share over seeds in per cent."""
+    return 100 * fmean(row[name] for row in rows)
+
+
+def main() -> None:
+    """Run what is asked and print the card."""
+    parser = build_parser(__doc__)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("runs/critics"))
+    asked = parser.parse_args()
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        # One run of every seed comes first, for its start.
+        pilots = list(pool.map(lambda seed: make("grpo", seed, asked.steps, asked.out), seeds))
+        jobs = [(arm, seed) for arm in ARMS if arm != "grpo" for seed in seeds]
+        rows = list(pool.map(lambda job: make(*job, asked.steps, asked.out), jobs))
+        rows = [{**row, "label": "equal steps"} for row in [*pilots, *rows]]
+        needed = [row["flops"] for row in rows if row["arm"] == "ppo" and "flops" in row]
+        ratio = sum(needed) / sum(row["flops"] for row in pilots if "flops" in row)
+        longer = list(pool.map(lambda seed: make("grpo", seed, round(ratio * asked.steps), asked.out), seeds))
+    rows += [{**row, "label": "equal operations"} for row in longer]
+    print("\n".join(card(rows)))
+    print(json.dumps({"steps": asked.steps, "runs": rows}))
+
+
+if __name__ == "__main__":
+    main()

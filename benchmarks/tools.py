@@ -1,0 +1,97 @@
+"""Does GRPO learn to call a tool? Sums of several numbers with a calculator and without, from SFT, over seeds.
+
+    python benchmarks/tools.py --seeds 0,1,2 --out runs/tools
+
+Both arms have the same questions and steps. With the tool, half of the demonstrations call it; without, none does.
+A card for people, one JSON line last. Runs that are there already are read and not made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from making_runs import build_parser, make_run
+
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.runs.run import read_evaluations, read_lines
+
+TASK, PROBLEMS, EDGE = "long_sums", 500, 10
+# The tool is explained by the demonstrations alone: a tiny model cannot read an instruction.
+TOOL = ["--environment", "calculator", "--data.environment_options", "calculator.instruction="]
+ARMS = {
+    "with the calculator": ["--tasks", TASK, *TOOL],
+    "without": ["--tasks", f"{TASK}:train-plain"],
+}
+
+
+def command(arm: str, seed: int, steps: Sequence[int]) -> list[str]:
+    """The run of one arm with one seed: SFT, then GRPO on the reward of the right answer alone."""
+    learning = ["--sft.learner.steps", str(steps[0]), "--rl.learner.steps", str(steps[1]), "--seed", str(seed)]
+    rewarded = ["--rl.data.reward", "accuracy", "--sampling.max_tokens", "80"]
+    measuring = ["--evaluation.tasks", f"{TASK}:test", "--evaluation.problems", str(PROBLEMS)]
+    return ["pipeline", "--model", "new:tiny", *ARMS[arm], *learning, *rewarded, *measuring]
+
+
+def made(arm: str, seed: int, steps: Sequence[int], out: Path) -> dict[str, Any]:
+    """One run's accuracy before and after GRPO, and how many turns its answers had, after making it if need be."""
+    folder, row = out / f"{arm.replace(' ', '-')}-{seed}", {"arm": arm, "seed": seed}
+    if not (folder / "report.html").is_file() and (error := make_run(command(arm, seed, steps), folder)):
+        return {**row, "error": error}
+    measured = {step: next(iter(tasks.values())) for step, tasks in read_evaluations(folder)}
+    turns = [line.get("turns/mean", 1.0) for line in read_lines(folder / "metrics.jsonl") if line["phase"] == "grpo"]
+    return {
+        **row,
+        "before": measured[steps[0]],
+        "after": measured[sum(steps)],
+        "turns": [fmean(turns[:EDGE]), fmean(turns[-EDGE:])],
+    }
+
+
+def card(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
+    """A table of Markdown: means over seeds, with the 95 % interval of all answers of all seeds."""
+    lines = [
+        f"{steps[0]} steps of SFT, {steps[1]} of GRPO, {PROBLEMS} held-out problems a seed; sampled answers, right.",
+        "",
+        "| arm | seeds | after SFT | after GRPO [95 %] | each seed | turns, first and last steps |",
+        "|---|--:|--:|--:|---|--:|",
+    ]
+    for arm in ARMS:
+        own = [row for row in rows if row["arm"] == arm]
+        if broken := [row["error"] for row in own if "error" in row]:
+            lines.append(f"| {arm} | {len(own)} | – | {broken[0]} | | |")
+            continue
+        before, after = ([row[when]["sampled"] for row in own] for when in ("before", "after"))
+        right = sum(round(each["accuracy"] * each["n"]) for each in after)
+        low, high = compute_wilson_interval(right, sum(each["n"] for each in after))
+        first, last = (fmean(row["turns"][edge] for row in own) for edge in (0, 1))
+        lines.append(
+            f"| {arm} | {len(own)} | {100 * fmean(each['accuracy'] for each in before):.1f} % | "
+            f"{100 * fmean(each['accuracy'] for each in after):.1f} % [{100 * low:.1f}, {100 * high:.1f}] | "
+            f"{', '.join(format(100 * each['accuracy'], '.0f') for each in after)} | {first:.2f}, {last:.2f} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Run what is asked and print the card."""
+    parser = build_parser(__doc__)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", default="600,60", help="of SFT and of GRPO")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("runs/tools"))
+    asked = parser.parse_args()
+    steps = [int(count) for count in asked.steps.split(",")]
+    jobs = [(arm, int(seed)) for seed in asked.seeds.split(",") for arm in ARMS]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        rows = list(pool.map(lambda job: made(*job, steps, asked.out), jobs))
+    print("\n".join(card(rows, steps)))
+    print(json.dumps({"steps": steps, "runs": rows}))
+
+
+if __name__ == "__main__":
+    main()

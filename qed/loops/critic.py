@@ -1,0 +1,108 @@
+"""The critic of a phase: built or loaded, and trained in each step before the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from qed.algorithms.parts.critic import Critic
+from qed.config.phases import Settings
+from qed.errors import ModelError, UsageError
+from qed.loops.metrics import Stats
+from qed.loops.setup import Setup
+from qed.models import lora
+from qed.models.load import prepare_model
+from qed.models.precision import read_precision
+from qed.models.scalar_head import build_scalar_model, load_scalar_model
+from qed.rollout.stages import split_into_updates
+from qed.training.batch import COUNTS
+from qed.training.critic import ValueLearner, measure_values
+from qed.training.learner import Learner
+from qed.training.value_head import TrunkCritic
+from qed.types import Groups, Rollout
+
+if TYPE_CHECKING:
+    from qed.loops.phase import Phase
+
+
+def open_critic(setup: Setup, settings: Settings) -> ValueLearner | None:
+    """Build the critic of a phase; None if it has none with weights of its own.
+
+    The policy must not be sharded yet. A resumed phase loads the state of the checkpoint into it afterwards.
+
+    Raises:
+        UsageError: the model to start from has another vocabulary, or an earlier phase has sharded the policy.
+        ModelError: the model to start from cannot be loaded, or the family has no model with a scalar head.
+    """
+    critic = settings.algorithm.value_model
+    if critic is None or critic.trunk == "policy":
+        return None
+    if critic.start:
+        model = _load_start(setup, settings, critic)
+    elif setup.parallel.is_sharded(setup.model):
+        raise UsageError(
+            f"{settings.method} copies the policy for its critic, and an earlier phase of this run has sharded it. Run "
+            "it on its own, from the checkpoint of that phase, or set algorithm.critic.start."
+        )
+    else:
+        model = build_scalar_model(setup.model)
+    model = prepare_model(model, settings.model, setup.device)
+    return ValueLearner(
+        model,
+        settings.algorithm,
+        settings.learner,
+        settings.sampling.max_tokens,
+        read_precision(settings.model),
+        setup.parallel,
+    )
+
+
+def open_trunk_critic(learner: Learner, settings: Settings) -> TrunkCritic | None:
+    """Put a value head on the policy's trunk; None where the settings ask for none."""
+    critic = settings.algorithm.value_model
+    if critic is None or critic.trunk != "policy":
+        return None
+    return TrunkCritic(learner, critic, settings.learner)
+
+
+def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
+    """Load the model that a critic starts from, with new adapters where the policy has some."""
+    named = replace(settings.model, name=critic.start, revision="", quantization="none")
+    try:
+        model, tokenizer = load_scalar_model(named)
+    except ModelError as error:
+        raise ModelError(f"algorithm.critic.start: {error}") from error
+    if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
+        raise UsageError(
+            f"algorithm.critic.start {critic.start} has another vocabulary than {settings.model.name}, so it cannot "
+            "read the policy's tokens. Use a reward model or a critic of the same family."
+        )
+    if settings.model.lora_rank:
+        lora.add_adapters(model, replace(named, lora_targets=settings.model.lora_targets), settings.run.seed)
+        model.score.requires_grad_(True)
+    return model
+
+
+def update_policy(phase: Phase, minibatches: Sequence[Sequence[Rollout]], step: int) -> list[Stats]:
+    """Make a step's updates of the policy, and return their statistics; the critic's warm-up makes none."""
+    critic = phase.settings.algorithm.value_model
+    if critic is not None and step - phase.offset <= critic.warmup_steps:
+        return [dict.fromkeys(COUNTS, 0.0) | {"train/rows": sum(map(len, minibatches)), "train/loss": 0.0}]
+    return [phase.update(minibatch, step) for minibatch in minibatches]
+
+
+def update_critic(phase: Phase, groups: Groups, step: int) -> list[Stats]:
+    """Make a step's updates of the critic, and return their statistics and those of its values; none without one."""
+    algorithm, critic = phase.learner.algorithm, phase.critic
+    if critic is None:
+        return []
+    rows = algorithm.rows(groups)
+    if isinstance(critic, TrunkCritic):  # the policy's updates train it
+        return [measure_values(rows)]
+    address = (phase.settings.run.seed, "critic minibatches", step)
+    minibatches = split_into_updates(rows, critic.settings, algorithm.together, address)
+    updates = [phase.update_critic(critic, minibatch, step) for minibatch in minibatches]
+    return [measure_values(rows), *updates]

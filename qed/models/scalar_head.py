@@ -1,0 +1,95 @@
+"""Models with a scalar head in place of the output layer: critics and reward models.
+
+They are transformers' models for sequence classification with one label, so that a saved folder loads with
+`AutoModelForSequenceClassification`. The head maps the last hidden state of a token to a number.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForSequenceClassification
+
+from qed.config.settings import ModelSettings
+from qed.errors import ModelError
+from qed.models.families import choose_attention, find_scalar_head, split_head
+from qed.models.precision import read_weights_dtype
+from qed.models.sources import LOADING_ERRORS, describe_source, explain_loading, load_configuration
+
+
+def build_scalar_model(policy: nn.Module) -> nn.Module:
+    """Build a model from a copy of a policy's decoder, adapters included, and a scalar head of zeros.
+
+    All its values are 0 until it is trained. The policy must not be sharded.
+
+    Raises:
+        ModelError: transformers has no model for sequence classification of the policy's family.
+    """
+    body, head = split_head(policy)
+    model: Any = _build_shell(policy.config)
+    own = copy.deepcopy(body)
+    setattr(model, model.base_model_prefix, own)
+    like = {"device": head.weight.device, "dtype": _read_trained_dtype(own)}
+    model.score = nn.Linear(head.in_features, 1, bias=False, **like)
+    nn.init.zeros_(model.score.weight)
+    for name in ("peft_config", "_hf_peft_config_loaded"):
+        if name in vars(policy):
+            setattr(model, name, copy.deepcopy(vars(policy)[name]))
+    trained: nn.Module = model.train(policy.training)
+    return trained
+
+
+def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
+    """Load a model with a scalar head and its tokenizer from a folder or the hub, onto the CPU.
+
+    Raises:
+        ModelError: it is not found, or is no model with one label.
+    """
+    source = describe_source(settings)
+    try:
+        config, tokenizer = load_configuration(settings, source)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            settings.name,
+            config=config,
+            dtype=read_weights_dtype(settings),
+            use_safetensors=True,
+            attn_implementation=choose_attention(config, settings.attention),
+            output_loading_info=True,
+            **source,
+        )
+    except LOADING_ERRORS as error:
+        raise explain_loading(settings.name, error) from error
+    if config.num_labels != 1 or info["missing_keys"] or find_scalar_head(model) is None:
+        raise ModelError(
+            f"{settings.name} is no model with a scalar head: it has {config.num_labels} labels"
+            f"{', and lacks ' + sorted(info['missing_keys'])[0] if info['missing_keys'] else ''}. Give the folder of "
+            "a reward model, such as one that qed reward-model has trained, or of a critic (critic/ in a checkpoint)."
+        )
+    return model, tokenizer
+
+
+def _build_shell(config: Any) -> Any:
+    """Build a model for sequence classification with one label, without memory for its weights.
+
+    Raises:
+        ModelError: transformers has none for the family.
+    """
+    config = copy.deepcopy(config)
+    config.num_labels = 1
+    config.tie_word_embeddings = False
+    try:
+        with torch.device("meta"):
+            return AutoModelForSequenceClassification.from_config(config)
+    except ValueError as error:
+        raise ModelError(
+            f"transformers has no {config.model_type} model with a scalar head, which a critic or a reward model "
+            "needs. Take a Qwen, Llama, Mistral, Gemma, Phi-3, OLMo 2 or GPT-2 model."
+        ) from error
+
+
+def _read_trained_dtype(model: nn.Module) -> torch.dtype:
+    """Return the dtype of a model's trained weights."""
+    return next((weight.dtype for weight in model.parameters() if weight.requires_grad), torch.float32)
