@@ -13,6 +13,8 @@ const PANELS = [
   ["KL divergence, nats per token", ["kl/ref", "kl/old"]],
   ["Sampler–learner mismatch, nats per token", ["mismatch/kl"]],
   ["Clipped tokens", ["clip/low", "clip/high"], { percent: true }],
+  ["Critic: values and returns", ["critic/values", "critic/returns"]],
+  ["Critic: explained variance of the returns", ["critic/explained_variance"]],
   ["Gradient norm, before clipping", ["optim/grad_norm"]],
   ["Learning rate", ["optim/lr"]],
   ["Time of a step, seconds", ["time/step", "time/sample", "time/grade", "time/score", "time/update", "time/sync", "time/wait"]],
