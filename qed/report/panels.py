@@ -86,6 +86,17 @@ PANELS = (
         note="A group whose answers all earned the same reward has no gradient.",
     ),
     Panel(
+        "Pass rates of the curriculum",
+        "share",
+        (
+            ("mean pass rate", "curriculum/pass_rate"),
+            ("spread", "curriculum/spread"),
+            ("problems tried", "curriculum/tried"),
+        ),
+        share=True,
+        note="Estimates over the problems that were tried: the mean and the standard deviation of their pass rates.",
+    ),
+    Panel(
         "Truncated answers",
         "share of answers",
         (("training", "length/truncated_frac"),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
@@ -20,7 +21,7 @@ from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
 from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.turns import add_replies
-from qed.sampling.base import Sampler, Sampling, require_support
+from qed.sampling.base import Sampler, Sampling, keep_prefixes, require_support
 from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
 
 T = TypeVar("T")
@@ -86,12 +87,13 @@ def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of t
         sampled[request.problem.id] += len(members)
     places = [(n, index) for n, group in enumerate(groups) for index, one in enumerate(group) if one.source == "policy"]
     turn = 0
-    while places:
-        # The first turn has the random numbers of an answer without turns.
-        own = (*address, "turn", turn) if turn else address
-        _sample_members(groups, places, sampler, template, sampling, own, version)
-        turn += 1
-        places = add_replies(groups, places, template, sampling.max_tokens, turn, grader)
+    with keep_prefixes(sampler) if template.environment.max_turns > 1 else nullcontext():
+        while places:
+            # The first turn has the random numbers of an answer without turns.
+            own = (*address, "turn", turn) if turn else address
+            _sample_members(groups, places, sampler, template, sampling, own, version)
+            turn += 1
+            places = add_replies(groups, places, template, sampling.max_tokens, turn, grader)
     return groups
 
 

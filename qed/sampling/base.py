@@ -7,6 +7,7 @@ unchanged, including the end token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -88,6 +89,12 @@ def load_remote(sampler: Sampler, weights: nn.Module, version: int) -> None:
     """Load weights into a remote sampler that has other ones; a sampler of this process reads the present ones."""
     if is_remote(sampler) and getattr(sampler, "version", None) != version:
         sampler.load(weights, version)
+
+
+def keep_prefixes(sampler: Sampler) -> AbstractContextManager[None]:
+    """Let a sampler keep what it computes of an answer for the calls in this context that continue it, if it can."""
+    keep = getattr(sampler, "keep_prefixes", None)
+    return nullcontext() if keep is None else keep()
 
 
 class Sampler(Protocol):

@@ -20,6 +20,7 @@ from qed.sampling.hf import HFSampler
 from qed.sampling.native.answers import Answer, Ends, Group, Top, find_stop, group_rows
 from qed.sampling.native.cuda_graphs import with_cuda_graphs
 from qed.sampling.native.decoder import choose_decoder
+from qed.sampling.native.kept import NOTHING, KeptPrefixes, Reused
 from qed.sampling.native.kv_cache import count_token_bytes
 from qed.sampling.native.prefill import chunk_prompts, prefill
 from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences, new_sequences, pack_sequences
@@ -31,6 +32,7 @@ from qed.types import Completion
 # because a graph must be captured again for the smaller number of rows.
 COMPACT_SHARE = {"cpu": 8, "mps": 8, "cuda": 2}
 MEMORY_SHARE = 0.5  # of the memory that weights and training leave on the device, for the KV cache
+KEPT_SHARE = 0.5  # of that, for answers that may have another turn
 STOP_EVERY = 8  # steps between two searches for stop strings
 CHECK_EVERY = {"cuda": 8}  # steps between two checks for finished rows, by device: a check waits for the device
 
@@ -43,6 +45,7 @@ class DecodingBatch:
         columns: the length of the longest sequence that may come, in tokens.
         share_prefixes: whether sequences of a prompt share its keys and values, where the decoder supports it.
         refuse_graphs: called with the reason if steps cannot be CUDA graphs; None uses none.
+        kept: where finished answers are kept for their next turn; None keeps none.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class DecodingBatch:
         columns: int,
         share_prefixes: bool = False,
         refuse_graphs: Callable[[str], None] | None = None,
+        kept: KeptPrefixes | None = None,
     ) -> None:
         self.model, self.tokenizer = sampler.model, sampler.tokenizer
         self.device = sampler.model.device
@@ -76,12 +80,16 @@ class DecodingBatch:
         # Under autocast values have its dtype, and keys are stored in the dtype of values.
         dtype = self.model.dtype if sampler.precision == torch.float32 else sampler.precision
         self.token_bytes = count_token_bytes(self.model.config, dtype)
+        self.kept = kept
+        if kept is not None:
+            kept.most = int(self.available * MEMORY_SHARE * KEPT_SHARE / self.token_bytes)
         self.ends = Ends(self.tokenizer, sampler.ends)
         self._groups: list[Group] = []  # of all rows
 
     def count_fitting(self, columns: int) -> int:
-        """Compute how many sequences of so many tokens fit into `MEMORY_SHARE` of the memory; at least 1."""
-        return max(1, int(self.available * MEMORY_SHARE / (columns * self.token_bytes)))
+        """Compute how many sequences of so many tokens fit beside what is kept; at least 1."""
+        kept = self.kept.tokens if self.kept is not None else 0
+        return max(1, int((self.available * MEMORY_SHARE / self.token_bytes - kept) / columns))
 
     def schedule(self, answers: Mapping[SequenceId, Answer], padding: float = math.inf) -> None:
         """Prefill new sequences, sample their first tokens, and pack them with the unfinished ones.
@@ -96,8 +104,11 @@ class DecodingBatch:
         if self.running is not None:
             unfinished = (~self.running.finished).nonzero().flatten()
             parts.append((self.running, unfinished, unfinished))
-        for chunk in chunk_prompts(ids, {index: answer.prompt for (index, _), answer in answers.items()}, padding):
-            sequences, cache_rows, first_scores = self._prefill(chunk)
+        prompts = {index: answer.prompt for (index, _), answer in answers.items()}
+        reused = {index: self.kept.find(prompt) if self.kept else NOTHING for index, prompt in prompts.items()}
+        missing = {index: len(prompt) - reused[index].length for index, prompt in prompts.items()}
+        for chunk in chunk_prompts(ids, missing, padding):
+            sequences, cache_rows, first_scores = self._prefill(chunk, reused)
             parts.append((sequences, torch.arange(len(sequences), device=self.device), cache_rows))
             scores.append(first_scores)
         self.running = pack_sequences(self.model.config, parts)
@@ -107,7 +118,7 @@ class DecodingBatch:
         self._append_tokens(torch.cat(scores), first, self._group_rows(first))
         self._groups = self._group_rows(0)
 
-    def _prefill(self, ids: Sequence[SequenceId]) -> tuple[Sequences, Tensor, Tensor]:
+    def _prefill(self, ids: Sequence[SequenceId], reused: Mapping[int, Reused]) -> tuple[Sequences, Tensor, Tensor]:
         """Compute the prompts of new sequences, each prompt once.
 
         Returns:
@@ -115,7 +126,7 @@ class DecodingBatch:
         """
         answers = [self.answers[each] for each in ids]
         prompts = {index: answer.prompt for (index, _), answer in zip(ids, answers, strict=True)}
-        cache, mask, logits = prefill(self.model, list(prompts.values()))
+        cache, mask, logits = prefill(self.model, list(prompts.values()), [reused[index] for index in prompts])
         row_of = {index: row for row, index in enumerate(prompts)}
         owner = torch.tensor([row_of[index] for index, _ in ids], device=self.device)
         hottest = max((answer.sampling for answer in answers), key=lambda sampling: sampling.temperature)
@@ -289,6 +300,8 @@ class DecodingBatch:
             ended = stop is not None or row_tokens[output_len - 1] in self.ends.read(answer)
             length = output_len if stop is None else stop
             row_tokens, row_logps = row_tokens[:length], row_logps[:length]
+            if ended and self.kept is not None:
+                self.kept.add(sequences, row, answer.prompt, row_tokens)
             support = self.recorder.finish(sequences.ids[row], length)
             completions.append(Completion(tuple(row_tokens), tuple(row_logps), "stop" if ended else "length", support))
         return completions

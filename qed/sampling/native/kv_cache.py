@@ -77,8 +77,14 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
             setattr(self, name, _stack_rows([(getattr(layer, name), layer.used, rows) for layer, rows in parts], width))
             for layer, _ in parts:
                 setattr(layer, name, None)
-        self.used, self.is_initialized = width, True
-        self.dtype, self.device = self.keys.dtype, self.keys.device
+        self.fill(self.keys, self.values)
+        self.used = width
+
+    def fill(self, keys: Tensor, values: Tensor) -> None:
+        """Take over keys and values, [rows, heads, columns, width], as the columns in use."""
+        self.keys, self.values = keys, values
+        self.used, self.is_initialized = keys.shape[2], True
+        self.dtype, self.device = keys.dtype, keys.device
 
     def new_layer(self, rows: int) -> KVCacheLayer:
         """Build a layer of so many rows without columns."""

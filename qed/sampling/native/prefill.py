@@ -1,4 +1,7 @@
-"""Prefill: computes the KV cache of prompts, each prompt once, with a bounded number of tokens in a forward pass."""
+"""Prefill: computes the KV cache of prompts, each prompt once, with a bounded number of tokens in a forward pass.
+
+The keys and values of a prompt's first tokens may be known from an earlier turn.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qed.sampling.native.kv_cache import new_cache
+from qed.sampling.native.kept import Reused, build_cache
 from qed.sampling.native.sequences import SequenceId
 
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
 
 def chunk_prompts(
-    ids: Sequence[SequenceId], prompts: Mapping[int, Sequence[int]], padding: float = math.inf
+    ids: Sequence[SequenceId], lengths: Mapping[int, int], padding: float = math.inf
 ) -> Iterator[list[SequenceId]]:
     """Yield the sequences in chunks whose prompts are computed together; a prompt above the bound is its own chunk.
 
-    A chunk has at most `padding` times as many tokens as its prompts.
+    Args:
+        ids: of the sequences.
+        lengths: of each prompt, how many tokens are to be computed.
+        padding: a chunk has at most so many times as many tokens as its prompts.
     """
     chunk: list[SequenceId] = []
     prompt, count, longest, tokens = -1, 0, 0, 0
     for sequence in ids:
         if sequence[0] != prompt:
-            prompt, length = sequence[0], len(prompts[sequence[0]])
+            prompt, length = sequence[0], lengths[sequence[0]]
             padded = (count + 1) * max(longest, length)
             if chunk and padded > min(PREFILL_TOKENS, padding * (tokens + length)):
                 yield chunk
@@ -37,22 +43,31 @@ def chunk_prompts(
         yield chunk
 
 
-def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor, Tensor]:
+def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reused]) -> tuple[Any, Tensor, Tensor]:
     """Compute prompts with left padding.
+
+    A row's columns are contiguous, so all rows compute as many of their last tokens as the one that knows least of its
+    own needs.
+
+    Args:
+        model: computes them.
+        prompts: token ids.
+        reused: of each prompt, the part whose keys and values are known.
 
     Returns:
         their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
     """
     width = max(map(len, prompts))
+    fresh = max(len(prompt) - part.length for prompt, part in zip(prompts, reused, strict=True))
     padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     mask = torch.arange(width, device=model.device)[None, :] >= width - lengths[:, None]
-    cache = new_cache(model.config)
+    cache = build_cache(model.config, reused, [max(0, len(prompt) - fresh) for prompt in prompts], width - fresh)
     logits: Tensor = model(
-        input_ids=ids,
+        input_ids=ids[:, -fresh:],
         attention_mask=mask.long(),
-        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+        position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -fresh:],
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,

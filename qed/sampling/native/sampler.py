@@ -7,7 +7,8 @@ are searched every few tokens, because tokens after one are simply cut off.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler, prepare_for_sampling
 from qed.sampling.native.answers import Answer
 from qed.sampling.native.batch import DecodingBatch, require_finite
+from qed.sampling.native.kept import KeptPrefixes
 from qed.sampling.native.sequences import SequenceId
 from qed.types import Completion
 
@@ -45,6 +47,17 @@ class NativeSampler(HFSampler):
 
     without_graphs: str | None = None  # why steps cannot be CUDA graphs, once that is known
     handed_over_long: str | None = None  # why long sequences were left to the hf sampler, once there were some
+
+    kept: KeptPrefixes | None = None  # of the answers that may go on
+
+    @contextmanager
+    def keep_prefixes(self) -> Iterator[None]:
+        """Keep the keys and values of ended answers, so that calls in this context continue them in place."""
+        self.kept = KeptPrefixes()
+        try:
+            yield
+        finally:
+            self.kept = None
 
     def disable_graphs(self, reason: str) -> None:
         """Use no CUDA graphs from now on."""
@@ -86,6 +99,8 @@ class NativeSampler(HFSampler):
             if not self.repeats:
                 call.advance()
             elif not call_if_it_fits(call.advance):
+                if self.kept is not None:
+                    self.kept.retain([])
                 self.take_fewer_rows()
             yield
         completions = call.completions
@@ -94,7 +109,7 @@ class NativeSampler(HFSampler):
     def start_batch(self, columns: int, share_prefixes: bool = False) -> DecodingBatch:
         """Start a batch of sequences that have at most `columns` tokens; see `DecodingBatch`."""
         refuse = None if self.without_graphs else self.disable_graphs
-        return DecodingBatch(self, columns, share_prefixes, refuse)
+        return DecodingBatch(self, columns, share_prefixes, refuse, self.kept)
 
     @torch.no_grad()
     def stream(
@@ -139,6 +154,8 @@ class _Call:
         self.completions: dict[SequenceId, Completion] = {}
         self.waiting: deque[SequenceId] = deque()
         self.batch: DecodingBatch | None = None
+        if sampler.kept is not None:
+            sampler.kept.retain(prompts)
 
     @property
     def missing(self) -> bool:

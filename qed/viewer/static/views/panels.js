@@ -7,6 +7,7 @@ const PANELS = [
   ["Answer length in tokens", ["length/mean", "length/right_mean", "length/wrong_mean"]],
   ["Truncated answers", ["length/truncated_frac"], { percent: true }],
   ["Groups without signal", ["groups/zero_std", "groups/all_right", "groups/all_wrong"], { percent: true }],
+  ["Pass rates of the curriculum", ["curriculum/pass_rate", "curriculum/spread", "curriculum/tried"], { percent: true }],
   ["Entropy of the policy, nats per token", ["policy/entropy"]],
   ["Loss", ["train/loss"]],
   ["KL divergence, nats per token", ["kl/ref", "kl/old"]],

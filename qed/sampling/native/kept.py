@@ -1,0 +1,121 @@
+"""Keys and values of answers that are kept between two turns, so that the next turn computes only what is new.
+
+A sequence is found by its tokens: the one that shares the longest prefix with a prompt stands directly before the
+prompt in the order of sequences, because nothing can stand between it and its own continuation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qed.sampling.native.kv_cache import new_cache
+from qed.sampling.native.sequences import Sequences
+
+Layers = list[tuple[Tensor, Tensor]]  # the keys and the values of each layer, [heads, tokens, width]
+
+
+class Reused(NamedTuple):
+    """The part of a prompt whose keys and values are kept: its first `length` tokens."""
+
+    length: int
+    layers: Layers
+
+
+NOTHING = Reused(0, [])
+
+
+@dataclass
+class KeptPrefixes:
+    """Sequences in the order of their tokens, with their keys and values; together at most `most` tokens."""
+
+    most: int = 0
+    tokens: int = 0
+    _order: list[tuple[int, ...]] = field(default_factory=list)
+    _layers: list[Layers] = field(default_factory=list)
+
+    def add(self, rows: Sequences, row: int, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """Keep a row of a batch: its prompt and the tokens of its output that have been read.
+
+        The last token of an output is read by the step after it, which a row that has ended does not need. What does
+        not fit is computed again.
+        """
+        known = (*prompt, *output[:-1])
+        place = bisect_left(self._order, known)
+        if self.tokens + len(known) > self.most or self._order[place : place + 1] == [known]:
+            return
+        self._order.insert(place, known)
+        self._layers.insert(place, _read_row(rows, row, len(prompt), len(known)))
+        self.tokens += len(known)
+
+    def find(self, prompt: Sequence[int]) -> Reused:
+        """Return the longest part of a prompt that is kept; at least the last token is to be computed."""
+        place, length = self._locate(prompt)
+        return Reused(length, self._layers[place]) if length else NOTHING
+
+    def retain(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Keep only what some of these prompts use."""
+        used = sorted({place for place, length in map(self._locate, prompts) if length})
+        self._order = [self._order[place] for place in used]
+        self._layers = [self._layers[place] for place in used]
+        self.tokens = sum(map(len, self._order))
+
+    def _locate(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """Return the place of the sequence with the longest prefix of a prompt, and the length of this prefix."""
+        wanted = tuple(prompt)
+        place = bisect_right(self._order, wanted) - 1
+        if place < 0:
+            return 0, 0
+        most = min(len(wanted) - 1, len(self._order[place]))
+        pairs = zip(wanted[:most], self._order[place], strict=False)
+        return place, next((number for number, (one, other) in enumerate(pairs) if one != other), most)
+
+
+def build_cache(config: Any, reused: Sequence[Reused], lengths: Sequence[int], columns: int) -> Any:
+    """Build a cache of reused keys and values, one row each, right-aligned in so many columns.
+
+    Args:
+        config: of the model.
+        reused: of each row.
+        lengths: of each row, how many of its first tokens are to be in the cache.
+        columns: of the cache; 0 leaves it empty.
+    """
+    cache = new_cache(config)
+    if not columns:
+        return cache
+    for number, layer in enumerate(cache.layers):
+        # Columns before a row are masked and zero, because memory that was never written may hold NaN.
+        stacked = []
+        for kind in (0, 1):
+            like = next(each.layers[number][kind] for each in reused if each.layers)
+            states = like.new_zeros(len(reused), like.shape[0], columns, like.shape[2])
+            for row, (each, length) in enumerate(zip(reused, lengths, strict=True)):
+                if length:
+                    states[row, :, columns - length :] = each.layers[number][kind][:, :length]
+            stacked.append(states)
+        layer.fill(*stacked)
+    return cache
+
+
+def _read_row(rows: Sequences, row: int, prompt_len: int, length: int) -> Layers:
+    """Copy the keys and values of the first tokens of a row."""
+    first = int(rows.mask[row].int().argmax()) if rows.mask.shape[1] else 0
+    prefix = rows.shared_prefix
+    own = slice(first, first + length - (prompt_len if prefix is not None else 0))
+    found = []
+    for number, layer in enumerate(rows.cache.layers):
+        parts = [layer.keys[row, :, own], layer.values[row, :, own]]
+        if prefix is not None:
+            shared, source = prefix.cache.layers[number], int(prefix.owner[row])
+            begin = shared.used - prompt_len
+            parts = [
+                torch.cat([states[source, :, begin : shared.used], part], 1)
+                for states, part in zip((shared.keys, shared.values), parts, strict=True)
+            ]
+        found.append((parts[0].clone(), parts[1].clone()))
+    return found
