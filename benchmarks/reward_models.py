@@ -23,6 +23,13 @@ from qed.runs.run import read_evaluations, read_lines
 from qed.training.best import PREFERRED
 
 CONFIG, START, TASK, PROMPT = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic", "think_answer"
+ARMS: dict[str, tuple[str, ...]] = {
+    "the model": (),
+    "the model with a KL": ("--algorithm.kl", "0.3"),
+    "the model and the grader": (),
+    "the grader": (),
+}
+HACKED = "reward_hacking"  # the alarm of a reward that rises while held-out accuracy does not
 SAMPLING = ("--sampling.problems_per_step", "64", "--sampling.group_size", "8", "--steps", "12")
 
 
@@ -59,9 +66,23 @@ def measure(seed: int, out: Path) -> dict[str, Any]:
         "margin": best[f"eval/{VALIDATION}/margin"],
     }
     folder = model / ("best" if (model / "best").exists() else "final") / "hf"
-    for name, reward in (("model", f"model:{folder}"), ("grader", "auto")):
-        run = out / f"grpo-{name}-{seed}"
-        arguments = ["grpo", CONFIG, *common, "--steps", "60", "--reward", reward, "--evaluation.every", "0"]
+    for name, settings in ARMS.items():
+        run = out / f"grpo-{name.replace(' ', '_')}-{seed}"
+        reward = {"the grader": "auto", "the model and the grader": f"0.2*model:{folder},auto"}.get(
+            name, f"model:{folder}"
+        )
+        arguments = [
+            "grpo",
+            CONFIG,
+            *common,
+            "--steps",
+            "60",
+            "--reward",
+            reward,
+            "--evaluation.every",
+            "20",
+            *settings,
+        ]
         if error := make_run([*arguments, "--evaluation.problems", "500"], run):
             return row | {"error": error}
         first, *_, last = (scores[TASK] for _, scores in read_evaluations(run))
@@ -71,6 +92,7 @@ def measure(seed: int, out: Path) -> dict[str, Any]:
             "after": last["sampled"]["accuracy"],
             "greedy": last["greedy"]["accuracy"],
             "reward": [fmean(figures["reward/mean"] for figures in part) for part in (rewards[:10], rewards[-10:])],
+            "alarms": [row["name"] for row in read_lines(run / "events.jsonl") if row.get("event") == "alarm"],
             "accuracy": [fmean(figures["accuracy"] for figures in part) for part in (rewards[:10], rewards[-10:])],
         }
     return row
@@ -83,16 +105,17 @@ def card(rows: Sequence[dict[str, Any]]) -> list[str]:
         low, high = compute_wilson_interval(round(row["ranked"] * row["held_out"]), row["held_out"])
         interval = f"{100 * row['ranked']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
         lines.append(f"| {row['seed']} | {row['pairs']} | {row['held_out']} | {interval} |")
-    lines += ["", "| GRPO by | seed | mean reward | right in training | held-out, start | after | greedy |"]
-    lines += ["|---|--:|--:|--:|--:|--:|--:|"]
-    for name in ("model", "grader"):
+    lines += ["", "| GRPO by | seed | mean reward | right in training | held-out, start | after | greedy | alarm |"]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|---|"]
+    for name in ARMS:
         for row in rows:
             own = row[name]
             rose = " → ".join(f"{value:.2f}" for value in own["reward"])
+            alarm = "yes" if HACKED in own["alarms"] else "no"
             right = " → ".join(f"{100 * value:.0f} %" for value in own["accuracy"])
             lines.append(
-                f"| the {name} | {row['seed']} | {rose} | {right} | {100 * own['before']:.1f} % | "
-                f"{100 * own['after']:.1f} % | {100 * own['greedy']:.1f} % |"
+                f"| {name} | {row['seed']} | {rose} | {right} | {100 * own['before']:.1f} % | "
+                f"{100 * own['after']:.1f} % | {100 * own['greedy']:.1f} % | {alarm} |"
             )
     return lines
 
