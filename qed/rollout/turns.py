@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from qed.data.prompts.base import PromptTemplate
-from qed.environments.base import Environment, Reply, State
+from qed.environments.base import Environment, State
 from qed.rewards.grader import Grader
 from qed.types import Grade, Group, Rollout, append_tokens
 
@@ -43,7 +43,8 @@ def add_replies(
     ended = [place for place in places if groups[place[0]][place[1]].stop_reason == "stop"]
     members = [groups[group][index] for group, index in ended]
     going = []
-    for (group, index), member, reply in zip(ended, members, _ask(environment, members, template, grader), strict=True):
+    states = _describe_states(environment, members, template, grader)
+    for (group, index), member, state, reply in zip(ended, members, states, environment.reply(states), strict=True):
         if reply is None:
             continue
         prompt = template.make_prompt(member.prompt_text)
@@ -53,25 +54,27 @@ def add_replies(
             continue
         said = append_tokens(member, ids, sampled=False, trained=False)
         text = prompt.opened if reply.message else member.text
-        groups[group][index] = replace(said, text=text, turn_rewards=(*member.turn_rewards, reply.reward))
+        said_so_far = (*member.turns, (state.turns[-1], reply.text))
+        groups[group][index] = replace(
+            said, text=text, turns=said_so_far, turn_rewards=(*member.turn_rewards, reply.reward)
+        )
         going.append((group, index))
     return going
 
 
-def _ask(
+def _describe_states(
     environment: Environment, members: Sequence[Rollout], template: PromptTemplate, grader: Grader | None
-) -> list[Reply | None]:
-    """Return the environment's replies to the turns of some answers."""
+) -> list[State]:
+    """Return what an environment is told of some answers whose turn has ended."""
     grades: list[Grade | None] = [None] * len(members)
     if environment.needs_grade and members:
         if grader is None:
             raise ValueError("This environment needs a grader.")
         grades = [grade for (grade,) in grader([[member] for member in members])]
-    states = [
+    return [
         State(member.problem, read_turns(member, template), grade)
         for member, grade in zip(members, grades, strict=True)
     ]
-    return environment.reply(states)
 
 
 def find_turns(rollout: Rollout) -> Iterator[tuple[bool, slice]]:
