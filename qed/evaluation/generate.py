@@ -17,7 +17,6 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
-from qed.data.prompts.in_environment import require_one_turn
 from qed.data.sources import local
 from qed.data.sources.fields import SkippedRow, convert_to_text, find_column
 from qed.data.sources.rows import Place, Row
@@ -197,11 +196,7 @@ def generate(
 
     Returns:
         counts of what was not answered, by reason.
-
-    Raises:
-        UsageError: the prompt has an environment of several turns.
     """
-    require_one_turn(policy.template.leaf, "qed generate")
     missing = {question: [n for n in range(samples) if not output.has(question, n)] for question in questions}
     total = len(questions) * samples
     finished = total - sum(map(len, missing.values()))

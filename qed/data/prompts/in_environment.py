@@ -43,8 +43,7 @@ def require_one_turn(leaf: Any, who: str) -> None:
     if environment.max_turns > 1:
         raise UsageError(
             f"{who} answers in one turn, and nothing would reply to it in the environment "
-            f"{type(environment).__name__.lower()}. Give --data.environment single, or use qed evaluate or "
-            "qed debug-generations with a model that qed samples from."
+            f"{type(environment).__name__.lower()}. Leave --environment out, or evaluate a model that qed samples from."
         )
 
 
