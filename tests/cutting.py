@@ -49,7 +49,7 @@ def write_data(folder: Path) -> tuple[Path, Path]:
     """Problems with a worked solution, and preference pairs."""
     problems, pairs = folder / "problems.jsonl", folder / "pairs.jsonl"
     rows = [
-        {"question": f"What is {n} + 7?", "answer": str(n + 7), "solution": f"{n} and 7 make {n + 7}."}
+        {"question": f"What is {n} + 7?", "answer": str(n + 7), "solution": f"{n} and 7 make {n + 7}.", "level": n % 3}
         for n in range(PROBLEMS + 2)
     ]
     problems.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -92,6 +92,8 @@ class Algorithm(metaclass=BuiltByAnyName):
     online: ClassVar[bool] = True
     # The number of consecutive rows that stay in one micro-batch, such as the two of a preference pair.
     together: ClassVar[int] = 1
+    # Whether the model that is trained has a scalar head in place of its output layer.
+    has_scalar_head: ClassVar[bool] = False
     # Whether the loss is proportional to advantages: a row whose advantages are all 0 then has no gradient.
     by_advantage: ClassVar[bool] = True
     # The metrics of `loss` that are already means; every other one is a sum over the trained tokens.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from qed.config.settings import require, shelf_field
 
@@ -15,6 +16,16 @@ class SamplingSettings:
     """Problems sampled from in each step."""
     group_size: int = 8
     """Answers sampled per problem."""
+    curriculum: Literal["uniform", "difficulty", "thompson", "learnability"] = "uniform"
+    """Which problems a step asks: all in turn, easy ones first, or those that the policy solves sometimes."""
+    curriculum_column: str = "level"
+    """The column that curriculum=difficulty orders by: a number, or a text with one."""
+    curriculum_target: float = 0.5
+    """The pass rate of the problems that curriculum=thompson looks for."""
+    curriculum_memory: float = 0.8
+    """What the answers of a problem's earlier visit count for in its pass rate; 1 forgets nothing."""
+    mix: tuple[str, ...] = ()
+    """Weights of the data's sources in the problems of a step, SOURCE=WEIGHT; empty asks each by its size."""
     temperature: float = 1.0
     """Sampling temperature; it divides the logits, in sampling and in every log-prob."""
     top_p: float = 1.0
@@ -52,6 +63,10 @@ class SamplingSettings:
         """Refuse invalid values."""
         require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
         require(self.group_size >= 1, "sampling.group_size must be at least 1.")
+        require(bool(self.curriculum_column), "sampling.curriculum_column must name a column.")
+        require(0 < self.curriculum_target < 1, "sampling.curriculum_target must lie between 0 and 1.")
+        require(0 <= self.curriculum_memory <= 1, "sampling.curriculum_memory must lie in [0, 1].")
+        require(all(map(_is_weight, self.mix)), "sampling.mix must be SOURCE=WEIGHT with weights of at least 0.")
         require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
         require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]; 1 keeps all tokens.")
         require(self.top_k >= -1, "sampling.top_k must be a number of tokens; 0 or -1 keeps all.")
@@ -71,6 +86,15 @@ class SamplingSettings:
         sleeps = self.sampler in ("vllm", "server")
         require(not self.colocate or sleeps, "sampling.colocate needs sampling.sampler=vllm, whose servers can sleep.")
         require(not self.url or asks, "sampling.url needs sampling.sampler=server, the sampler that asks a server.")
+
+
+def _is_weight(entry: str) -> bool:
+    """Whether an entry of a mix is SOURCE=WEIGHT with a finite weight that is not negative."""
+    source, _, weight = entry.rpartition("=")
+    try:
+        return bool(source.strip()) and 0 <= float(weight) < float("inf")
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)

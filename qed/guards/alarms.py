@@ -289,6 +289,19 @@ def format_only(history: History) -> str | None:
     )
 
 
+def blind_critic(history: History) -> str | None:
+    """Check whether the critic's values say nothing about the outcomes of answers."""
+    explained = history.recent("critic/explained_variance", WINDOW)
+    if not explained or max(explained) > 0:
+        return None
+    return (
+        f"For {WINDOW} steps the critic's values explain nothing of how answers end (critic/explained_variance is "
+        f"{fmean(explained):.2g} in the mean, and never above 0), so that they only add noise to the advantages. Train "
+        "it alone first (algorithm.critic.warmup_steps), give it another algorithm.critic.lr or more "
+        "algorithm.critic.passes, or take an algorithm without a critic, such as qed grpo."
+    )
+
+
 CONDITIONS: tuple[Condition, ...] = (
     all_truncated,
     all_empty,
@@ -307,6 +320,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ungraded,
     without_reward,
     format_only,
+    blind_critic,
 )
 
 

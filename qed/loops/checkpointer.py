@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -52,7 +52,8 @@ class Checkpointer:
     changed, so both are copied whenever a step is complete.
 
     `first` is the step that the phase starts from, `step` the last complete one, `signal_steps` counts the phase's
-    steps that had a gradient. The phase sets `stream` and `collector` once it has them.
+    steps that had a gradient. The phase sets `stream` and `collector` once it has them, and
+    `before_saving`, which is called before a checkpoint is written.
 
     Args:
         setup: of the run.
@@ -79,6 +80,7 @@ class Checkpointer:
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
         self.critic = critic
         self.stream: Stream[Any] | None = None
+        self.before_saving: Callable[[], None] = lambda: None
         self.collector: Collects | None = None
         state = setup.read_state()
         setup.best = state.get("best") if setup.best is None else setup.best
@@ -146,6 +148,7 @@ class Checkpointer:
             parallel.exchange(saver.wait)
             if self.step == self._saved and (self.setup.best == self.step or not best):
                 return
+            self.before_saving()
             rows = self._copied.to_rows() if self._copied else []  # waits for what is sampled ahead
             if best:
                 self.setup.best = self.step

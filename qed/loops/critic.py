@@ -16,7 +16,7 @@ from qed.loops.setup import Setup
 from qed.models import lora
 from qed.models.load import prepare_model
 from qed.models.precision import read_precision
-from qed.models.scalar_head import build_scalar_model, load_scalar_model
+from qed.models.scalar_head import build_scalar_model, load_scalar_model, train_head
 from qed.rollout.stages import split_into_updates
 from qed.training.batch import COUNTS
 from qed.training.critic import ValueLearner, measure_values
@@ -82,7 +82,7 @@ def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
         )
     if settings.model.lora_rank:
         lora.add_adapters(model, replace(named, lora_targets=settings.model.lora_targets), settings.run.seed)
-        model.score.requires_grad_(True)
+        train_head(model)
     return model
 
 

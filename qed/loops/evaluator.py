@@ -158,6 +158,8 @@ class Evaluator:
         Between the ends these are only the validation problems, if there are any: decisions during training should not
         be guided by the benchmarks that a run reports.
         """
+        if self.settings.algorithm.has_scalar_head:
+            return {}  # such a model writes no answers
         answerable = [problem for problem in self.setup.validation if problem.answer]
         validation = {VALIDATION: answerable} if answerable else {}
         if validation and step not in self.ends:

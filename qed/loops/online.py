@@ -24,6 +24,7 @@ from qed.loops.token_stats import TokenStats
 from qed.models.load import read_window
 from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
+from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer
 from qed.rollout.stages import assign_advantages, flatten, split_into_updates
 from qed.sampling.base import Sampler, has_exact_logps
@@ -123,15 +124,17 @@ def make_extra_updates(phase: Phase, collected: CollectedStep, pool: ReplayBuffe
 
 def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollector:
     """Return what samples and grades the groups of each step, restored where the phase resumes."""
-    setup = phase.setup
+    setup, sampling = phase.setup, phase.settings.sampling
+    curriculum = Curriculum(sampling, problems, phase.settings.run.seed)
     collector = RolloutCollector(
         phase.build_stream(problems, "problems"),
         setup.sampler,
         setup.template,
         setup.grader,
-        phase.settings.sampling,
+        sampling,
         phase.learner.compute_mean_scores,
         phase.offset,
+        curriculum=curriculum if curriculum.active else None,
         timer=setup.timer,
         window=read_window(setup.model),
     )

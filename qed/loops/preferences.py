@@ -15,6 +15,7 @@ from qed.loops.metrics import Stats
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.reference import precompute_logps
+from qed.loops.scores import calibrate, mark_scores, measure_ranking
 from qed.loops.setup import Setup
 from qed.models import load
 from qed.rollout.stages import flatten
@@ -31,6 +32,11 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
     """
     train_pairs = build_pairs(setup, setup.problems, "training")
     validation_pairs = build_pairs(setup, setup.validation, VALIDATION)
+    scored = settings.algorithm.has_scalar_head
+    if scored:
+        train_pairs, validation_pairs = (
+            mark_scores(pairs, settings.algorithm.margin) for pairs in (train_pairs, validation_pairs)
+        )
     if not train_pairs:
         raise DataError(
             "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a "
@@ -40,7 +46,7 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
     settings = settle_steps(setup, settings, name, len(train_pairs), pairs_per_step)
     phase = Phase(setup, settings, name, offset)
     learner = phase.learner
-    if settings.algorithm.precompute_reference:
+    if not scored and settings.algorithm.precompute_reference:
         train_pairs, validation_pairs = (
             _pair_rollouts(precompute_logps(setup, settings, learner, offset, flatten(pairs)))
             for pairs in (train_pairs, validation_pairs)
@@ -48,8 +54,10 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
     run_preflight(phase, setup.problems, flatten(train_pairs))
     stream = phase.build_stream(train_pairs, "pairs")
     if validation_pairs:
-        compute = partial(measure_preferences, learner, validation_pairs)
+        compute = partial(measure_ranking if scored else measure_preferences, learner, validation_pairs)
         phase.evaluator.measure = Measure(PREFERRED, compute, "{:.1%} of the pairs ranked right")
+    if scored:
+        phase.checkpointer.before_saving = partial(calibrate, setup, learner, train_pairs)
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)

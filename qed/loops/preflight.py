@@ -51,7 +51,8 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     if not settings.run.preflight or phase.first == phase.last:
         return
     enter_stage("preflight", phase.first)
-    if settings.algorithm.online or setup.benchmarks or setup.validation:
+    samples = not settings.algorithm.has_scalar_head
+    if samples and (settings.algorithm.online or setup.benchmarks or setup.validation):
         check_sampler(phase, problems)
     if phase.first != phase.offset:
         return

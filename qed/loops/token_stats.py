@@ -68,6 +68,8 @@ class TokenStats:
             row["entropy"] = _mask(entropy[number], rollout)
             if rollout.ref_logps is not None:
                 row["ref_logps"] = _mask(rollout.ref_logps, rollout)
+            if rollout.values is not None:
+                row["values"] = _mask(rollout.values, rollout)
             self._rows.append(row | ({"top": top[number]} if top else {}))
 
     def score_after(self, step: int) -> None:

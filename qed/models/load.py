@@ -309,7 +309,7 @@ def find_end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
         find_turn_end(tokenizer),
         *_as_list(getattr(model.config, "eos_token_id", None)),
         *_as_list(getattr(read_text_config(model), "eos_token_id", None)),
-        *_as_list(model.generation_config.eos_token_id if model.generation_config else None),
+        *_as_list(getattr(getattr(model, "generation_config", None), "eos_token_id", None)),
     ]
     ends = tuple(dict.fromkeys(int(token) for token in candidates if token is not None))
     if not ends:
@@ -319,7 +319,7 @@ def find_end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
 
 def set_end_ids(model: Any, ends: tuple[int, ...]) -> None:
     """Write the end ids into a model's generation config, so that generation from a checkpoint stops at them."""
-    if model.generation_config is not None:
+    if getattr(model, "generation_config", None) is not None:
         model.generation_config.eos_token_id = list(ends)
 
 

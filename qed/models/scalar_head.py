@@ -7,9 +7,12 @@ They are transformers' models for sequence classification with one label, so tha
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
@@ -18,6 +21,8 @@ from qed.errors import ModelError
 from qed.models.families import choose_attention, find_scalar_head, split_head
 from qed.models.precision import read_weights_dtype
 from qed.models.sources import LOADING_ERRORS, describe_source, explain_loading, load_configuration
+
+HEAD = "score.weight"  # in a saved model
 
 
 def build_scalar_model(policy: nn.Module) -> nn.Module:
@@ -71,6 +76,26 @@ def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
+@torch.no_grad()
+def train_head(model: nn.Module, folder: Path | None = None) -> None:
+    """Train the scalar head of a model with adapters too, beginning with that of a saved model's folder, if given.
+
+    Raises:
+        ModelError: the folder has no head.
+    """
+    head = model.get_submodule("score")
+    for weight in head.parameters():
+        weight.requires_grad_(True)
+    if folder is None:
+        return
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            if HEAD in tensors.keys():  # noqa: SIM118 -- not a mapping
+                head.get_parameter("weight").copy_(tensors.get_tensor(HEAD))
+                return
+    raise ModelError(f"{folder} has no weights {HEAD} of a scalar head. Resume from another checkpoint.")
+
+
 def _build_shell(config: Any) -> Any:
     """Build a model for sequence classification with one label, without memory for its weights.
 
@@ -88,6 +113,25 @@ def _build_shell(config: Any) -> Any:
             f"transformers has no {config.model_type} model with a scalar head, which a critic or a reward model "
             "needs. Take a Qwen, Llama, Mistral, Gemma, Phi-3, OLMo 2 or GPT-2 model."
         ) from error
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The scale of a reward model's scores: their mean and deviation over the replies that it was trained on."""
+
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+def write_calibration(model: Any, calibration: Calibration) -> None:
+    """Write the scale of a reward model's scores into its configuration, which is saved with it."""
+    model.config.score_mean, model.config.score_deviation = calibration.mean, calibration.deviation
+
+
+def read_calibration(model: Any) -> Calibration | None:
+    """Return the scale that `write_calibration` has written; None for a model of another program."""
+    mean, deviation = (getattr(model.config, name, None) for name in ("score_mean", "score_deviation"))
+    return None if mean is None or deviation is None else Calibration(mean, deviation)
 
 
 def _read_trained_dtype(model: nn.Module) -> torch.dtype:

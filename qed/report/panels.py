@@ -86,6 +86,17 @@ PANELS = (
         note="A group whose answers all earned the same reward has no gradient.",
     ),
     Panel(
+        "Pass rates of the curriculum",
+        "share",
+        (
+            ("mean pass rate", "curriculum/pass_rate"),
+            ("spread", "curriculum/spread"),
+            ("problems tried", "curriculum/tried"),
+        ),
+        share=True,
+        note="Estimates over the problems that were tried: the mean and the standard deviation of their pass rates.",
+    ),
+    Panel(
         "Truncated answers",
         "share of answers",
         (("training", "length/truncated_frac"),),
@@ -121,6 +132,18 @@ SYSTEM_PANELS = (
         note="Difference of what servers report from the learner's own before the update, on the same tokens.",
     ),
     Panel("Clipped tokens", "share of tokens", (("low", "clip/low"), ("high", "clip/high")), share=True),
+    Panel(
+        "Values of the critic",
+        "reward",
+        (("values", "critic/values"), ("returns", "critic/returns")),
+        note="What the critic expects of an answer, and what it then learns; means over the tokens of a step.",
+    ),
+    Panel(
+        "What the critic knows",
+        "explained variance of the returns",
+        (("explained variance", "critic/explained_variance"),),
+        note="1: it knows every return. 0: it knows only their mean. Below 0: it is worse than their mean.",
+    ),
     Panel("Gradient norm", "before clipping", (("gradient norm", "optim/grad_norm"),), log=True),
     Panel("Learning rate", "of the optimizer", (("learning rate", "optim/lr"),)),
     Panel(

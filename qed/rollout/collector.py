@@ -7,7 +7,7 @@ them, and their recorded log-probs correct for it. So are the steps that `qed.ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from qed.algorithms.base import Algorithm, ScoreFn, StepContext
@@ -15,6 +15,7 @@ from qed.config.sampling_settings import SamplingSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader
+from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer, Row, decode_rollout, encode_rollout
 from qed.rollout.stages import Stream, add_greedy, grade, sample
 from qed.rollout.teacher_prompts import show_demonstrations
@@ -42,9 +43,9 @@ class RolloutCollector:
 
     `compute_mean_scores` gives the policy's mean entropy and log-prob of answers that may be replayed. `offset` is the
     number of the run's steps before the phase. `surplus` holds filtered groups that no step has used yet, `pool` is the
-    replay buffer, `ahead` the steps that the run had sampled ahead when it was saved, by their number; all are part of
-    every checkpoint. `timer` times grading and scoring apart from sampling. `window` is the longest sequence that the
-    learner's model reads, in tokens.
+    replay buffer, `ahead` the steps that the run had sampled ahead when it was saved, by their number, `curriculum`
+    chooses the problems where it is not None; all are part of every checkpoint. `timer` times grading and scoring apart
+    from sampling. `window` is the longest sequence that the learner's model reads, in tokens.
     """
 
     stream: Stream[Problem]
@@ -58,6 +59,7 @@ class RolloutCollector:
     pool: ReplayBuffer = field(default_factory=ReplayBuffer)
     timer: StageTimer = field(default_factory=StageTimer)
     ahead: dict[int, CollectedStep] = field(default_factory=dict)
+    curriculum: Curriculum | None = None
     window: int = 1 << 30
 
     @property
@@ -81,26 +83,33 @@ class RolloutCollector:
         version = number - 1 if version is None else version
         wanted = self.settings.problems_per_step
         surplus, counts = len(self.surplus), Counter[str]()
-        accepted, sampled, rounds = self.surplus, [], 0
+        accepted, sampled, rounds = self.surplus, list[Group](), 0
         while not algorithm.enough(accepted, wanted, rounds):
-            fresh = self._sample_round(algorithm, context, version, rounds, counts)
+            asked = {group[0].problem.id for group in sampled}
+            fresh = self._sample_round(algorithm, context, version, rounds, counts, asked)
             sampled += fresh
             accepted = accepted + algorithm.filter_groups(fresh)
             rounds += 1
         groups, self.surplus = accepted[:wanted], accepted[wanted:]
         dropped = surplus + len(sampled) - len(accepted)
         record: dict[str, float] = {"groups/rounds": rounds, "groups/kept": len(groups), "groups/dropped": dropped}
-        return CollectedStep(groups, sampled, record | counts)
+        return CollectedStep(groups, sampled, record | counts | (self.curriculum.describe() if self.curriculum else {}))
 
     def _sample_round(
-        self, algorithm: Algorithm, context: StepContext, version: int, rounds: int, counts: Counter[str]
+        self,
+        algorithm: Algorithm,
+        context: StepContext,
+        version: int,
+        rounds: int,
+        counts: Counter[str],
+        asked: Collection[str],
     ) -> list[Group]:
-        """Sample and grade one round; replayed answers are part of the first one."""
+        """Sample and grade one round; replayed answers are part of the first one; `asked` are the step's."""
         wanted, size = self.settings.problems_per_step, self.settings.group_size
         requests = algorithm.recall(self.pool, wanted, size, context, self._score) if rounds == 0 else []
         if requests:
             counts["replay/answers"] += sum(len(request.extra_completions) for request in requests)
-        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests)), size, context)]
+        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests), asked), size, context)]
         sampling = build_sampling(self.settings, self.template.stop)
         step = self.offset + context.step
         # A problem that comes again in a later round of the same step must not get the same random numbers.
@@ -112,14 +121,21 @@ class RolloutCollector:
         groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version, self.grader)
         with self.timer("grade"):
             grade(groups, self.grader)
+        if self.curriculum is not None:
+            self.curriculum.rates.add(groups)
         return groups
 
     def _score(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         with self.timer("score"):
             return self.compute_mean_scores(rollouts)
 
-    def _next_problems(self, count: int) -> list[Problem]:
+    def _next_problems(self, count: int, asked: Collection[str]) -> list[Problem]:
         """Take the next problems of the stream that are not retired; solved problems are retired after each epoch."""
+        if self.curriculum is not None:
+            excluded = self.pool.retired | set(asked)
+            chosen = self.curriculum.choose(self.stream.position, count, excluded)
+            self.stream.take(count)  # the position counts the problems that were asked
+            return chosen
         problems: list[Problem] = []
         while len(problems) < count:
             epoch = self.stream.position // len(self.stream.items)
@@ -133,7 +149,10 @@ class RolloutCollector:
     def copy(self) -> RolloutCollector:
         """Copy the current state, for a checkpoint that may be written later."""
         stream, pool = replace(self.stream), self.pool.copy()
-        return replace(self, stream=stream, surplus=list(self.surplus), pool=pool, ahead=dict(self.ahead))
+        known = self.curriculum and self.curriculum.copy()
+        return replace(
+            self, stream=stream, surplus=list(self.surplus), pool=pool, ahead=dict(self.ahead), curriculum=known
+        )
 
     def to_rows(self) -> list[Row]:
         """Return the state for a checkpoint, without the stream's position, as rows of JSON."""
@@ -143,7 +162,8 @@ class RolloutCollector:
             for rollout in group
         ]
         ahead = [row for step, collected in sorted(self.ahead.items()) for row in _encode_step(step, collected)]
-        return [*surplus, *ahead, *self.pool.to_rows()]
+        known = self.curriculum.to_rows() if self.curriculum else []
+        return [*surplus, *ahead, *self.pool.to_rows(), *known]
 
     def restore(self, rows: Sequence[Row]) -> None:
         """Restore the state from what `to_rows` returned."""
@@ -160,6 +180,8 @@ class RolloutCollector:
                 self.ahead[row["collected"]] = _decode_step(row, sampled.get(row["collected"], []))
         self.surplus = list(groups.values())
         self.pool = ReplayBuffer.from_rows(rows, problems)
+        if self.curriculum is not None:
+            self.curriculum.restore(rows)
 
 
 def _encode_step(step: int, collected: CollectedStep) -> list[Row]:

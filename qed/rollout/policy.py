@@ -14,8 +14,9 @@ from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
-from qed.models.families import choose_attention
+from qed.models.families import choose_attention, find_scalar_head
 from qed.models.precision import cast_weights, read_precision, read_weights_dtype
+from qed.models.scalar_head import build_scalar_model, load_scalar_model, train_head
 from qed.sampling.base import Sampler
 from qed.training import checkpoints
 from qed.types import Problem
@@ -47,25 +48,12 @@ def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
 def load_policy(
     settings: Settings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
 ) -> Policy:
-    """Load the policy of a run from a checkpoint or by its name, or build a new model with a tokenizer."""
+    """Load the policy of a run from a checkpoint or by its name, or build a new model with a tokenizer.
+
+    Where the algorithm trains a scalar head, the model has one in place of its output layer.
+    """
     prompt = load_prompt(settings.data)
-    use_lora = settings.model.lora_rank > 0
-    if checkpoint is not None and not use_lora:
-        network, tokenizer = load.load_model(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
-        checkpoints.load_exact_weights(network, checkpoint)
-    elif load.is_new(settings.model.name):
-        network, tokenizer = load.build_model(
-            settings.model.name, list_training_texts(problems, prompt), settings.run.seed
-        )
-        cast_weights(network, read_weights_dtype(settings.model))
-        if attention := choose_attention(network.config, settings.model.attention):
-            network.set_attn_implementation(attention)  # type: ignore[operator]
-    else:
-        network, tokenizer = load.load_model(settings.model)
-    if use_lora:
-        network = lora.add_adapters(network, settings.model, settings.run.seed)
-    if use_lora and checkpoint is not None:
-        lora.load_adapters(network, checkpoint / "adapter")
+    network, tokenizer = _load_network(settings, problems, prompt, checkpoint)
     network = load.prepare_model(network, settings.model, device)
     if hasattr(prompt, "chat_template"):
         # Saved with every checkpoint, so that other programs prompt the model as it was trained.
@@ -74,6 +62,43 @@ def load_policy(
     load.set_end_ids(network, ends)
     template = PromptTemplate(prompt, tokenizer, ends, settings.sampling.stop)
     return Policy(network, tokenizer, template, build_sampler(network, tokenizer, ends, settings))
+
+
+def _load_network(
+    settings: Settings, problems: Sequence[Problem], prompt: Any, checkpoint: Path | None
+) -> tuple[Any, Any]:
+    """Load the model of a run and its tokenizer, with the adapters and the head that the run trains."""
+    use_lora, scalar = settings.model.lora_rank > 0, settings.algorithm.has_scalar_head
+    saved = None if use_lora else checkpoint
+    network, tokenizer = _load_whole(settings, problems, prompt, saved)
+    if scalar and find_scalar_head(network) is None:
+        network = build_scalar_model(network)
+    if not use_lora:
+        return network, tokenizer
+    network = lora.add_adapters(network, settings.model, settings.run.seed)
+    if checkpoint is not None:
+        lora.load_adapters(network, checkpoint / "adapter")
+    if scalar:
+        train_head(network, checkpoint and checkpoint / "hf")
+    return network, tokenizer
+
+
+def _load_whole(
+    settings: Settings, problems: Sequence[Problem], prompt: Any, checkpoint: Path | None
+) -> tuple[Any, Any]:
+    """Load a model from a checkpoint or by its name, or build a new one, without adapters."""
+    if checkpoint is not None:
+        load_saved = load_scalar_model if settings.algorithm.has_scalar_head else load.load_model
+        network, tokenizer = load_saved(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
+        checkpoints.load_exact_weights(network, checkpoint)
+        return network, tokenizer
+    if not load.is_new(settings.model.name):
+        return load.load_model(settings.model)
+    network, tokenizer = load.build_model(settings.model.name, list_training_texts(problems, prompt), settings.run.seed)
+    cast_weights(network, read_weights_dtype(settings.model))
+    if attention := choose_attention(network.config, settings.model.attention):
+        network.set_attn_implementation(attention)  # type: ignore[operator]
+    return network, tokenizer
 
 
 def load_remote_policy(settings: Settings) -> Policy:

@@ -6,6 +6,7 @@ per token, null where there is none:
     learner_logps, entropy   under the learner before the step's updates
     updated_logps            under the learner after them
     ref_logps                under the reference model, where the algorithm has one
+    values                   of the critic before each token, where the algorithm has one
     top                      the likeliest tokens with their log-probs, where `run.save_top_logps` asks for them
 """
 

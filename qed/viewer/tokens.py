@@ -29,7 +29,7 @@ from qed.viewer.run_files import find_file, list_folder
 
 MAX_TOKENS = 65_536  # of an answer; further ones are left out
 MAX_LOG = 80.0  # of a ratio, so that its exponential is a number
-STATS = ("learner_logps", "entropy", "updated_logps", "ref_logps")
+STATS = ("learner_logps", "entropy", "updated_logps", "ref_logps", "values")
 SIGNED = ("mismatch", "advantage")
 QUANTILES = (0.01, 0.99)
 TOKENIZERS = FileMemo(4)
@@ -77,6 +77,7 @@ def _build_signals(
         "kl_ref": _combine(reference, learner, _estimate_kl),
         "mismatch": _combine(learner, own, lambda ours, theirs: ours - theirs),
         "advantage": _mask(_read_advantage(row, count), masks["loss"]),
+        "value": columns["values"],
     }
     signals = {name: values for name, values in found.items() if _has(values)}
     notes = []

@@ -54,6 +54,8 @@ def mixed(accuracies: list[float], rewards: list[float]) -> list[dict[str, Any]]
     return rows
 
 
+BLIND, EXPLAINS = {"critic/explained_variance": -0.4}, {"critic/explained_variance": 0.3}
+
 RINGS = {
     "all_truncated": steps((2, {}), (3, CUT)),
     "all_empty": steps((3, {**UNREADABLE, "length/mean": 1.0, "length/total": 128})),
@@ -72,6 +74,7 @@ RINGS = {
     "ungraded": steps((1, {"grading/timeouts": 20})),
     "without_reward": steps((1, {"grading/without_reward": 20})),
     "format_only": steps((10, {"format": 0.2, "accuracy": 0.1}), (10, {"format": 0.99, "accuracy": 0.12})),
+    "blind_critic": steps((1, EXPLAINS), (4, {"critic/explained_variance": 0.0}), (6, BLIND)),
 }
 # Near misses: what a good run does, or what another alarm is about.
 SILENT = {
@@ -92,6 +95,8 @@ SILENT = {
     "ungraded": steps((30, {"grading/timeouts": 1, "grading/errors": 1})),
     "without_reward": steps((30, {"grading/without_reward": 2})),
     "format_only": steps((10, {"format": 0.2, "accuracy": 0.1}), (30, {"format": 0.99, "accuracy": 0.4})),
+    # It takes a while to learn, has bad steps, and has no figure where all answers end alike.
+    "blind_critic": steps((9, BLIND), (1, EXPLAINS), (9, BLIND), (1, EXPLAINS), (9, BLIND), (1, {})),
 }
 
 

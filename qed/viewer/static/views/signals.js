@@ -5,7 +5,8 @@ export const SIGNALS = {
   ratio: { label: "ratio", about: "probability after the step's updates over the probability before; 1 is unchanged", centre: 1 },
   kl_ref: { label: "KL to reference", about: "how far the policy has moved from the reference at this token", end: "high" },
   mismatch: { label: "mismatch", about: "log-probability under the learner minus under the sampler; 0 is agreement" },
-  advantage: { label: "advantage", about: "how much better than its group the update counts this token" },
+  advantage: { label: "advantage", about: "how much better than expected the update counts this token" },
+  value: { label: "value", about: "what the critic expects the answer to earn, before this token", end: "low" },
   mask: { label: "mask", about: "which tokens the policy sampled and which the loss counts" },
 };
 

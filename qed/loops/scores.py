@@ -1,0 +1,66 @@
+"""The scores of a reward model: where they are read, how well they rank held-out pairs, and their scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+from qed.data.splits import VALIDATION
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.loops.metrics import Stats
+from qed.loops.setup import Setup
+from qed.models.scalar_head import Calibration, write_calibration
+from qed.rollout.stages import flatten
+from qed.training.best import PREFERRED
+from qed.training.learner import Learner
+from qed.types import Group, Rollout
+
+CALIBRATION_PAIRS = 256  # whose scores are the scale; enough for a deviation within 5 %
+
+
+def mark_scores(pairs: Sequence[Group], margin: float) -> list[Group]:
+    """Return pairs whose only trained label is behind the end token, so that the value before it is the score.
+
+    Args:
+        pairs: of a chosen and a rejected reply.
+        margin: of pairs whose data has no column `margin`; it becomes the advantage of the chosen reply.
+    """
+    return [
+        [_mark(chosen, float(chosen.problem.meta.get("margin", margin))), _mark(rejected, 0.0)]
+        for chosen, rejected in pairs
+    ]
+
+
+def _mark(rollout: Rollout, margin: float) -> Rollout:
+    output = rollout.output
+    mask = (False,) * len(output) + (True,)
+    return replace(rollout, output=(*output, output[-1]), loss_mask=mask, advantage=margin)
+
+
+def score_replies(learner: Learner, rollouts: Sequence[Rollout]) -> list[float]:
+    """Compute the score of each marked reply."""
+    batch = learner.collate(rollouts)
+    values, _ = learner.forward_logps(learner.model, batch)
+    scores: list[float] = (values * batch.mask).sum(1).tolist()
+    return scores
+
+
+def measure_ranking(learner: Learner, pairs: Sequence[Group]) -> Stats:
+    """Return the share of pairs whose chosen reply scores higher, with its 95 % interval, and the mean difference."""
+    scores = score_replies(learner, flatten(pairs))
+    differences = [chosen - rejected for chosen, rejected in zip(scores[0::2], scores[1::2], strict=True)]
+    right = sum(difference > 0 for difference in differences)
+    low, high = compute_wilson_interval(right, len(differences))
+    return {
+        PREFERRED: right / len(differences),
+        f"{PREFERRED}/ci_lo": low,
+        f"{PREFERRED}/ci_hi": high,
+        f"eval/{VALIDATION}/margin": fmean(differences),
+    }
+
+
+def calibrate(setup: Setup, learner: Learner, pairs: Sequence[Group]) -> None:
+    """Write the mean and the deviation of training pairs' scores into the model's configuration, which is saved."""
+    scores = score_replies(learner, flatten(pairs[:CALIBRATION_PAIRS]))
+    write_calibration(setup.model, Calibration(fmean(scores), pstdev(scores)))

@@ -1,0 +1,237 @@
+"""Curricula: which problems a step asks, by their difficulty, by what the policy made of them, and by their source.
+
+`uniform` asks all problems once in each epoch, in a random order; `difficulty` the easy ones first in each epoch. Two
+read how often the policy was right on each problem (`PassRates`), with a Beta posterior that begins uniform:
+
+- `thompson` draws a pass rate for each problem from its posterior and asks those whose draw is nearest to the target
+  (arXiv 2507.04632, MoPPS, section 4: `alpha <- memory * alpha + right`, and so for `beta`, each counted beyond the
+  prior of 1). What is known to be solved or hopeless is rarely asked, what is not known is tried.
+- `learnability` draws problems with a probability in proportion to p (1 - p) of the posterior's mean p
+  (arXiv 2502.12272).
+
+The choices follow from the run's seed, the number of problems asked before, and the pass rates.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
+
+from qed.config.sampling_settings import SamplingSettings
+from qed.errors import DataError, UsageError, suggest_nearest
+from qed.randomness import derive_seed, shuffle_indices
+from qed.types import Groups, Problem
+
+MOST_CANDIDATES = 20_000  # problems for which a rate is drawn in a round; of more, a random part
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass
+class PassRates:
+    """How often the policy was right on each problem: the discounted numbers of right and of wrong answers, by id."""
+
+    memory: float
+    counts: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, groups: Groups) -> None:
+        """Count the policy's own graded answers of each group; older ones count less by the factor `memory`."""
+        for group in groups:
+            verdicts = [
+                rollout.grade.correct
+                for rollout in group
+                if rollout.source == "policy" and rollout.is_on_policy and rollout.grade and rollout.has_reward
+            ]
+            if verdicts:
+                right, wrong = self.counts.get(group[0].problem.id, (0.0, 0.0))
+                right, wrong = right * self.memory + sum(verdicts), wrong * self.memory + verdicts.count(False)
+                self.counts[group[0].problem.id] = right, wrong
+
+    def read(self, problem: Problem) -> tuple[float, float]:
+        """Return the parameters of a problem's Beta posterior; (1, 1) for one that was never asked."""
+        right, wrong = self.counts.get(problem.id, (0.0, 0.0))
+        return 1 + right, 1 + wrong
+
+    def mean(self, problem: Problem) -> float:
+        """Return the mean of a problem's posterior."""
+        right, wrong = self.read(problem)
+        return right / (right + wrong)
+
+
+class Curriculum:
+    """Chooses the problems of each step.
+
+    Args:
+        settings: the kind of curriculum, and the weights of sources.
+        problems: all of them.
+        seed: of the random choices.
+
+    Raises:
+        DataError: a problem lacks the column that `difficulty` orders by.
+        UsageError: a source with a weight has no problem.
+    """
+
+    def __init__(self, settings: SamplingSettings, problems: Sequence[Problem], seed: int) -> None:
+        self.settings, self.seed = settings, seed
+        self.rates = PassRates(settings.curriculum_memory)
+        self.weights = parse_mix(settings.mix, problems)
+        self.sources: dict[str, list[Problem]] = {}
+        for problem in problems:
+            self.sources.setdefault(_find_source(problem) if self.weights else "", []).append(problem)
+        self.names = sorted(self.sources)
+        self.taken = dict.fromkeys(self.names, 0)  # how far each source's epochs are
+        self._orders: dict[str, tuple[int, list[int]]] = {}  # of each source: the number and the order of the epoch
+        self._difficulties: dict[str, float] = {}
+        if settings.curriculum == "difficulty":
+            column = settings.curriculum_column
+            self._difficulties = {problem.id: read_difficulty(problem, column) for problem in problems}
+
+    @property
+    def active(self) -> bool:
+        """Whether problems are chosen otherwise than by the plain shuffled epochs."""
+        return self.settings.curriculum != "uniform" or bool(self.weights)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether choices depend on the pass rates."""
+        return self.settings.curriculum in ("thompson", "learnability")
+
+    def choose(self, position: int, count: int, excluded: Collection[str]) -> list[Problem]:
+        """Choose the next problems; there may be fewer if too few are left.
+
+        Args:
+            position: how many problems were asked before.
+            count: how many to choose.
+            excluded: ids that are not asked, such as those of the same step.
+        """
+        chosen: list[Problem] = []
+        for source, wanted in sorted(Counter(self._draw_sources(position, count)).items()):
+            if self.adaptive:
+                chosen += self._choose_by_rates(source, wanted, (source, position), excluded)
+            else:
+                chosen += self._take(source, wanted, excluded)
+        return chosen
+
+    def _draw_sources(self, position: int, count: int) -> list[str]:
+        """Return the source of each of the next problems, drawn by the weights."""
+        weights = [self.weights.get(name, 1.0) for name in self.names]
+        rng = random.Random(derive_seed(self.seed, "sources", position))
+        return rng.choices(self.names, weights, k=count)
+
+    def _take(self, source: str, count: int, excluded: Collection[str]) -> list[Problem]:
+        """Take the next problems of a source's epochs; each epoch is shuffled anew, or in order of difficulty."""
+        problems, chosen = self.sources[source], list[Problem]()
+        for _ in range(count + len(excluded)):
+            epoch, offset = divmod(self.taken[source], len(problems))
+            if self._orders.get(source, (-1, []))[0] != epoch:
+                self._orders[source] = epoch, self._order(source, epoch)
+            problem = problems[self._orders[source][1][offset]]
+            self.taken[source] += 1
+            if problem.id not in excluded:
+                chosen.append(problem)
+            if len(chosen) == count:
+                break
+        return chosen
+
+    def _order(self, source: str, epoch: int) -> list[int]:
+        problems = self.sources[source]
+        order = shuffle_indices(len(problems), self.seed, "curriculum", source, epoch)
+        # Equally difficult ones stay in their random order.
+        return sorted(order, key=lambda index: self._difficulties[problems[index].id]) if self._difficulties else order
+
+    def _choose_by_rates(
+        self, source: str, count: int, address: tuple[str | int, ...], excluded: Collection[str]
+    ) -> list[Problem]:
+        rng = random.Random(derive_seed(self.seed, "rates", *address))
+        open_ = [problem for problem in self.sources[source] if problem.id not in excluded]
+        candidates = rng.sample(open_, min(len(open_), MOST_CANDIDATES))
+        if self.settings.curriculum == "thompson":
+            target = self.settings.curriculum_target
+            keys = [abs(rng.betavariate(*self.rates.read(problem)) - target) for problem in candidates]
+        else:
+            means = map(self.rates.mean, candidates)
+            # The smallest of exponential draws, each over its weight, are a weighted draw without replacement.
+            keys = [rng.expovariate(1.0) / (mean * (1 - mean)) for mean in means]
+        ranked = sorted(range(len(candidates)), key=keys.__getitem__)
+        return [candidates[index] for index in ranked[:count]]
+
+    def describe(self) -> dict[str, float]:
+        """Return metrics of the pass rates: over the problems tried, their mean and spread, and their share of all."""
+        tried = [problem for own in self.sources.values() for problem in own if problem.id in self.rates.counts]
+        if not tried:
+            return {}
+        means = [self.rates.mean(problem) for problem in tried]
+        share = len(tried) / sum(map(len, self.sources.values()))
+        return {
+            "curriculum/tried": share,
+            "curriculum/pass_rate": fmean(means),
+            "curriculum/spread": pstdev(means),
+        }
+
+    def copy(self) -> Curriculum:
+        """Return a copy of the state, for a checkpoint that may be written later."""
+        copied = copy.copy(self)
+        copied.rates = PassRates(self.rates.memory, dict(self.rates.counts))
+        copied.taken, copied._orders = dict(self.taken), dict(self._orders)
+        return copied
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return the state as rows of JSON; none without a curriculum."""
+        state = {"counts": self.rates.counts, "taken": self.taken}
+        return [{"curriculum": state}] if self.active else []
+
+    def restore(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Restore the state from what `to_rows` returned; sources that are not there any more are left out."""
+        for row in rows:
+            if "curriculum" in row:
+                counts = row["curriculum"]["counts"]
+                self.rates.counts = {name: (right, wrong) for name, (right, wrong) in counts.items()}
+                self.taken |= {name: count for name, count in row["curriculum"]["taken"].items() if name in self.taken}
+
+
+def _find_source(problem: Problem) -> str:
+    return str(problem.meta.get("source", ""))
+
+
+def parse_mix(mix: Sequence[str], problems: Sequence[Problem]) -> dict[str, float]:
+    """Parse the weights of sources, SOURCE=WEIGHT; a source that is not named has weight 1.
+
+    Raises:
+        UsageError: no problem has such a source, or every source has weight 0.
+    """
+    known = {_find_source(problem) for problem in problems}
+    weights = {}
+    for entry in mix:
+        name, _, value = entry.rpartition("=")
+        name = name.strip()
+        if name not in known:
+            raise UsageError(
+                f"sampling.mix: no training problem has the source '{name}'.{suggest_nearest(name, known)} "
+                f"Sources: {', '.join(sorted(known)) or 'none'}."
+            )
+        weights[name] = float(value)
+    if not any(weights.get(name, 1.0) for name in known):
+        raise UsageError("sampling.mix: every source of the training problems has weight 0.")
+    return weights
+
+
+def read_difficulty(problem: Problem, column: str) -> float:
+    """Read a problem's difficulty from a column: a number, or a text with one, such as `Level 3`.
+
+    Raises:
+        DataError: the problem has no such column, or no number in it.
+    """
+    value = problem.meta.get(column)
+    found = None if isinstance(value, bool) else NUMBER.search(str(value)) if value is not None else None
+    if found is None:
+        raise DataError(
+            f"sampling.curriculum=difficulty orders by the column {column}, and the training problem {problem.id} has "
+            f"{'no such column' if value is None else f'no number in it ({value!r})'}. Name another column with "
+            "sampling.curriculum_column, or take thompson, which measures the difficulty."
+        )
+    return float(found[0])
