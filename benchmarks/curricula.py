@@ -3,8 +3,8 @@
     python benchmarks/curricula.py --seeds 0,1,2 --out runs/curricula
 
 All arms have the same start (SFT on `arithmetic`), problems (some of all three levels of it, many of them too hard or
-too easy, few enough to be asked several times) and answers a step; DAPO samples more where groups have no signal, and how much is in the card. A card for people,
-one JSON line last. Runs that are there already are read and not made again.
+too easy, few enough to be asked several times) and answers a step; DAPO samples more where groups have no signal, and
+how much is in the card. A card for people, one JSON line last. Runs that are there already are read and not made again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def count(tasks: dict[str, Any]) -> tuple[int, int]:
 def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
     """A table of Markdown: means over seeds, with the 95 % interval of all answers of all seeds."""
     lines = [
-        f"{steps} steps of 16 of {POOL} problems x 8 answers, 900 held-out problems of three levels; sampled answers, right.",
+        f"{steps} steps of 16 of {POOL} problems x 8 answers; sampled answers to 900 held-out problems, right.",
         "",
         "| arm | seeds | start | after [95 %] | each seed | groups without signal | rounds a step |",
         "|---|--:|--:|--:|---|--:|--:|",
