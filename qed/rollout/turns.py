@@ -48,9 +48,10 @@ def add_replies(
         return []
     ended = [place for place in places if groups[place[0]][place[1]].stop_reason == "stop"]
     members = [groups[group][index] for group, index in ended]
-    replies = _ask(members, template, sampler, grader)
+    states = _describe_states(members, template, grader)
+    replies = share_work(sampler, partial(_call, environment), states)
     going = []
-    for (group, index), member, reply in zip(ended, members, replies, strict=True):
+    for (group, index), member, state, reply in zip(ended, members, states, replies, strict=True):
         if reply is None:
             continue
         prompt = template.make_prompt(member.prompt_text)
@@ -60,25 +61,25 @@ def add_replies(
             continue
         said = append_tokens(member, ids, sampled=False, trained=False)
         text = prompt.opened if reply.message else member.text
-        groups[group][index] = replace(said, text=text, turn_rewards=(*member.turn_rewards, reply.reward))
+        said_so_far = (*member.turns, (state.turns[-1], reply.text))
+        groups[group][index] = replace(
+            said, text=text, turns=said_so_far, turn_rewards=(*member.turn_rewards, reply.reward)
+        )
         going.append((group, index))
     return going
 
 
-def _ask(
-    members: Sequence[Rollout], template: PromptTemplate, sampler: Sampler, grader: Grader | None
-) -> list[Reply | None]:
-    """Return the environment's replies to the turns of some answers."""
+def _describe_states(members: Sequence[Rollout], template: PromptTemplate, grader: Grader | None) -> list[State]:
+    """Return what the environment is told of some answers whose turn has ended."""
     grades: list[Grade | None] = [None] * len(members)
     if template.environment.needs_grade and members:
         if grader is None:
             raise UsageError("The environment must know whether answers are right, and nothing grades them here.")
         grades = [grade for (grade,) in grader([[member] for member in members])]
-    states = [
+    return [
         State(member.problem, read_turns(member, template), grade)
         for member, grade in zip(members, grades, strict=True)
     ]
-    return share_work(sampler, partial(_call, template.environment), states)
 
 
 def _call(environment: Environment, states: Sequence[State]) -> list[Reply | None]:
