@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 from making import make_model
 from turning import Turning
 
+from qed.config.plugins import load_leaf
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.environments.base import SINGLE, Environment, Reply, State, load_environment
 from qed.environments.retry import Retry
 from qed.errors import UsageError
+from qed.grading.judge import _decode_rollout, _encode_rollout
 from qed.rollout.replay import decode_rollout, encode_rollout
 from qed.rollout.stages import describe_groups, flatten, sample
 from qed.rollout.turns import TurnGrader, find_turns, read_turns
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
+from qed.training.flops import count_sampled_work
 from qed.types import Completion, Grade, Group, Problem, Request
 
 END = 1
@@ -207,6 +210,22 @@ def test_a_retry_stops_at_a_right_answer() -> None:
         assert not any("a" in text for text in texts[:-1])
         assert "a" in texts[-1] or len(texts) == 4 or rollout.stop_reason == "length"
     assert {len(rollout.turn_rewards) for rollout in flatten(groups)} > {0, 1}
+
+
+@pytest.mark.parametrize("name", ["length", "overlong", "cosine"])
+def test_what_it_writes_costs_the_policy_nothing(name: str) -> None:
+    """A reward of an answer's length is that of the policy's tokens, in a child too."""
+    rollouts = [rollout for rollout in flatten(sampled(Turning())[0]) if rollout.turn_rewards]
+    reward = replace(load_leaf("rewards", name).reward, max_tokens=20)
+    assert any(reward(rollout).reward != reward(replace(rollout, loss_mask=())).reward for rollout in rollouts)
+    for rollout in rollouts:
+        own = tuple(token for token, trained in zip(rollout.output, rollout.trained, strict=True) if trained)
+        assert reward(rollout) == reward(replace(rollout, output=own, loss_mask=(), sampled_mask=()))
+        assert _decode_rollout(_encode_rollout(rollout)).trained_count == rollout.trained_count
+    work = count_sampled_work([rollouts])
+    assert (
+        work.labels == sum(rollout.trained_count for rollout in rollouts) < sum(len(each.output) for each in rollouts)
+    )
 
 
 def test_turns_survive_a_checkpoint() -> None:
