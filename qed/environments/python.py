@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,6 +23,9 @@ TEXT = (
     "You may run Python: write a program between <python> and </python>, and what it prints is told to you between "
     "<output> and </output>. Each program starts anew; it has no files and no network."
 )
+SAID = 1000  # characters of what is said besides a program's output
+UNREADABLE = "The program was ended: its output cannot be read."
+ESCAPED = 12  # bytes of a character in JSON, at most
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Python(Environment):
     def __post_init__(self) -> None:
         """Refuse limits that leave nothing."""
         super().__post_init__()
-        if self.seconds <= 0 or self.memory_mb <= 0 or self.max_characters <= 0:
-            raise UsageError("The options seconds, memory_mb and max_characters of python must be above 0.")
+        if not 0 < self.seconds < math.inf or self.memory_mb <= 0 or self.max_characters <= 0:
+            raise UsageError("The options seconds, memory_mb and max_characters of python must be numbers above 0.")
 
     def start(self, problem: Problem) -> Sequence[Message]:
         """Explain the tool, then ask the question."""
@@ -77,11 +81,13 @@ class Python(Environment):
         except NotLoadedError as error:
             raise UsageError(f"The environment python cannot run programs: {error}") from error
         try:
-            return str(session.ask(code))
+            # A program can forge what its child sends.
+            answer = session.ask(code)
+            return answer[: self.max_characters + SAID] if isinstance(answer, str) else UNREADABLE
         except TimedOutError as error:
             return f"The program was ended: it took {error}."
         except FailedError as error:
-            return f"The program was ended: {error}."
+            return f"The program was ended: {str(error)[:SAID]}."
         finally:
             session.close()
 
@@ -94,7 +100,8 @@ def _open_server(environment: Python) -> ForkServer:
     """Return the server of an environment's children, which is started once for equal limits."""
     with _lock:
         if environment not in _servers:
-            limits = Limits(environment.seconds, 6 * environment.seconds, environment.memory_mb << 20)
+            sent = (1 << 20) + ESCAPED * environment.max_characters
+            limits = Limits(environment.seconds, 6 * environment.seconds, environment.memory_mb << 20, sent)
             target = "qed.environments.python_child:load"
             _servers[environment] = ForkServer(target, [environment.max_characters], limits, sealed=True)
         return _servers[environment]
