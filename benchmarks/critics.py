@@ -25,6 +25,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "ppo": ("ppo",),
     "ppo, warm-up of 10": ("ppo", "--algorithm.critic.warmup_steps", "10"),
     "ppo, lambda 1": ("ppo", "--algorithm.gae.policy_lambda", "1"),
+    "ppo, groups of 1": ("ppo", "--sampling.problems_per_step", "128", "--sampling.group_size", "1"),
     "ppo, trunk": ("ppo", "--algorithm.critic.trunk", "policy"),
     "grpo": ("grpo",),
 }
@@ -59,7 +60,7 @@ def make(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
 def card(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A table of Markdown: the means over seeds, and the 95 % interval of all answers of all seeds."""
     lines = [
-        "16 problems x 8 answers a step, 500 held-out problems a seed; sampled answers, right.",
+        "16 problems x 8 answers a step, or 128 x 1, 500 held-out problems a seed; sampled answers, right.",
         "",
         "| run | steps | 10^12 operations | seconds | start | after [95 %] | each seed | greedy | explained variance |",
         "|---|--:|--:|--:|--:|--:|---|--:|--:|",

@@ -2,9 +2,9 @@
 
     python benchmarks/curricula.py --seeds 0,1,2 --out runs/curricula
 
-All arms have the same start (SFT on `arithmetic`), problems (all three levels of it, many of them too hard or too
-easy) and answers a step; DAPO samples more where groups have no signal, and how much is in the card. A card for people,
-one JSON line last. Runs that are there already are read and not made again.
+All arms have the same start (SFT on `arithmetic`), problems (some of all three levels of it, many of them too hard or
+too easy, few enough to be asked several times) and answers a step; DAPO samples more where groups have no signal, and
+how much is in the card. A card for people, one JSON line last. Runs that are there already are read and not made again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
 
 LEVELS = ("", "-level2", "-level3")
+POOL = 300  # problems
 ARMS = {
     f"{algorithm}, {curriculum}": (algorithm, curriculum)
     for algorithm in ("grpo", "dapo")
@@ -32,8 +33,9 @@ ARMS = {
 def command(arm: str, seed: int, steps: int) -> list[str]:
     """The run of one arm with one seed."""
     algorithm, curriculum = ARMS[arm]
+    data = ["--data.unique_examples", str(POOL)]
     learning = ["--steps", str(steps), "--seed", str(seed), "--run.save_rollouts", "false"]
-    data = ["--tasks", ",".join(f"arithmetic:train{level}" for level in LEVELS), "--sampling.curriculum", curriculum]
+    data += ["--tasks", ",".join(f"arithmetic:train{level}" for level in LEVELS), "--sampling.curriculum", curriculum]
     measuring = ["--evaluation.tasks", ",".join(f"arithmetic:test{level}" for level in LEVELS)]
     measuring += ["--evaluation.problems", "300"]
     return [algorithm, "arithmetic-rl", "--model", "sft:arithmetic-sft", *learning, *data, *measuring]
@@ -64,7 +66,7 @@ def count(tasks: dict[str, Any]) -> tuple[int, int]:
 def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
     """A table of Markdown: means over seeds, with the 95 % interval of all answers of all seeds."""
     lines = [
-        f"{steps} steps of 16 problems x 8 answers, 900 held-out problems of three levels; sampled answers, right.",
+        f"{steps} steps of 16 of {POOL} problems x 8 answers; sampled answers to 900 held-out problems, right.",
         "",
         "| arm | seeds | start | after [95 %] | each seed | groups without signal | rounds a step |",
         "|---|--:|--:|--:|---|--:|--:|",
@@ -91,7 +93,7 @@ def main() -> None:
     """Run what is asked and print the card."""
     parser = build_parser(__doc__)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/curricula"))
     asked = parser.parse_args()

@@ -225,7 +225,10 @@ class Rollout:
     sampled_mask: Sequence[bool] = ()  # collect: which tokens of `output` this policy sampled; empty: all
     loss_mask: Sequence[bool] = ()  # collect: which tokens of `output` are trained; empty: all
     behaviour: Sequence[float] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
-    turn_rewards: Sequence[float] = ()  # collect: of each turn that the environment answered; one more turn is the last
+    turns: Sequence[
+        tuple[str, str]
+    ] = ()  # collect: what each turn wrote and what an environment replied, less the last
+    turn_rewards: Sequence[float] = ()  # collect: of each of these turns
     teacher_prompt: Sequence[int] = ()  # collect: the prompt that a teacher sees; empty: the same one
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit

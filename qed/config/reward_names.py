@@ -1,4 +1,7 @@
-"""Parse names of rewards: NAME or WEIGHT*NAME, where NAME is a leaf, a dotted module, path.py or path.py:function."""
+"""Parse names of rewards: NAME or WEIGHT*NAME.
+
+NAME is a leaf, a dotted module, path.py or path.py:function, or model:FOLDER for a reward model.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,17 @@ from qed.config import plugins
 from qed.errors import UsageError
 
 AUTO = "auto"  # the default reward of the prompt
+MODEL = "model"  # the reward that takes the folder of a reward model
 
 
 @dataclass(frozen=True)
 class RewardEntry:
-    """A parsed `WEIGHT*NAME:FUNCTION`; weight and function are optional."""
+    """A parsed `WEIGHT*NAME:FUNCTION`, or `WEIGHT*model:FOLDER`; weight and function are optional."""
 
     weight: float
     source: str
     function: str = ""
+    folder: str = ""
 
     @property
     def name(self) -> str:
@@ -42,6 +47,8 @@ def parse_reward(text: str) -> RewardEntry:
         factor = math.nan
     if not math.isfinite(factor):
         raise UsageError(f"The reward '{text}' must be NAME or WEIGHT*NAME: '{weight.strip()}' is not a finite number.")
+    if name.strip().startswith(f"{MODEL}:"):
+        return RewardEntry(factor, MODEL, folder=name.strip().removeprefix(f"{MODEL}:"))
     source, colon, function = name.strip().rpartition(":")
     if not colon or not function.isidentifier():
         source, function = name.strip(), ""

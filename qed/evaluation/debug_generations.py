@@ -131,7 +131,7 @@ def compute_diversity(groups: Sequence[Group]) -> dict[str, float]:
         "right": fmean(bool(rollout.grade and rollout.grade.correct) for rollout in rollouts),
         "in_format": fmean(bool(rollout.grade and rollout.grade.format_ok) for rollout in rollouts),
         "cut_off": fmean(rollout.stop_reason == "length" for rollout in rollouts),
-        "mean_tokens": fmean(len(rollout.output) for rollout in rollouts),
+        "mean_tokens": fmean(rollout.trained_count for rollout in rollouts),
         **({"mean_reward": fmean(earned)} if earned else {}),
         "without_reward": len(rollouts) - len(earned),
         "reward_std_in_a_group": fmean(pstdev(own) if own else 0.0 for own in rewards),

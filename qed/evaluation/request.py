@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from qed.config.phases import Settings
+from qed.config.settings import DataSettings
 from qed.data.splits import resolve_prompt_name, resolve_reward_names
 from qed.evaluation.benchmarks import Benchmark
 from qed.evaluation.endpoint.model import EndpointSettings
@@ -87,6 +88,7 @@ def describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evaluat
         # Only where it is given, so that evaluations of earlier versions go on.
         **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
         **({"chat_template_options": options} if (options := list(bench.data.chat_template_options)) else {}),
+        **_describe_environment(bench.data),
         **({"exemplars": bench.exemplars, "prompts": _hash_prompts(kept)} if bench.exemplars else {}),
         **({"stop": list(settings.sampling.stop)} if settings.sampling.stop else {}),
         "reward": list(resolve_reward_names(bench.data)),
@@ -103,6 +105,12 @@ def describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evaluat
         **({"policy": request.policy} if request.policy != "math" else {}),
         **({"also": list(request.also)} if request.also else {}),
     }
+
+
+def _describe_environment(data: DataSettings) -> Row:
+    if data.environment == DataSettings.environment:
+        return {}
+    return {"environment": data.environment, "environment_options": list(data.environment_options)}
 
 
 def _hash_prompts(problems: Sequence[Problem]) -> str:

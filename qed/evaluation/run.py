@@ -186,7 +186,7 @@ def _sample(
             add(number, own)
             rows += own
             finished += len(groups)
-            tokens += sum(len(rollout.output) for rollout in flatten(groups))
+            tokens += sum(rollout.trained_count for rollout in flatten(groups))
             speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
             console.step(finished, total, {**_format_progress(rows), **speed})
     console.end_phase()

@@ -185,6 +185,7 @@ def _encode_rollout(rollout: Rollout) -> dict[str, Any]:
         **{name: getattr(rollout, name) for name in ROLLOUT_FIELDS},
         "prompt": list(rollout.prompt),
         "output": list(rollout.output),
+        "loss_mask": list(rollout.loss_mask),
     }
 
 

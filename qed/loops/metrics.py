@@ -62,7 +62,7 @@ def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, 
         setup: of the run.
         flops: the operations that the step needs at least, see `qed.training.flops`.
     """
-    tokens = sum(len(rollout.output) for rollout in flatten(groups)) or updates["train/tokens"]
+    tokens = sum(rollout.trained_count for rollout in flatten(groups)) or updates["train/tokens"]
     speed = {"perf/tokens_per_s": tokens / times["time/step"], "perf/flops": float(flops)}
     if setup.peak_flops:
         speed["perf/mfu"] = flops / (times["time/step"] * setup.peak_flops)

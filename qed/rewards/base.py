@@ -34,7 +34,8 @@ class Part:
     does not apply. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it must
     see all answers to a problem together, `users_own` whether it is code from outside of qed, and `checks_format`
     whether its `format_ok` is meaningful. `concurrency` is the number of answers that it grades at the same time, above
-    1 for one that waits for a server; `close` ends what it waits for. `called` is the user's function, of one of the
+    1 for one that waits for a server; `close` ends what it waits for. `precompute` is told all answers of a step before
+    they are graded, so that a reward model scores them in batches. `called` is the user's function, of one of the
     `form`s of the adapters, and `source` the file or module that it was chosen from, without a function's name.
     """
 
@@ -47,6 +48,7 @@ class Part:
     checks_format: bool = True
     concurrency: int = 1
     close: Callable[[], None] = lambda: None
+    precompute: Callable[[Sequence[Rollout]], None] | None = None
     form: str = "qed"
     called: Callable[..., Any] | None = None
     source: str = ""
@@ -100,7 +102,8 @@ class Reward:
         The verdict is that of the first part that decides correctness, else of the first that checks the format. If no
         part applies there is no reward; if only parts of weight 0 apply, the reward is 0 (as in TRL).
         """
-        if len(self.parts) == 1 and self.parts[0].weight == 1 and grades[0] is not None:
+        alone = len(self.parts) == 1 and self.parts[0].weight == 1 and self.parts[0].precompute is None
+        if alone and grades[0] is not None:
             return grades[0]
         graded = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
         applicable = [(part, grade) for part, grade in graded if grade.has_reward]
@@ -159,11 +162,13 @@ def _load_parts(
     users_own = plugins.is_users_own(entry.source)
     module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
+    target = replace(target, folder=entry.folder) if entry.folder and target is not None else target
     target = settings.apply_options(_list_names(entry), target, options, max_tokens)
-    judges, serving = _decides_correctness(module), {}
+    judges, serving = _decides_correctness(module), dict[str, Any]()
     if not users_own and hasattr(target, "prepare"):  # a reward that waits for a server
         target.prepare()
         judges, serving = target.judges, {"concurrency": target.concurrency, "close": target.close}
+        serving["precompute"] = getattr(target, "score_all", None)
     functions = find_functions(module, entry.name, entry.function, target, conversational)
     checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
     return [

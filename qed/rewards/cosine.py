@@ -45,7 +45,7 @@ class Cosine:
             else (self.min_value_wrong, self.max_value_wrong)
         )
         # Beyond max_tokens the cosine would rise again.
-        share = min(1.0, len(rollout.output) / self.max_tokens)
+        share = min(1.0, rollout.trained_count / self.max_tokens)
         value = longest + (shortest - longest) * (1 + math.cos(math.pi * share)) / 2
         return replace(grade, reward=value)
 

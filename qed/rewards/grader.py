@@ -10,13 +10,14 @@ import threading
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from qed.config import plugins
 from qed.config.callables import is_callable_name
-from qed.config.reward_names import parse_reward
+from qed.config.reward_names import MODEL, parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import POLL_SECONDS, Judge, build_failed_grade
 from qed.grading.session import LIMITS, Limits, NotLoadedError
@@ -90,8 +91,16 @@ class InProcessGrader:
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         rollouts = [rollout for group in groups for rollout in group]
+        self._precompute(rollouts)
         grades = iter(self._grade_concurrently(rollouts) if self.reward.concurrency > 1 else map(self._grade, rollouts))
         return [[next(grades) for _ in group] for group in groups]
+
+    def _precompute(self, rollouts: Sequence[Rollout]) -> None:
+        """Let rewards that score in batches do so; where that fails, each answer is scored alone and says why."""
+        for part in self.reward.parts:
+            if part.precompute is not None:
+                with suppress(Exception):
+                    part.precompute(rollouts)
 
     def _grade_concurrently(self, rollouts: Sequence[Rollout]) -> list[Grade]:
         """Grade in threads, for a reward that waits for a server."""
@@ -247,6 +256,11 @@ def make_grader(
     """
     sources = [parse_reward(name).source for name in names]
     files = [source for source in sources if plugins.is_users_own(source)]
+    if files and MODEL in sources:
+        raise UsageError(
+            f"data.reward names a reward model and the file {files[0]}, which would run in processes of their own, and "
+            "each would load the model. Serve the model, and take the reward http in its place."
+        )
     if any(map(is_callable_name, sources)):
         if files:
             raise UsageError(

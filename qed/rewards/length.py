@@ -30,7 +30,7 @@ class Length:
     def __call__(self, rollout: Rollout) -> Grade:
         if not self.max_tokens:
             raise UsageError("length needs the maximum answer length: set length.max_tokens.")
-        paid = max(0, len(rollout.output) - self.free)
+        paid = max(0, rollout.trained_count - self.free)
         return Grade(-min(1.0, paid / (self.max_tokens - self.free)) + 0.0, False, True, None)
 
 

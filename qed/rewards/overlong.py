@@ -35,7 +35,7 @@ class Overlong:
         if not self.max_tokens:
             raise UsageError("overlong needs the maximum answer length: set overlong.max_tokens.")
         cache = self.cache or max(1, self.max_tokens // CACHE_SHARE)
-        over = len(rollout.output) - (self.max_tokens - cache)
+        over = rollout.trained_count - (self.max_tokens - cache)
         return Grade(-min(1.0, max(0, over) / cache) + 0.0, False, True, None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from qed.config.reward_names import AUTO
+from qed.config.reward_names import AUTO, MODEL, parse_reward
 from qed.config.settings import DataSettings
 from qed.data.splits import load_prompt, resolve_reward_names
 from qed.environments.base import SINGLE, load_environment
@@ -34,6 +34,8 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
     made = grader.make_grader(names, options, max_tokens, conversational, pool)
+    if made.judge is None and any(parse_reward(name).source == MODEL for name in names):
+        made = load_evaluator(data, max_tokens, made)  # so that a policy that deceives the model is seen
     environment = load_environment(data.environment, data.environment_options)
     return made if environment == SINGLE else TurnGrader(made, environment)
 

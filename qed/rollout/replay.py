@@ -215,6 +215,7 @@ def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
         )
     values: Row = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values |= {name: tuple(map(bool, values.get(name, ()))) for name in MASKS}
+    values["turns"] = tuple(map(tuple, values.get("turns", ())))
     if count := values.pop("given", 0):
         length = len(values["output"])
         values["sampled_mask"] = (False,) * count + (True,) * (length - count)

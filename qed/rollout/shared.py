@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -59,6 +59,11 @@ class SharedSampler:
         with nullcontext() if is_remote(self.sampler) else self.parallel.gather_weights(self.model):
             completions = iter(self.parallel.map_split(sample, answers))
         return [[next(completions) for _ in own] for own in seeds]
+
+    def share_work(self, compute: Callable[[Sequence[Any]], list[Any]], items: Sequence[Any]) -> list[Any]:
+        """Compute a list from items, each rank its part; see `qed.sampling.base.share_work`."""
+        shared: list[Any] = self.parallel.map_split(compute, items)
+        return shared
 
     def load(self, weights: nn.Module, version: int) -> None:
         """Sample with these weights from now on; see `Sampler`."""

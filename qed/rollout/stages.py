@@ -93,7 +93,7 @@ def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of t
             own = (*address, "turn", turn) if turn else address
             _sample_members(groups, places, sampler, template, sampling, own, version)
             turn += 1
-            places = add_replies(groups, places, template, sampling.max_tokens, turn, grader)
+            places = add_replies(groups, places, template, sampling.max_tokens, turn, sampler, grader)
     return groups
 
 
@@ -187,10 +187,11 @@ def _append_completion(rollout: Rollout, answer: Completion, template: PromptTem
     Before, the rollout's text is what the prompt opened for it, such as `<think>`, and what earlier turns have written.
     """
     extended = append_tokens(rollout, answer.tokens, answer.logps, support=answer.support)
-    read = answer.tokens if rollout.turn_rewards else extended.output
+    # Earlier turns have at least `min_tokens`.
+    read, least = (answer.tokens, 0) if rollout.turn_rewards else (extended.output, sampling.min_tokens)
     return replace(
         extended,
-        text=template.read(Prompt(rollout.prompt_text, rollout.text), read, sampling.min_tokens),
+        text=template.read(Prompt(rollout.prompt_text, rollout.text), read, least),
         stop_reason=answer.stop_reason,
     )
 

@@ -6,14 +6,18 @@ of the next turn, are never trained, and count towards `max_tokens` alone.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import Environment, Reply, State
+from qed.errors import QedError, UsageError
 from qed.rewards.grader import Grader
+from qed.sampling.base import Sampler, share_work
 from qed.types import Grade, Group, Rollout, append_tokens
 
 
@@ -23,6 +27,7 @@ def add_replies(
     template: PromptTemplate,
     max_tokens: int,
     turns: int,
+    sampler: Sampler,
     grader: Grader | None,
 ) -> list[tuple[int, int]]:
     """Append the environment's replies to answers whose turn has ended, in place; return those that go on.
@@ -35,6 +40,7 @@ def add_replies(
         template: with the environment.
         max_tokens: of an answer, replies included.
         turns: how many turns these answers have.
+        sampler: which ranks may share; then each asks the environment about its part of the answers.
         grader: for an environment that needs grades.
     """
     environment = template.environment
@@ -42,8 +48,10 @@ def add_replies(
         return []
     ended = [place for place in places if groups[place[0]][place[1]].stop_reason == "stop"]
     members = [groups[group][index] for group, index in ended]
+    states = _describe_states(members, template, grader)
+    replies = share_work(sampler, partial(_call, environment), states)
     going = []
-    for (group, index), member, reply in zip(ended, members, _ask(environment, members, template, grader), strict=True):
+    for (group, index), member, state, reply in zip(ended, members, states, replies, strict=True):
         if reply is None:
             continue
         prompt = template.make_prompt(member.prompt_text)
@@ -53,25 +61,49 @@ def add_replies(
             continue
         said = append_tokens(member, ids, sampled=False, trained=False)
         text = prompt.opened if reply.message else member.text
-        groups[group][index] = replace(said, text=text, turn_rewards=(*member.turn_rewards, reply.reward))
+        said_so_far = (*member.turns, (state.turns[-1], reply.text))
+        groups[group][index] = replace(
+            said, text=text, turns=said_so_far, turn_rewards=(*member.turn_rewards, reply.reward)
+        )
         going.append((group, index))
     return going
 
 
-def _ask(
-    environment: Environment, members: Sequence[Rollout], template: PromptTemplate, grader: Grader | None
-) -> list[Reply | None]:
-    """Return the environment's replies to the turns of some answers."""
+def _describe_states(members: Sequence[Rollout], template: PromptTemplate, grader: Grader | None) -> list[State]:
+    """Return what the environment is told of some answers whose turn has ended."""
     grades: list[Grade | None] = [None] * len(members)
-    if environment.needs_grade and members:
+    if template.environment.needs_grade and members:
         if grader is None:
-            raise ValueError("This environment needs a grader.")
+            raise UsageError("The environment must know whether answers are right, and nothing grades them here.")
         grades = [grade for (grade,) in grader([[member] for member in members])]
-    states = [
+    return [
         State(member.problem, read_turns(member, template), grade)
         for member, grade in zip(members, grades, strict=True)
     ]
-    return environment.reply(states)
+
+
+def _call(environment: Environment, states: Sequence[State]) -> list[Reply | None]:
+    """Call an environment, which may be code of the user.
+
+    Raises:
+        UsageError: it fails, or returns something else than replies.
+    """
+    name = type(environment).__name__
+    try:
+        replies = list(environment.reply(states))
+    except QedError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"The environment {name} failed with {type(error).__name__}: {error} (line {place.lineno} of "
+            f"{place.filename})."
+        ) from error
+    if len(replies) != len(states) or not all(reply is None or isinstance(reply, Reply) for reply in replies):
+        raise UsageError(f"The environment {name} must return a Reply or None for each answer.")
+    if any(reply is not None and not (reply.message or reply.text) for reply in replies):
+        raise UsageError(f"The environment {name} has returned a Reply without text; None ends an answer.")
+    return replies
 
 
 def find_turns(rollout: Rollout) -> Iterator[tuple[bool, slice]]:

@@ -232,7 +232,7 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "tier": verdict.tier if verdict else "",
         "reason": verdict.reason if verdict else "",
         "advantage": rollout.advantage,
-        "n_tokens": len(rollout.output),
+        "n_tokens": rollout.trained_count,
         "tokens": list(rollout.output),
         "logps": [round(value, 6) for value in rollout.logps],
         "stop_reason": rollout.stop_reason,
@@ -241,7 +241,14 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "sampled_mask": list(map(int, rollout.sampled_mask)),
         "loss_mask": list(map(int, rollout.loss_mask)),
         "version": rollout.version,
+        **({"turns": _describe_turns(rollout)} if rollout.turns else {}),
     }
+
+
+def _describe_turns(rollout: Rollout) -> list[Row]:
+    """Describe the turns that an environment answered; the text of the last turn is that of the row."""
+    pairs = zip(rollout.turns, rollout.turn_rewards, strict=True)
+    return [{"text": text, "reply": reply, "reward": reward} for (text, reply), reward in pairs]
 
 
 def read_lines(path: Path) -> list[Row]:

@@ -6,16 +6,19 @@ unchanged, including the end token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import nn
 
 from qed.config.sampling_settings import SamplingSettings
 from qed.errors import UsageError
 from qed.types import Completion
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,12 @@ def keep_prefixes(sampler: Sampler) -> AbstractContextManager[None]:
     """Let a sampler keep what it computes of an answer for the calls in this context that continue it, if it can."""
     keep = getattr(sampler, "keep_prefixes", None)
     return nullcontext() if keep is None else keep()
+
+
+def share_work(sampler: Sampler, compute: Callable[[Sequence[T]], list[R]], items: Sequence[T]) -> list[R]:
+    """Compute a list from items; where ranks share the sampler, each does its part, and all have the same results."""
+    share = getattr(sampler, "share_work", None)
+    return compute(items) if share is None else share(compute, items)
 
 
 class Sampler(Protocol):

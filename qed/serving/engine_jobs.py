@@ -57,6 +57,7 @@ class BatchJob:
 
     def _run(self) -> Iterator[bool]:
         batch, sampler = self.batch, self.model.sampler
+        self.model.keep_for(batch.session)
         arguments = batch.prompts, batch.seeds, batch.sampling, batch.prefix_lengths
         longest = max(map(len, batch.prompts), default=0) + batch.sampling.max_tokens
         if isinstance(sampler, NativeSampler) and longest <= count_fixed_rotation_tokens(self.model.model.config):

@@ -17,6 +17,8 @@ from qed.models.precision import read_precision
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native import make
+from qed.sampling.native.kept import KeptPrefixes
+from qed.sampling.native.sampler import NativeSampler
 from qed.serving.messages import EngineInfo, ModelSource, Scored, Scoring
 from qed.training.scoring import list_most_likely, score_with
 from qed.types import Problem, Rollout
@@ -47,6 +49,7 @@ class EngineModel:
         self.ends = source.ends or load.find_end_ids(self.model, self.tokenizer, source.chat)
         self.window = load.read_window(self.model)
         self.sampler = self.build_sampler()  # of whole batches: as in the learner's process
+        self.session = ""  # whose answers are kept
 
     def build_sampler(self) -> HFSampler:
         """Build the native sampler, or the hf sampler for a model that it does not support."""
@@ -71,11 +74,18 @@ class EngineModel:
 
     def update(self, folder: str, version: int) -> None:
         """Load the weights of a complete folder, or raise a ModelError and keep the present ones."""
+        self.keep_for("")
         weights_folder.load_weights(self.model, self.settings, Path(folder), version)
         self.version = version
 
+    def keep_for(self, session: str) -> None:
+        """Keep what batches of a session compute of their answers; forget that of another session."""
+        if session != self.session and isinstance(self.sampler, NativeSampler):
+            self.session, self.sampler.kept = session, KeptPrefixes() if session else None
+
     def sleep(self) -> None:
         """Move the weights from the device to the CPU, and free the device's memory."""
+        self.keep_for("")
         if self.device.type != "cpu":
             self.model.to("cpu")
             torch.cuda.empty_cache()

@@ -107,12 +107,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Batch:
-    """The arguments of a call of `Sampler.generate`."""
+    """The arguments of a call of `Sampler.generate`; the batches of a `session` may continue each other's answers."""
 
     prompts: Sequence[Sequence[int]]
     seeds: Sequence[Sequence[int]]
     sampling: Sampling
     prefix_lengths: Sequence[int] = ()
+    session: str = ""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _read_batch(fields: Fields, vocabulary: int) -> Batch:
     lengths = fields.read_ids("prefix_lengths")
     if lengths and (len(lengths) != len(prompts) or min(lengths) < 0):
         raise fields.refuse("prefix_lengths", "must have a number for each of the prompts, or be empty")
-    return Batch(prompts, seeds, _read_sampling(fields), lengths)
+    return Batch(prompts, seeds, _read_sampling(fields), lengths, fields.read_text("session") or "")
 
 
 def _read_sampling(fields: Fields) -> Sampling:
@@ -200,7 +200,7 @@ async def update(request: Request) -> JSONResponse:
 
 
 async def reset_prefix_cache(request: Request) -> JSONResponse:
-    """`POST /reset_prefix_cache`: nothing to do, because no keys and values outlive the batch they belong to."""
+    """`POST /reset_prefix_cache`: nothing to do, because new weights end what is kept of a session's answers."""
     return JSONResponse({"status": "ok"})
 
 

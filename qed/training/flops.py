@@ -121,9 +121,10 @@ def count_sampled_work(groups: Groups) -> Work:
     tokens = labels = pairs = 0
     for group in groups:
         prompt = len(group[0].prompt) if group else 0
-        answers = [len(rollout.output) for rollout in group if rollout.source == "policy"]
+        own = [rollout for rollout in group if rollout.source == "policy"]
+        answers = [len(rollout.output) for rollout in own]
         tokens += sum(answers) + (prompt if answers else 0)
-        labels += sum(answers)
+        labels += sum(rollout.trained_count for rollout in own)
         pairs += sum(_count_pairs(prompt + answer) - _count_pairs(prompt) for answer in answers)
         pairs += _count_pairs(prompt) if answers else 0
     return Work(tokens, labels, pairs)

@@ -126,4 +126,13 @@ def _describe_answer(row: Row, cells: Row, tags: Tags | None, left: int) -> dict
         "text": text,
         "pieces": build_pieces(text, tags),
         "cut": cut or len(text) < len(whole),
+        "turns": list(map(_describe_turn, row.get("turns") or [])),
+    }
+
+
+def _describe_turn(turn: Row) -> Row:
+    """Return what a turn wrote, what an environment replied, and the turn's reward."""
+    return {
+        **{name: cut_text(read_text(turn, name))[0] for name in ("text", "reply")},
+        "reward": clean_value(turn.get("reward")),
     }

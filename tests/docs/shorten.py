@@ -25,7 +25,7 @@ SHORTCUTS = {"--steps": "--learner.steps"}
 EVALUATION = {"--limit": "4", "--max-tokens": "16", "--samples": "2"}
 AS_WRITTEN = {"--dry-run", "--help", "--help-all", "--resume"}
 TOGETHER = ("quickstart", "pipeline")  # commands of two phases
-IMITATION = ("sft", "dft", "dpo")
+IMITATION = ("sft", "dft", "dpo", "reward_model")
 
 
 def shortened(arguments: list[str]) -> list[str]:

@@ -69,7 +69,7 @@ def command(data: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Callabl
     return lambda name, *more: [
         name,
         "--tasks",
-        pairs if name == "dpo" else problems,
+        pairs if name in ("dpo", "reward_model") else problems,
         *SMALL,
         *more,
         "--run.save_every",

@@ -124,6 +124,7 @@ def test_a_larger_card_never_fits_less() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of a process from /proc")
 def test_a_real_run_takes_what_is_computed(tmp_path: Path) -> None:
     """Of small tensors; benchmarks/memory.py has more cases."""

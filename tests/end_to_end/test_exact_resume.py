@@ -20,6 +20,8 @@ from qed.runs.run import read_lines
 SHELF = plugins.list_leaves("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
 SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1, "chord": 2, "prefix_rft": 2, "ppo": 2}
+SMOKE |= {"reward_model": 1}
+PAIRS = ("dpo", "reward_model")
 GRPO = ("grpo", *ONLINE)
 SEVERAL = ("--learner.batch_size", 8, "--learner.passes", 2)
 VARIANTS: dict[str, tuple[object, ...]] = {
@@ -76,6 +78,7 @@ VARIANTS: dict[str, tuple[object, ...]] = {
     "dapo refills": ("dapo", *ONLINE, "--sampling.group_size", 2, "--algorithm.max_rounds", 4),
     "exgrpo replays": ("exgrpo", *ONLINE, "--algorithm.mixed", "true", "--algorithm.max_age", 2, *SEVERAL),
     "expert iteration restarts": ("expert_iteration", *ONLINE, "--algorithm.restart", "true"),
+    "reward model with lora": ("reward_model", *OFFLINE, "--model.lora_rank", 4, "--data.validation_split", 0.2),
     "dpo held out": ("dpo", *OFFLINE, "--evaluation.every", 1, "--data.validation_split", 0.2),
     "dpo scored beforehand": ("dpo", *OFFLINE, "--algorithm.precompute_reference", "true"),
     "filters": (*GRPO, *SEVERAL, "--sampling.min_p", 0.05, "--sampling.min_tokens", 2),
@@ -86,7 +89,7 @@ VARIANTS: dict[str, tuple[object, ...]] = {
 def command(data: Path, *chosen: object) -> list[object]:
     """A run's command line, less its folder."""
     problems, pairs = write_data(data)
-    return [chosen[0], "--tasks", pairs if chosen[0] == "dpo" else problems, *SMALL, *chosen[1:]]
+    return [chosen[0], "--tasks", pairs if chosen[0] in PAIRS else problems, *SMALL, *chosen[1:]]
 
 
 def of_shelf(name: str) -> tuple[object, ...]:

@@ -55,6 +55,7 @@ def test_two_ranks_make_the_run_of_one(run: Callable[..., Path], name: str, shar
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_number_of_ranks_makes_the_run_of_one(run: Callable[..., Path], name: str, world: int) -> None:
@@ -76,6 +77,7 @@ def test_what_sharded_models_do_not_support_is_refused(setting: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_a_run_goes_on_with_another_number_of_ranks(run: Callable[..., Path], command: Command, tmp_path: Path) -> None:
     """2, then 1, then 2, then 4 ranks: each is stopped in the middle, and goes on from its last complete step."""
     arguments = [*command("grpo", *METHODS["grpo"], *DOUBLE, "--steps", 8), "--run.save_every", 100]

@@ -7,20 +7,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from families import forward_logps
 from running import Engine, update
+from turning import Turning
 
+from qed.data.prompts.base import PromptTemplate
+from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.errors import Interrupted, QedError, UsageError
 from qed.net.client import HttpClient
+from qed.rollout.stages import sample
+from qed.rollout.turns import find_turns
 from qed.sampling.base import Sampling
 from qed.sampling.server import sampler as server_sampler
-from qed.types import Completion
+from qed.types import Completion, Problem, Request, Rollout
 
 PROMPTS = [(4, 9, 11, 30, 31), (12,), (200, 201, 7, 250, 50, 60, 70, 80)]
+QUESTIONS = [Problem(question, question, "1") for question in ("1 two = ", "one + 2 - 3 ", "你好")]
 SEEDS = [[1, 2**62 + 11, 3], [4], [5, 6]]
 FREE = Sampling(1.0, 24)
 REFUSED_SECONDS = 0.3  # in which no server comes back
@@ -71,6 +78,29 @@ def test_qeds_server_returns_the_bits_of_this_process(engine: Engine) -> None:
     for sampling in (FREE, Sampling(0.8, 16, top_k=5, record=True), Sampling(0.0, 9), Sampling(1.0, 30, ("e", "你"))):
         expected = engine.models.sampler().generate(PROMPTS, SEEDS, sampling)
         assert show(sampler.generate(PROMPTS, SEEDS, sampling)) == show(expected)
+
+
+def sample_turns(engine: Engine, sampler: Any) -> list[Rollout]:
+    leaf = SimpleNamespace(CHAT=False, STOP=(), render=lambda problem, _: problem.question)
+    models = engine.models
+    template = PromptTemplate(PromptInEnvironment(leaf, Turning()), models.tokenizer, models.ends)
+    requests = [Request(problem, 3) for problem in QUESTIONS]
+    groups = sample(requests, sampler, template, Sampling(1.0, 40, template.stop), (3, "turns"))
+    return [rollout for group in groups for rollout in group]
+
+
+def test_turns_go_on_behind_what_was_said(engine: Engine) -> None:
+    """What an environment replies is context there as here, and qed's own server goes on in place."""
+    rollouts = sample_turns(engine, engine.connect())
+    assert any(len(rollout.turn_rewards) == 2 for rollout in rollouts)
+    for rollout in rollouts:
+        expected = forward_logps(engine.models.network, rollout.prompt, rollout.output)
+        for replied, tokens in find_turns(rollout):
+            found = torch.tensor(rollout.logps[tokens], dtype=expected.dtype)
+            wanted = torch.zeros_like(found) if replied else expected[tokens]
+            torch.testing.assert_close(found, wanted, atol=engine.tolerance, rtol=engine.tolerance)
+    if engine.dialect == "native":
+        assert rollouts == sample_turns(engine, engine.models.sampler())
 
 
 def test_a_seed_repeats_its_answer_and_others_differ(engine: Engine) -> None:

@@ -288,7 +288,7 @@ def test_every_reward_stands_in_the_table() -> None:
             assert f"`{field}" in row, f"{leaf}.{field} is missing in docs/rewards.md"
 
 
-LOCAL_REWARDS = sorted(set(plugins.list_leaves("rewards")) - {"http"})  # http needs a server
+LOCAL_REWARDS = sorted(set(plugins.list_leaves("rewards")) - {"http", "model"})  # which need a server, and a model
 HOSTILE_TEXTS = ("", "<answer>", "</answer><answer>", "\\boxed{", "\ud800", "1" * 5000, "<think>" * 900)
 # Its integer part pays for any row of digits, because without tags the whole text counts as the answer.
 PAYS_WITHOUT_AN_ANSWER = {("gsm8k_xml", "1" * 5000)}

@@ -256,6 +256,7 @@ def test_what_the_doctor_does_not_know_is_not_measured(method: str, given: tuple
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_the_measurement_is_made_by_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real process, on the CPU: its result is read, and the model's window is kept."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from making import VOCABULARY, make_model
+from test_kept_prefixes import ENDS, sample_turns
 from test_native_sampler import family
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,7 +31,7 @@ from qed.loops.train import train
 from qed.models.lora import add_adapters
 from qed.randomness import derive_seed
 from qed.runs.run import Launch, read_lines
-from qed.sampling.base import Sampling
+from qed.sampling.base import Sampling, keep_prefixes
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.cuda_graphs import Capture, GraphedDecoder
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
@@ -132,6 +133,23 @@ def test_it_writes_what_the_reference_writes(
     assert sampler.without_graphs is None
     assert taping.tapes
     alike(found, expected)
+
+
+@pytest.mark.parametrize("shared", [1, 999])
+def test_answers_go_on_in_place(shared: int, taping: Taping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where rows that are done are looked for now and then, and repeated until they are."""
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+    monkeypatch.setattr("qed.sampling.native.batch.CHECK_EVERY", {"cpu": 8})
+    model, sampling = make_model(initializer_range=0.5), Sampling(1.0, 40)
+    expected = sample_turns(HFSampler(model, None, ENDS), sampling)
+    sampler = NativeSampler(model, None, ENDS, rows_per_batch=8)
+    with keep_prefixes(sampler):
+        found = sample_turns(sampler, sampling)
+        assert sampler.kept is not None
+        assert sampler.kept.tokens
+    assert taping.tapes
+    for one, other in zip(found, expected, strict=True):
+        alike(one, other)
 
 
 @pytest.fixture

@@ -47,6 +47,8 @@ PASSED = {
     "prompt_options": "data.prompt_options",
     "system_prompt": "data.system_prompt",
     "chat_template_options": "data.chat_template_options",
+    "environment": "data.environment",
+    "environment_options": "data.environment_options",
     "stop": "sampling.stop",
     "reward": "data.reward",
     "reward_options": "data.reward_options",
@@ -131,6 +133,8 @@ def _add_model_options(add: Any) -> None:
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
     add("--system-prompt", metavar="TEXT", help="system message in place of the prompt's own")
     add_chat_option(add)
+    add("--environment", metavar="NAME", help="what replies after each turn (default: the run's)")
+    add("--environment-options", metavar="NAME.FIELD=VALUE,…", help="options of the environment")
     add("--stop", metavar="TEXT,…", help="texts that end an answer, besides the prompt's own; as a list if with commas")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add_likelihood_options(add)

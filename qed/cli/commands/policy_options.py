@@ -97,6 +97,8 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
     from qed.rollout.trained import resolve_model_settings
 
     options = {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
+    # Nothing plays the turns of an environment here: an answer is one turn.
+    options |= {"data.environment": "single", "data.environment_options": "[]"}
     run_folder = Path(args.model)
     if is_run(run_folder):
         checkpoint, step = choose_checkpoint(run_folder, args.checkpoint)

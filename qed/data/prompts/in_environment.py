@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from qed.environments.base import Environment, Reply
+from qed.environments.base import SINGLE, Environment, Reply
+from qed.errors import UsageError
 from qed.models.chat_template import render_reply
 from qed.types import Problem
 
@@ -30,6 +31,20 @@ class PromptInEnvironment:
         if name.startswith("__") and name != "__name__":  # which messages show
             raise AttributeError(name)
         return getattr(self.leaf, name)
+
+
+def require_one_turn(leaf: Any, who: str) -> None:
+    """Refuse an environment where nothing plays its turns.
+
+    Raises:
+        UsageError: the prompt has an environment of several turns.
+    """
+    environment = getattr(leaf, "environment", SINGLE)
+    if environment.max_turns > 1:
+        raise UsageError(
+            f"{who} answers in one turn, and nothing would reply to it in the environment "
+            f"{type(environment).__name__.lower()}. Leave --environment out, or evaluate a model that qed samples from."
+        )
 
 
 def render_between(leaf: Any, reply: Reply, tokenizer: Any, opened: str) -> str:

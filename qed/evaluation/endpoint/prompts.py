@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qed.data.prompts.base import make_prompt
+from qed.data.prompts.in_environment import require_one_turn
 from qed.data.sources.finished import is_chat_text
 from qed.errors import UsageError
 from qed.types import Problem
@@ -73,6 +74,7 @@ class EndpointTemplate:
     """
 
     def __init__(self, leaf: Any, api: Api, stop: tuple[str, ...] = ()) -> None:
+        require_one_turn(leaf, "An endpoint")
         self.leaf, self.api = leaf, api
         self.stop: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))
         self.tags: tuple[str, ...] = tuple(getattr(leaf, "TAGS", ()))

@@ -57,7 +57,7 @@ def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, An
     problem, meta, gold = rollout.problem, rollout.problem.meta, read_gold(rollout.problem)
     needed = [name.removesuffix("s") for name in list_needed(score)]
     texts: dict[str, Any] = dict.fromkeys(TEXTS, rollout.text)
-    texts["reward_input"] = {"response": rollout.text, "response_length": len(rollout.output), "ground_truth": gold}
+    texts["reward_input"] = {"response": rollout.text, "response_length": rollout.trained_count, "ground_truth": gold}
     return {
         **({"prompt": rollout.prompt_text or problem.question} if "prompt" in needed else {}),
         **name_golds(needed, problem, reads_mathematics(score)),

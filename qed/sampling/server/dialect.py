@@ -73,12 +73,13 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Job:
-    """Answers that one request to a server asks for: as for `Sampler.generate`."""
+    """Answers that one request to a server asks for: as for `Sampler.generate`; a `session` continues its answers."""
 
     prompts: Sequence[Sequence[int]]
     seeds: Sequence[Sequence[int]]
     sampling: Sampling
     prefix_lengths: Sequence[int] = ()
+    session: str = ""
 
     @property
     def tokens(self) -> int:

@@ -46,6 +46,7 @@ class NativeServer(Server):
             "seeds": [list(own) for own in job.seeds],
             "sampling": asdict(job.sampling),
             "prefix_lengths": list(job.prefix_lengths),
+            "session": job.session,
         }
         with self.fly(scope) as flight:
             lines = self.client.stream(
@@ -87,7 +88,7 @@ class NativeServer(Server):
         self.load_weights(folder, int(name.rpartition("@")[2]))
 
     def clear_caches(self) -> None:
-        """Forget cached prompts; this engine keeps none between batches."""
+        """Forget cached prompts; this engine keeps none between batches but those of a session."""
         self.ask("POST", "/reset_prefix_cache")
 
     def read_version(self) -> int | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -42,7 +44,8 @@ class ServerSampler:
 
     With servers of qed, a call is split into as many parts of consecutive answers as there are servers, whichever of
     them are there: the answers depend on that number, up to rounding, and on nothing else. With one they are those of
-    the native sampler. With other engines each answer is a request of its own.
+    the native sampler, also where it keeps what it has computed. With other engines each answer is a request of its
+    own, and they keep what they like.
 
     Args:
         tokenizer: finds stop strings, to check how answers end.
@@ -68,6 +71,7 @@ class ServerSampler:
         self._hooks = Hooks[Server](self._report_lost, self._prepare_return)
         self._balancer = Balancer[Server]([], rows_per_batch, seconds, self._hooks)
         self._lock = threading.Lock()
+        self._of_thread = threading.local()  # `session`: of the calls that continue their answers
 
     @property
     def servers(self) -> list[Server]:
@@ -127,6 +131,15 @@ class ServerSampler:
             raise UsageError(f"The server {url} is not of the engine {before.dialect} as the one in its place.")
         self._balancer.replace(index, server)
 
+    @contextmanager
+    def keep_prefixes(self) -> Iterator[None]:
+        """Let qed's servers keep what they compute of an answer for the calls in this context that continue it."""
+        self._of_thread.session = uuid.uuid4().hex
+        try:
+            yield
+        finally:
+            self._of_thread.session = ""
+
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -141,7 +154,7 @@ class ServerSampler:
             QedError: all servers are lost for too long, or one breaks its contract.
         """
         servers = self._require_servers()
-        whole = Job(prompts, seeds, sampling, prefix_lengths)
+        whole = Job(prompts, seeds, sampling, prefix_lengths, getattr(self._of_thread, "session", ""))
         for server in servers:
             check_sampling(sampling, server.url, server.capabilities)
             check_room(whole, server.url, server.capabilities)
@@ -281,7 +294,7 @@ def _take(whole: Job, part: Sequence[tuple[int, int]]) -> Job:
     for index, number in part:
         own.setdefault(index, []).append(whole.seeds[index][number])
     lengths = [whole.prefix_lengths[index] for index in own] if whole.prefix_lengths else []
-    return Job([whole.prompts[index] for index in own], list(own.values()), whole.sampling, lengths)
+    return Job([whole.prompts[index] for index in own], list(own.values()), whole.sampling, lengths, whole.session)
 
 
 def _tick(progress: bool) -> None:

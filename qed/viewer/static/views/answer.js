@@ -32,7 +32,8 @@ export async function renderAnswer(given) {
     showMoves(view),
     showProblem({ ...data.group, gold_pieces: data.gold_pieces, question_pieces: data.group.question_pieces }),
     h("section", { class: "answer-facts" }, h("h2", {}, "Figures"), showFigures(data.answer), grading.element),
-    h("section", { class: "answer-text" }, h("h2", {}, "Answer"), view.tabs.element));
+    showTurns(data.answer.turns),
+    h("section", { class: "answer-text" }, h("h2", {}, data.answer.turns.length ? "Answer after all turns" : "Answer"), view.tabs.element));
   return {
     title: `${name} · ${nameWhere(where)}`, problem: data.group.place + 1, element, keys: buildKeys(view, grading), dispose: () => view.tabs.dispose(),
   };
@@ -96,6 +97,17 @@ function showFigures(answer) {
   ];
   return h("dl", { class: "fact-list" },
     facts.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** Show the turns that an environment has answered: what the policy wrote, and the reply, which is never trained. */
+function showTurns(turns) {
+  if (!turns.length) return null;
+  return h("section", { class: "answer-turns" }, h("h2", {}, "Turns"),
+    turns.map((turn, number) => h("div", { class: "turn" },
+      h("h3", {}, `Turn ${number + 1}${turn.reward ? `, reward ${formatNumber(turn.reward)}` : ""}`),
+      showRaw(`turn ${number + 1}`, turn.text),
+      h("h4", {}, "Reply of the environment"),
+      showRaw(`reply ${number + 1}`, turn.reply))));
 }
 
 function createTabs(view) {

@@ -1,0 +1,90 @@
+"""Turns beside training: evaluation plays them and stores them, counts leave the environment's tokens out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qed.runs.run import read_lines
+from qed.viewer.app import ENDPOINTS
+from qed.viewer.library import Library
+from qed.viewer.params import Params
+
+SHOUT = """
+from dataclasses import dataclass
+from qed.environments.base import Environment, Reply
+
+@dataclass(frozen=True)
+class Shout(Environment):
+    max_turns: int = 2
+    def step(self, state):
+        return Reply(" Louder, please. ", reward=-0.25)
+
+environment = Shout()
+"""
+
+
+@pytest.fixture
+def trained(qed: Callable[..., Any], tmp_path: Path) -> Path:
+    """A run whose environment replies to every first turn."""
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "shout.py").write_text(SHOUT, encoding="utf-8")
+    small = ("--sampling.problems_per_step", 4, "--sampling.group_size", 4, "--sampling.max_tokens", 60)
+    common = ("--tasks", tmp_path / "problems.jsonl", "--prompt", "question_only", "--steps", 2, *small)
+    shout = ("--environment", tmp_path / "shout.py", "--sampling.stop", "e", "--evaluation.problems", 4)
+    done = qed("grpo", "--model", "new:tiny", *common, *shout, "--out", tmp_path / "run")
+    assert done.code in (0, 5), done.err
+    return tmp_path / "run"
+
+
+def list_turns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with turns, of which every one keeps what the environment said out of its counts."""
+    several = [row for row in rows if row.get("turns")]
+    for row in several:
+        assert row["turns"] == [{"text": row["turns"][0]["text"], "reply": " Louder, please. ", "reward": -0.25}]
+        assert "Louder" not in row["text"]
+        assert row["n_tokens"] == sum(row["loss_mask"]) < len(row["tokens"])
+        assert row["loss_mask"] == row["sampled_mask"]
+    return several
+
+
+def test_rollouts_and_evaluations_have_the_turns(qed: Callable[..., Any], trained: Path, tmp_path: Path) -> None:
+    rows = [row for file in sorted((trained / "rollouts").glob("*.jsonl.zst")) for row in read_lines(file)]
+    assert len(list_turns(rows)) > len(rows) / 4
+    metrics = [row for row in read_lines(trained / "metrics.jsonl") if "turns/mean" in row]
+    assert len(metrics) == 2
+    assert all(1 < row["turns/mean"] <= 2 for row in metrics)
+    ask = ("evaluate", "--model", trained, "--limit", 4, "--temperature", 1, "--samples", 4, "--json")
+    refused = qed(*ask, "--out", tmp_path / "a")
+    assert refused.code == 2
+    assert "shout.py" in refused.err
+    done = qed(*ask, "--allow-user-code", "--out", tmp_path / "b")
+    assert done.code == 0, done.err
+    answers = [row for file in (tmp_path / "b").rglob("*.jsonl*") for row in read_lines(file) if "text" in row]
+    assert list_turns(answers)
+    alone = qed(*ask, "--allow-user-code", "--environment", "single", "--out", tmp_path / "c")
+    assert alone.code == 0, alone.err
+    assert not any(row.get("turns") for file in (tmp_path / "c").rglob("*.jsonl*") for row in read_lines(file))
+
+
+def test_an_endpoint_has_one_turn(qed: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n', encoding="utf-8")
+    ask = ("evaluate", "--model", "openai:m", "--url", "http://127.0.0.1:9", "--tasks", tmp_path / "p.jsonl")
+    done = qed(*ask, "--environment", "retry")
+    assert done.code == 2
+    assert "answers in one turn" in done.err
+
+
+def test_the_viewer_shows_them(trained: Path, tmp_path: Path) -> None:
+    library = Library((trained.parent,), tmp_path / "cache")
+    rows = read_lines(trained / "rollouts" / "step_000001.jsonl.zst")
+    at = next(number for number, row in enumerate(rows) if row.get("turns"))
+    group, answer = divmod(at, 4)
+    shown = ENDPOINTS["answer"](library, Params({"run": "run", "step": 1, "group": group, "answer": answer}))
+    assert shown["answer"]["turns"] == rows[at]["turns"]
+    assert shown["answer"]["text"] == rows[at]["text"]
