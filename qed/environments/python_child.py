@@ -94,17 +94,18 @@ def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
             importlib.import_module(name)
     for name in WHOLE.split():
         _import_whole(name)
-    run_program(WARM_UP, max_characters)
+    run_program(WARM_UP, max_characters, {})
     if lockdown.is_available():
         lockdown.try_out()
     # What has to be given up in each child before its first program.
     waiting = [lockdown.prepare()] if lockdown.is_available() else []
 
-    def run(code: str) -> str:
+    def run(codes: list[str]) -> str:
         forget_secrets()
         while waiting:
             waiting.pop()()
-        return run_program(code, max_characters)
+        names: dict[str, Any] = {}
+        return [run_program(code, max_characters, names) for code in codes][-1]
 
     return {"refuses_system_calls": lockdown.is_available()}, run
 
@@ -124,15 +125,16 @@ def forget_secrets() -> None:
     sys.stdin = io.StringIO()
 
 
-def run_program(code: str, max_characters: int) -> str:
+def run_program(code: str, max_characters: int, names: dict[str, Any]) -> str:
     """Run a program, and return what it printed, with the value of a last line that is an expression, or its error.
 
     Args:
         code: Python.
         max_characters: that are kept of the output.
+        names: of the program; it adds its own.
     """
     output = _Output(max_characters)
-    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+    names.update({"__name__": "__main__", "__builtins__": builtins})
     sys.stdout = sys.stderr = output
     failure = ""
     try:

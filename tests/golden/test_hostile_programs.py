@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from qed.environments.base import State
 from qed.environments.python import Python, _open_server, stop_programs
 from qed.types import Problem
 
+PROBLEM = Problem("p", "?", "1")
 ENVIRONMENT = Python(seconds=0.5, memory_mb=256, max_characters=300)
 ESCAPE = "error = None\ntry:\n    1 / 0\nexcept Exception as found:\n    error = found\n"
 
@@ -197,7 +200,7 @@ def port(listening: socket.socket) -> Iterator[int]:
 
 
 def run(code: str) -> str:
-    (reply,) = ENVIRONMENT.reply([State(Problem("p", "?", "1"), (f"Let me see. <python>{code}</python>",))])
+    (reply,) = ENVIRONMENT.reply([State(PROBLEM, (f"Let me see. <python>{code}</python>",))])
     assert reply is not None
     assert reply.text.startswith("\n<output>\n")
     assert reply.text.endswith("\n</output>\n")
@@ -258,6 +261,31 @@ def test_programs_have_their_libraries() -> None:
     assert run("import sympy.stats as s\nprint(s.E(s.Die('X', 6)))") == "7/2"
     assert run("import numpy as np\nprint(np.fft.fft([1, 2]).real, np.roots([1, 0, -1]))") == "[ 3. -1.] [-1.  1.]"
     assert "ZeroDivisionError" in run("import traceback\ntry: 1/0\nexcept Exception: traceback.print_exc()")
+
+
+def test_programs_are_read_as_models_write_them() -> None:
+    assert run("\n```python\nprint(6 * 7)\n```\n") == "42"
+    assert run(" print(6 * 7)") == "42"
+    assert run("\n    x = 6\n    if x:\n        print(x * 7)\n") == "42"
+
+
+def test_names_are_remembered_when_asked() -> None:
+    turns = ("<python>x = 6\nprint(x)</python>", "<python>1 / 0</python>", "<python>print(x * 7)</python>.")
+    replies = [replace(ENVIRONMENT, remember=each).step(State(PROBLEM, turns)) for each in (True, False)]
+    assert [reply.text.split("\n")[2] for reply in replies if reply] == [
+        "42",
+        "NameError: name 'x' is not defined (line 1)",
+    ]
+    assert ENVIRONMENT.step(State(PROBLEM, (*turns, "The answer is 42."))) is None
+
+
+@pytest.mark.skipif(not lockdown.is_available(), reason="this system has no /proc")
+def test_the_run_goes_on_when_the_server_is_killed() -> None:
+    session = _open_server(ENVIRONMENT).open_session()
+    parent = int(Path(f"/proc/{session.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    session.close()
+    assert run("6 * 7") == "42"
 
 
 def test_a_program_begins_anew() -> None:
