@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -23,6 +24,8 @@ MOST_DIGITS = 300  # of the numerator and of the denominator of any value
 SHOWN_DIGITS = 12  # of a value that has no short decimal form
 SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**", ",": None, "_": None, "$": None})
 ROOM = 10**MOST_DIGITS
+WRITTEN = re.compile(r"[0-9.+\-*/%() ]*")  # nothing else reaches Python's parser
+ONLY = "only numbers, + - * / ** and parentheses can be computed"
 
 Operation = Callable[[Fraction, Fraction], Fraction]
 OPERATIONS: dict[type[ast.operator], Operation] = {
@@ -67,6 +70,8 @@ def calculate(expression: str) -> str:
     text = expression.translate(SIGNS).strip()
     if len(text) > LONGEST:
         return f"error: an expression may have at most {LONGEST} characters"
+    if not WRITTEN.fullmatch(text):
+        return f"error: {ONLY}"
     try:
         return format_value(_compute(ast.parse(text, mode="eval").body, text))
     except _CalculationError as error:
@@ -89,30 +94,20 @@ def format_value(value: Fraction) -> str:
 
 def _compute(node: ast.expr, text: str) -> Fraction:
     match node:
-        case ast.Constant(value=bool() | complex()):
-            raise _CalculationError("only numbers can be computed")
-        case ast.Constant(value=int() | float()):
-            return _read_number(ast.get_source_segment(text, node) or "")
+        case ast.Constant(value=int() | float()):  # read from the text, because a float is not exact
+            return Fraction(ast.get_source_segment(text, node) or "")
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _compute(operand, text)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_compute(operand, text)
         case ast.BinOp(left=left, op=sign, right=right):
             return _combine(sign, _compute(left, text), _compute(right, text))
-    raise _CalculationError("only numbers, + - * / ** and parentheses can be computed")
-
-
-def _read_number(text: str) -> Fraction:
-    if not text.replace(".", "", 1).isdecimal():
-        raise _CalculationError(f"{text} is not a decimal number")
-    return Fraction(text)
+    raise _CalculationError(ONLY)
 
 
 def _combine(sign: ast.operator, left: Fraction, right: Fraction) -> Fraction:
     if isinstance(sign, ast.Pow):
         return _raise_to(left, right)
-    if type(sign) not in OPERATIONS:
-        raise _CalculationError("only numbers, + - * / ** and parentheses can be computed")
     try:
         return _limit(OPERATIONS[type(sign)](left, right))
     except ZeroDivisionError:

@@ -7,11 +7,15 @@ process or thread started, no signal sent. It cannot be undone.
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import struct
 import sys
 from collections.abc import Callable
 
+from qed.errors import QedError
+
+REFUSED = "the kernel does not let a process give up system calls (seccomp); ask for it in the container's settings"
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with EPERM
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
@@ -65,6 +69,23 @@ def is_available() -> bool:
     return sys.platform == "linux" and platform.machine() in MACHINES
 
 
+def try_out() -> None:
+    """Give up system calls in a process that is made for it.
+
+    Raises:
+        QedError: the kernel does not allow it, as in some containers.
+    """
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            prepare()()
+            code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(pid, 0)[1] != 0:
+        raise QedError(REFUSED)
+
+
 def prepare() -> Callable[[], None]:
     """Return a function that gives up all system calls but those of `MACHINES`, for its thread and for good.
 
@@ -87,7 +108,7 @@ def prepare() -> Callable[[], None]:
 
     def refuse() -> None:
         if not kept or any(prctl(*step) != 0 for step in steps):
-            raise OSError("the kernel does not let a process give up system calls (seccomp)")
+            raise OSError(REFUSED)
 
     return refuse
 

@@ -12,6 +12,7 @@ import builtins
 import importlib
 import io
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +26,17 @@ MODULES = (
     "abc array base64 binascii bisect calendar cmath collections collections.abc contextlib copy csv "
     "dataclasses datetime decimal enum fractions functools hashlib heapq io itertools json keyword math "
     "numbers operator pprint queue random re secrets statistics string struct sys textwrap time types typing "
-    "unicodedata zlib numpy sympy"
+    "unicodedata zlib argparse bz2 colorsys difflib encodings.cp1252 encodings.utf_16 encodings.utf_32 graphlib "
+    "inspect linecache locale logging lzma _strptime timeit traceback uuid warnings zoneinfo "
+    "numpy numpy.fft numpy.linalg numpy.polynomial numpy.random numpy.ma mpmath "
+    "sympy sympy.abc sympy.codegen sympy.parsing.sympy_parser sympy.printing.lambdarepr sympy.printing.numpy "
+    "sympy.vector"
+)
+# Packages that load their own modules on first use.
+WHOLE = (
+    "sympy.assumptions sympy.calculus sympy.combinatorics sympy.concrete sympy.functions sympy.geometry "
+    "sympy.integrals sympy.logic sympy.matrices sympy.ntheory sympy.polys sympy.series sympy.sets sympy.simplify "
+    "sympy.solvers sympy.stats"
 )
 CUT = "\n[the output is cut here]"
 # What modules load on first use must be loaded before: a little of everything.
@@ -81,17 +92,31 @@ def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     for name in MODULES.split():
         with suppress(ImportError):
             importlib.import_module(name)
-    run_program(WARM_UP, max_characters)
+    for name in WHOLE.split():
+        _import_whole(name)
+    run_program(WARM_UP, max_characters, {})
+    if lockdown.is_available():
+        lockdown.try_out()
     # What has to be given up in each child before its first program.
     waiting = [lockdown.prepare()] if lockdown.is_available() else []
 
-    def run(code: str) -> str:
+    def run(codes: list[str]) -> str:
         forget_secrets()
         while waiting:
             waiting.pop()()
-        return run_program(code, max_characters)
+        names: dict[str, Any] = {}
+        return [run_program(code, max_characters, names) for code in codes][-1]
 
     return {"refuses_system_calls": lockdown.is_available()}, run
+
+
+def _import_whole(name: str) -> None:
+    """Import a package with all of its modules but its tests, as far as it is installed."""
+    with suppress(ImportError):
+        package = importlib.import_module(name)
+        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
+            if module.name not in {"tests", "benchmarks"}:
+                _import_whole(f"{name}.{module.name}")
 
 
 def forget_secrets() -> None:
@@ -100,15 +125,16 @@ def forget_secrets() -> None:
     sys.stdin = io.StringIO()
 
 
-def run_program(code: str, max_characters: int) -> str:
+def run_program(code: str, max_characters: int, names: dict[str, Any]) -> str:
     """Run a program, and return what it printed, with the value of a last line that is an expression, or its error.
 
     Args:
         code: Python.
         max_characters: that are kept of the output.
+        names: of the program; it adds its own.
     """
     output = _Output(max_characters)
-    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+    names.update({"__name__": "__main__", "__builtins__": builtins})
     sys.stdout = sys.stderr = output
     failure = ""
     try:

@@ -8,8 +8,8 @@ def find_call(turn: str, name: str) -> str | None:
     opened, closed = f"<{name}>", f"</{name}>"
     end = turn.rfind(closed)
     start = turn.rfind(opened, 0, end)
-    # Behind the end tag there is at most the rest of a token.
-    if end < 0 or start < 0 or turn[end + len(closed) :].strip():
+    # Behind the end tag there is at most the rest of a token, such as `>.` or `>` with a line break.
+    if end < 0 or start < 0 or any(letter.isalnum() for letter in turn[end + len(closed) :]):
         return None
     return turn[start + len(opened) : end]
 

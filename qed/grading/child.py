@@ -124,6 +124,7 @@ def _set_limits(memory: int, sealed: bool) -> None:
     if sealed:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (SEALED_FILES, SEALED_FILES))
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # root may still make processes
         sys.addaudithook(_refuse_event)
 
 

@@ -30,6 +30,11 @@ MESSAGE = 9  # bytes of a request to the server: an operation and a pid
 OPEN, END = b"o" + bytes(MESSAGE - 1), b"e"
 # There is already one child per core, so each uses a single thread.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+# What a sealed child has in its memory: its code could read all that the server was started with.
+PLAIN_VARIABLES = (
+    "PATH HOME TMPDIR TZ LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH DYLD_LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX PYTHONHOME "
+    "PYTHONPATH PYTHONUTF8 PYTHONHASHSEED PYTHONNOUSERSITE PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX"
+)
 # The server gets the caller's sys.path, so that it finds the same packages.
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.grading.child import main; main()"
 
@@ -56,6 +61,7 @@ class ForkServer:
     ) -> None:
         self.limits = limits
         self.log = log
+        self._sealed = sealed
         self._config = json.dumps([target, list(arguments), limits.memory, sealed])
         self._reset()
         _servers.add(self)
@@ -90,7 +96,7 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stderr=log,
                     start_new_session=True,
-                    env={**os.environ, **ONE_THREAD},
+                    env={**(_read_plain_variables() if self._sealed else os.environ), **ONE_THREAD},
                 )
             theirs.close()
             self._control = ours
@@ -161,6 +167,11 @@ class ForkServer:
         if self._finalizer is not None:
             self._finalizer()
         self._control, self._finalizer = None, None
+
+
+def _read_plain_variables() -> dict[str, str]:
+    """Return the variables that Python and its libraries need; others may hold tokens and passwords."""
+    return {name: os.environ[name] for name in PLAIN_VARIABLES.split() if name in os.environ}
 
 
 def _stop_process(control: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:

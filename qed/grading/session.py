@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LOADING_SECONDS = 120.0  # for the imports and the preparation of the target, once per server process
-MAX_REPLY_BYTES = 64 << 20  # of one answer; a child that sends more is killed
-REPLY_KEYS = {"pid", "failed", "answer", "error"}
+UNREADABLE = "the answer cannot be read"
 TIMED_OUT = {signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM}
 
 
@@ -32,12 +31,14 @@ class NotLoadedError(Exception):
 class Limits:
     """The limits of one question. CPU time is the main one, because it does not depend on the load of the machine.
 
-    `cpu` and `wall` are seconds per question, `memory` is in bytes on top of what loading took.
+    `cpu` and `wall` are seconds per question, `memory` is in bytes on top of what loading took, `reply` is in bytes of
+    JSON.
     """
 
     cpu: float = 10.0
     wall: float = 60.0
     memory: int = 4 << 30
+    reply: int = 64 << 20
 
 
 LIMITS = Limits()
@@ -56,7 +57,7 @@ class Session:
         self._channel, self._limits, self._end_child = channel, limits, end_child
         self.pid = 0
         try:
-            greeting = self._read_line(time.monotonic() + LOADING_SECONDS)
+            greeting = self._read_line(time.monotonic() + LOADING_SECONDS, {"pid", "failed"})
         except (TimeoutError, FailedError) as error:
             greeting = {"failed": str(error) or f"loading took more than {LOADING_SECONDS:g} s"}
         if greeting is None or "failed" in greeting:
@@ -97,7 +98,7 @@ class Session:
         if reply is None:
             raise self._explain_death(limits.cpu * scale)
         if "error" in reply:
-            raise FailedError(reply["error"])
+            raise FailedError(reply["error"] if isinstance(reply["error"], str) else UNREADABLE)
         return reply["answer"]
 
     def _exchange(self, message: bytes, deadline: float) -> Any:
@@ -106,7 +107,7 @@ class Session:
             raise TimeoutError
         self._channel.settimeout(seconds)
         self._channel.sendall(message)
-        return self._read_line(deadline)
+        return self._read_line(deadline, {"answer", "error"})
 
     @property
     def idle(self) -> bool:
@@ -127,8 +128,8 @@ class Session:
             return TimedOutError(f"more than {cpu:g} s of processor time")
         return FailedError(f"the process ended with {signal.Signals(-status).name if status < 0 else f'code {status}'}")
 
-    def _read_line(self, deadline: float) -> Any:
-        """Read one reply, a line of untrusted JSON; None if the child has died."""
+    def _read_line(self, deadline: float, keys: set[str]) -> Any:
+        """Read one reply, a line of untrusted JSON with one of some keys; None if the child has died."""
         line = bytearray()
         while not line.endswith(b"\n"):
             seconds = deadline - time.monotonic()
@@ -142,14 +143,14 @@ class Session:
             if not piece:
                 return None
             line += piece
-            if len(line) > MAX_REPLY_BYTES:
-                raise FailedError(f"the answer has more than {MAX_REPLY_BYTES >> 20} MiB")
+            if len(line) > self._limits.reply:
+                raise FailedError(f"the answer has more than {self._limits.reply >> 20} MiB")
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise FailedError("the answer cannot be read") from error
-        if not isinstance(reply, dict) or not reply.keys() & REPLY_KEYS:
-            raise FailedError("the answer cannot be read")
+            raise FailedError(UNREADABLE) from error
+        if not isinstance(reply, dict) or not reply.keys() & keys:
+            raise FailedError(UNREADABLE)
         return reply
 
     def close(self) -> int:

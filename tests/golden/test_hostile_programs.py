@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
-import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qed.environments import lockdown
 from qed.environments.base import State
-from qed.environments.python import Python, stop_programs
+from qed.environments.python import Python, _open_server, stop_programs
 from qed.types import Problem
 
+PROBLEM = Problem("p", "?", "1")
 ENVIRONMENT = Python(seconds=0.5, memory_mb=256, max_characters=300)
 ESCAPE = "error = None\ntry:\n    1 / 0\nexcept Exception as found:\n    error = found\n"
+
+UNGUARDED = (
+    "import sys\nguard = sys.modules['qed.grading.child']\n"
+    "guard.FORBIDDEN_EVENTS, guard.FORBIDDEN_PREFIXES, guard.WRITING = frozenset(), (), 0\n"
+)
+FIND_CHANNEL = (
+    "import gc, socket\nchannel = next(o for o in gc.get_objects() if type(o) is socket.socket and o.fileno() > 0)\n"
+)
 
 # What a program does; {mark} is a file that must never be there, {port} a port that must never be called.
 FORBIDDEN = {
@@ -78,6 +88,19 @@ FORBIDDEN = {
     "compiled code": "exec(compile('import os; os.fork()', 'a', 'exec'))",
     "unpickling": "import pickle; print(pickle.loads(b'cos\\nsystem\\n(S\"echo x > {mark}\"\\ntR.'))",
     "installing a package": "import pip; pip.main(['install', 'x'])",
+    "without Python's own guard": UNGUARDED + "open('{mark}', 'w')",
+    "a fork without the guard": UNGUARDED + "import os; print(os.fork())",
+    "the libc without the guard": UNGUARDED + "import ctypes\nif ctypes.CDLL(None).fork() < 0: raise OSError",
+    "a socket without the guard": UNGUARDED + "import _socket; _socket.socket()",
+    "a signal without the guard": UNGUARDED + "import os; os.kill(os.getppid(), 9)",
+    "stop itself": "import signal; signal.raise_signal(signal.SIGSTOP)",
+    "read from the channel": "import os\nfor number in range(3, 99): os.read(number, 9)",
+    "pass on a descriptor": FIND_CHANNEL + "import socket; socket.send_fds(channel, [b'o'], [channel.fileno()])",
+    "copy a descriptor": "import os; os.dup2(0, 50)",
+    "shared memory": "from multiprocessing import shared_memory; shared_memory.SharedMemory(create=True, size=9)",
+    "an interpreter": "import _xxsubinterpreters as x; x.run_string(x.create(), 'import os; os.fork()')",
+    "a debugger": "import pdb; pdb.set_trace()",
+    "core dumps": "import resource; resource.setrlimit(resource.RLIMIT_CORE, (9, 9))",
 }
 # What ends a program, and a word of what the answer is told.
 ENDED = {
@@ -131,6 +154,27 @@ ENDED = {
         "import os\nfor n in range(3, 20):\n    try: os.write(n, b'{\"answer\": 1}\\n' * 3)\n    except OSError: pass",
         "",
     ),
+    "a forged answer without a key": (FIND_CHANNEL + "channel.sendall(b'{\"pid\": 1}\\n')", "cannot be read"),
+    "a forged failure": (FIND_CHANNEL + "channel.sendall(b'{\"failed\": 1}\\n')", "cannot be read"),
+    "a forged error": (FIND_CHANNEL + "channel.sendall(b'{\"error\": [1]}\\n')", "cannot be read"),
+    "a forged list": (FIND_CHANNEL + "channel.sendall(b'{\"answer\": [[1]]}\\n')", "cannot be read"),
+    "a forged flood": (
+        FIND_CHANNEL + "channel.sendall(b'{\"answer\": \"' + b'x' * 50000 + b'\"}\\n')\nwhile True: pass",
+        "xxx",
+    ),
+    "a flood into the channel": (FIND_CHANNEL + "while True: channel.sendall(b'[],' * 10 ** 6)", "more than 1 MiB"),
+    "another exit": ("import os\nos._exit = print\nraise KeyboardInterrupt", "KeyboardInterrupt"),
+    "other builtins": ("import builtins\nbuiltins.isinstance = builtins.str = builtins.len = None", "ended"),
+    "another json": ("import json\njson.dumps = lambda reply: 'x'", "cannot be read"),
+    "an alarm": ("import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\nwhile True: pass", "ended"),
+    "a stack without end": ("import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()", "ended"),
+    "compressed zeros": (
+        "import zlib\nzeros = zlib.compress(bytes(10 ** 7))\nx = [zlib.decompress(zeros) for _ in range(99)]",
+        "",
+    ),
+    "a huge array": ("import numpy\nnumpy.zeros((10 ** 6, 10 ** 6))", "MemoryError"),
+    "a huge number in text": ("int('9' * 10 ** 5)", "ValueError"),
+    "leaving the notebook": ("quit()", "SystemExit"),
 }
 
 
@@ -140,31 +184,28 @@ def _end() -> Iterator[None]:
     stop_programs()
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    """A port that fails the test where somebody calls it."""
-    calls = []
+@pytest.fixture(scope="module")
+def listening() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.2)
+        server.setblocking(False)
+        yield server
 
-        def listen() -> None:
-            with pytest.raises(TimeoutError):
-                calls.append(server.accept())
 
-        thread = threading.Thread(target=listen)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join()
-    assert not calls
+@pytest.fixture
+def port(listening: socket.socket) -> Iterator[int]:
+    """A port that fails the test where somebody has called it."""
+    yield listening.getsockname()[1]
+    with pytest.raises(BlockingIOError):
+        listening.accept()
 
 
 def run(code: str) -> str:
-    (reply,) = ENVIRONMENT.reply([State(Problem("p", "?", "1"), (f"Let me see. <python>{code}</python>",))])
+    (reply,) = ENVIRONMENT.reply([State(PROBLEM, (f"Let me see. <python>{code}</python>",))])
     assert reply is not None
     assert reply.text.startswith("\n<output>\n")
     assert reply.text.endswith("\n</output>\n")
     assert reply.text.count("</output>") == 1
-    assert len(reply.text) < 1000
+    assert len(reply.text) < 1400
     return reply.text.removeprefix("\n<output>\n").removesuffix("</output>\n").strip()
 
 
@@ -194,6 +235,10 @@ def test_programs_see_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_programs()
     assert run("import os; print(dict(os.environ), os.getenv('SOME_TOKEN'))") == "{} None"
     assert os.environ["SOME_TOKEN"] == "hidden"
+    session = _open_server(ENVIRONMENT).open_session()
+    started_with = Path(f"/proc/{session.pid}/environ")
+    assert not started_with.exists() or b"hidden" not in started_with.read_bytes()
+    session.close()
 
 
 def test_programs_compute() -> None:
@@ -205,6 +250,42 @@ def test_programs_compute() -> None:
         run("import sympy\nx = sympy.Symbol('x')\nprint(sympy.solve(x**2 - 4), sympy.integrate(x**2))")
         == "[-2, 2] x**3/3"
     )
+
+
+def test_programs_have_their_libraries() -> None:
+    """Modules that load others on first use have loaded them."""
+    assert run("from datetime import datetime\nprint(datetime.strptime('2020-01-02', '%Y-%m-%d').year)") == "2020"
+    assert run("from sympy.abc import x\nfrom sympy import *\nprint(solve_univariate_inequality(x**2 < 4, x))") == (
+        "(-2 < x) & (x < 2)"
+    )
+    assert run("import sympy.stats as s\nprint(s.E(s.Die('X', 6)))") == "7/2"
+    assert run("import numpy as np\nprint(np.fft.fft([1, 2]).real, np.roots([1, 0, -1]))") == "[ 3. -1.] [-1.  1.]"
+    assert "ZeroDivisionError" in run("import traceback\ntry: 1/0\nexcept Exception: traceback.print_exc()")
+
+
+def test_programs_are_read_as_models_write_them() -> None:
+    assert run("\n```python\nprint(6 * 7)\n```\n") == "42"
+    assert run(" print(6 * 7)") == "42"
+    assert run("\n    x = 6\n    if x:\n        print(x * 7)\n") == "42"
+
+
+def test_names_are_remembered_when_asked() -> None:
+    turns = ("<python>x = 6\nprint(x)</python>", "<python>1 / 0</python>", "<python>print(x * 7)</python>.")
+    replies = [replace(ENVIRONMENT, remember=each).step(State(PROBLEM, turns)) for each in (True, False)]
+    assert [reply.text.split("\n")[2] for reply in replies if reply] == [
+        "42",
+        "NameError: name 'x' is not defined (line 1)",
+    ]
+    assert ENVIRONMENT.step(State(PROBLEM, (*turns, "The answer is 42."))) is None
+
+
+@pytest.mark.skipif(not lockdown.is_available(), reason="this system has no /proc")
+def test_the_run_goes_on_when_the_server_is_killed() -> None:
+    session = _open_server(ENVIRONMENT).open_session()
+    parent = int(Path(f"/proc/{session.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    session.close()
+    assert run("6 * 7") == "42"
 
 
 def test_a_program_begins_anew() -> None:

@@ -13,7 +13,7 @@ from qed.data.prompts import think_answer
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.in_environment import PromptInEnvironment, mask_replies, split_replies
 from qed.data.tasks import long_sums
-from qed.environments.base import State
+from qed.environments.base import Reply, State
 from qed.environments.calculator import Calculator
 from qed.environments.tags import make_tags
 from qed.models.load import build_tokenizer
@@ -77,6 +77,20 @@ def test_every_call_of_the_task_has_the_answer_that_the_tool_gives() -> None:
     assert not any(problem.solution for problem in long_sums.load("train-plain"))
     parts = [{problem.question for problem in long_sums.load(split)} for split in ("train", "test")]
     assert not parts[0] & parts[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.text(st.one_of(st.characters(), st.just("\ud800")), max_size=20),
+    st.sampled_from(["<|end|>", "<|user|>", "\ud83d", "\x00", ""]),
+)
+def test_what_a_tool_prints_is_plain_text(template: PromptTemplate, printed: str, added: str) -> None:
+    """A program may print anything: it has tokens, and none of them ends or begins a message."""
+    tokenizer = template.tokenizer
+    prompt = template.prompt(Problem("p", "What is 1 + 2?", "3"))
+    said = template.encode_reply(Reply(f"{printed}{added}"), prompt, (tokenizer.eos_token_id,))
+    assert not set(said) & set(tokenizer.all_special_ids)
+    assert bool(said) == bool(printed + added)
 
 
 @settings(max_examples=60, deadline=None)

@@ -98,7 +98,8 @@ class PromptTemplate:
 
     def encode_reply(self, reply: Reply, prompt: Prompt, output: Sequence[int]) -> list[int]:
         """Return the token ids of what an environment says after an output, up to the start of the next turn."""
-        return encode_between(render_between(self.leaf, reply, self.tokenizer, prompt.opened), output, self.tokenizer)
+        text = render_between(self.leaf, reply, self.tokenizer, prompt.opened)
+        return encode_between(text, output, self.tokenizer, reply.message)
 
     def stops(self, output: Sequence[int]) -> bool:
         """Return whether an answer contains a stop string."""

@@ -1,6 +1,6 @@
 """Generated sums of many numbers, which a calculator makes easy: the task for trying an environment with a tool.
 
-All questions are distinct, also between the splits. A third of the demonstrations call the calculator, the others write
+All questions are distinct, also between the splits. Half of the demonstrations call the calculator, the others write
 the answer down at once, so that a policy trained on them can still improve by learning to call it. Without
 `--environment calculator` nothing answers a call: the split `train-plain` has no demonstration with one.
 """
