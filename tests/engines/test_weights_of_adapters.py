@@ -1,4 +1,4 @@
-"""Adapters on engines: the last file of the folder, because qed's own server then takes no complete weights any more."""
+"""Adapters on engines: the last file of the folder, as qed's own server then takes no complete weights any more."""
 
 from __future__ import annotations
 
