@@ -114,7 +114,7 @@ ENDED = {
     "huge powers": ("print(len(str(7 ** 10 ** 9)))", "processor time"),
     "a slow pattern": ("import re; re.match('(a+)+$', 'a' * 60 + 'b')", "processor time"),
     "memory": ("x = [0] * 10 ** 10", "MemoryError"),
-    "memory by and by": ("x = []\nwhile True: x.append(bytearray(1 << 20))", "MemoryError"),
+    "memory by and by": ("x = []\nwhile True: x.append(bytes(1 << 24))", "MemoryError"),
     "recursion": ("def f(): f()\nf()", "RecursionError"),
     "a flood": ("while True: print('x' * 1000)", "the output is cut here"),
     "a flood that catches": (
