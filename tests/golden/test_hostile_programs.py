@@ -17,7 +17,7 @@ from qed.environments.python import Python, _open_server, stop_programs
 from qed.types import Problem
 
 PROBLEM = Problem("p", "?", "1")
-ENVIRONMENT = Python(seconds=0.5, memory_mb=256, max_characters=300)
+ENVIRONMENT = Python(seconds=0.3, memory_mb=256, max_characters=300)
 ESCAPE = "error = None\ntry:\n    1 / 0\nexcept Exception as found:\n    error = found\n"
 
 UNGUARDED = (
@@ -180,7 +180,9 @@ ENDED = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _end() -> Iterator[None]:
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOME_TOKEN", "hidden")
+        yield
     stop_programs()
 
 
@@ -230,9 +232,7 @@ def test_the_answer_is_told_what_happened(name: str) -> None:
     assert run("6 * 7") == "42"
 
 
-def test_programs_see_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_TOKEN", "hidden")
-    stop_programs()
+def test_programs_see_no_secrets() -> None:
     assert run("import os; print(dict(os.environ), os.getenv('SOME_TOKEN'))") == "{} None"
     assert os.environ["SOME_TOKEN"] == "hidden"
     session = _open_server(ENVIRONMENT).open_session()
