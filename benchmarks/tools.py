@@ -57,22 +57,24 @@ def card(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
     lines = [
         f"{steps[0]} steps of SFT, {steps[1]} of GRPO, {PROBLEMS} held-out problems a seed; sampled answers, right.",
         "",
-        "| arm | seeds | after SFT | after GRPO [95 %] | each seed | turns, first and last steps |",
-        "|---|--:|--:|--:|---|--:|",
+        "| arm | seeds | SFT | then GRPO [95 %] | each seed | greedy, before, after | turns, first, last steps |",
+        "|---|--:|--:|--:|---|--:|--:|",
     ]
     for arm in ARMS:
         own = [row for row in rows if row["arm"] == arm]
         if broken := [row["error"] for row in own if "error" in row]:
-            lines.append(f"| {arm} | {len(own)} | – | {broken[0]} | | |")
+            lines.append(f"| {arm} | {len(own)} | – | {broken[0]} | | | |")
             continue
         before, after = ([row[when]["sampled"] for row in own] for when in ("before", "after"))
         right = sum(round(each["accuracy"] * each["n"]) for each in after)
         low, high = compute_wilson_interval(right, sum(each["n"] for each in after))
+        greedy = [fmean(row[when]["greedy"]["accuracy"] for row in own) for when in ("before", "after")]
         first, last = (fmean(row["turns"][edge] for row in own) for edge in (0, 1))
         lines.append(
             f"| {arm} | {len(own)} | {100 * fmean(each['accuracy'] for each in before):.1f} % | "
             f"{100 * fmean(each['accuracy'] for each in after):.1f} % [{100 * low:.1f}, {100 * high:.1f}] | "
-            f"{', '.join(format(100 * each['accuracy'], '.0f') for each in after)} | {first:.2f}, {last:.2f} |"
+            f"{', '.join(format(100 * each['accuracy'], '.0f') for each in after)} | "
+            f"{100 * greedy[0]:.1f} %, {100 * greedy[1]:.1f} % | {first:.2f}, {last:.2f} |"
         )
     return lines
 

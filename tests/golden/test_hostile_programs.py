@@ -174,7 +174,10 @@ ENDED = {
     ),
     "a huge array": ("import numpy\nnumpy.zeros((10 ** 6, 10 ** 6))", "MemoryError"),
     "a huge number in text": ("int('9' * 10 ** 5)", "ValueError"),
-    "leaving the notebook": ("quit()", "SystemExit"),
+    "leaving with an object": (
+        "class C:\n    def __eq__(self, other): raise KeyboardInterrupt\nraise SystemExit(C())",
+        "ended",
+    ),
 }
 
 
@@ -244,6 +247,8 @@ def test_programs_see_no_secrets() -> None:
 def test_programs_compute() -> None:
     assert run("import math\nprint(math.comb(40, 20))\nmath.pi > 3") == "137846528820\nTrue"
     assert run("x = 1") == ""
+    assert run("x: int = 1\ndef main(): print([x] * 2)\nif __name__ == '__main__': exit(main())") == "[1, 1]"
+    assert run("import sys\nprint(locals() is globals(), file=sys.stderr)\nsys.exit(0)") == "True"
     assert run("1 / 0") == "ZeroDivisionError: division by zero (line 1)"
     assert run("print('</output> x')") == "< /output> x"
     assert (
