@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
 
 from qed.rewards.grader import Grader
-from qed.sampling.base import Sampler, Sampling, is_remote
+from qed.sampling.base import Sampler, Sampling, is_remote, keep_prefixes
+from qed.sampling.prefixes import PrefixTable
 from qed.training.parallel import Parallel
 from qed.types import Completion, Grade, Group
 
@@ -17,7 +19,8 @@ from qed.types import Completion, Grade, Group
 class SharedSampler:
     """Samples on all ranks, each its part of the answers; all ranks call it with the same prompts and seeds.
 
-    A rank gets consecutive answers, so that it computes few prompts that another one computes too. An answer's random
+    A rank gets consecutive answers, so that it computes few prompts that another one computes too, and goes on with the
+    answers that it has begun. An answer's random
     numbers have an address of their own, so it is the same on whichever rank it is sampled, up to rounding. Other
     attributes are those of the sampler.
 
@@ -29,7 +32,8 @@ class SharedSampler:
     """
 
     def __init__(self, sampler: Sampler, model: nn.Module, parallel: Parallel) -> None:
-        self.__dict__.update(sampler=sampler, model=model, parallel=parallel)
+        # `homes`: the rank of each answer that may go on.
+        self.__dict__.update(sampler=sampler, model=model, parallel=parallel, homes=None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sampler, name)
@@ -54,11 +58,40 @@ class SharedSampler:
             sampled = self.sampler.generate([prompts[index] for index in own], list(own.values()), sampling, *lengths)
             return [completion for completions in sampled for completion in completions]
 
-        answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
+        parts = self._assign(prompts, seeds)
         # Servers have weights of their own.
         with nullcontext() if is_remote(self.sampler) else self.parallel.gather_weights(self.model):
-            completions = iter(self.parallel.map_split(sample, answers))
-        return [[next(completions) for _ in own] for own in seeds]
+            sampled = self.parallel.exchange(lambda: sample(parts[self.parallel.rank]))
+        found = {}
+        for rank, (part, completions) in enumerate(zip(parts, sampled, strict=True)):
+            for (index, number), completion in zip(part, completions, strict=True):
+                found[index, number] = completion
+                if self.homes is not None and not self.homes.has(whole := (*prompts[index], *completion.tokens)):
+                    self.homes.add(whole, rank)
+        return [[found[index, number] for number in range(len(own))] for index, own in enumerate(seeds)]
+
+    def _assign(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
+        """Return the answers of each rank: those that it has begun, and else consecutive ones."""
+        answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
+        world = self.parallel.world
+        if self.homes is None or not self.homes.order:
+            edges = [rank * len(answers) // world for rank in range(world + 1)]
+            return [answers[start:end] for start, end in pairwise(edges)]
+        parts: list[list[tuple[int, int]]] = [[] for _ in range(world)]
+        for answer in answers:
+            place, _ = self.homes.locate(prompts[answer[0]])
+            parts[self.homes.values[place]].append(answer)
+        return parts
+
+    @contextmanager
+    def keep_prefixes(self) -> Iterator[None]:
+        """Let each rank keep what it computes of its answers, and continue them; see `qed.sampling.base`."""
+        self.__dict__["homes"] = PrefixTable[int]()
+        try:
+            with keep_prefixes(self.sampler):
+                yield
+        finally:
+            self.__dict__["homes"] = None
 
     def share_work(self, compute: Callable[[Sequence[Any]], list[Any]], items: Sequence[Any]) -> list[Any]:
         """Compute a list from items, each rank its part; see `qed.sampling.base.share_work`."""

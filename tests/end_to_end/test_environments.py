@@ -68,7 +68,7 @@ def test_a_cut_run_with_turns_goes_on_as_if_it_were_whole(
     assert_same(whole, part)
 
 
-@pytest.mark.parametrize("chosen", [pytest.param((), marks=pytest.mark.slow), RETRY], ids=["turning", "retry"])
+@pytest.mark.parametrize("chosen", [pytest.param((), marks=pytest.mark.faults), RETRY], ids=["turning", "retry"])
 def test_two_ranks_take_the_turns_of_one(
     command: Callable[..., list[object]], tmp_path: Path, chosen: tuple[object, ...]
 ) -> None:
@@ -80,7 +80,16 @@ def test_two_ranks_take_the_turns_of_one(
     assert count_replies(two)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
+def test_a_cut_run_goes_on_with_two_ranks(command: Callable[..., list[object]], tmp_path: Path) -> None:
+    arguments = command("grpo", *ONLINE, *RETRY)
+    whole = run_ranks(arguments, 2, tmp_path / "whole")
+    part = run_ranks([*arguments, "--resume"], 2, cut(whole, 2, tmp_path / "part"))
+    assert_same(whole, part)
+    assert count_replies(whole)
+
+
+@pytest.mark.faults
 def test_one_server_takes_the_turns_of_the_process(
     qed: Callable[..., Any], command: Callable[..., list[object]], tmp_path: Path
 ) -> None:
@@ -89,9 +98,12 @@ def test_one_server_takes_the_turns_of_the_process(
     for name, more in {"alone": [], "served": served}.items():
         done = qed(*arguments, *more, "--out", tmp_path / name)
         assert done.code == 0, done.err
+    part = cut(tmp_path / "served", 1, tmp_path / "part")
+    done = qed(*arguments, *served, "--out", part, "--resume")
+    assert done.code == 0, done.err
     found = [
         [row for path in sorted((tmp_path / name).glob("rollouts/*.jsonl.zst")) for row in read_lines(path)]
-        for name in ("alone", "served")
+        for name in ("alone", "served", "part")
     ]
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert count_replies(tmp_path / "served")

@@ -290,7 +290,7 @@ def test_luffys_advantages_are_taken_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("system", "text", "words"),
     [
-        ("verl", "algorithm:\n  adv_estimator: gae\n", "needs a critic"),
+        ("verl", "algorithm:\n  adv_estimator: other\n", "is not known to qed"),
         ("llama-factory", "stage: kto\n", "stage is kto, which qed does not have"),
         ("trl", "a: [b\n", "is not valid YAML"),
         ("trl", "- a\n", "is not a configuration"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_model
+from threaded import run_threads
 from turning import Turning
 
 from qed.config.plugins import load_leaf
@@ -23,12 +25,14 @@ from qed.environments.retry import Retry
 from qed.errors import UsageError
 from qed.grading.judge import _decode_rollout, _encode_rollout
 from qed.rollout.replay import decode_rollout, encode_rollout
+from qed.rollout.shared import SharedSampler
 from qed.rollout.stages import describe_groups, flatten, sample
 from qed.rollout.turns import TurnGrader, find_turns, read_turns
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
 from qed.training.flops import count_sampled_work
+from qed.training.parallel import Parallel
 from qed.types import Completion, Grade, Group, Problem, Request
 
 END = 1
@@ -162,6 +166,48 @@ def test_the_reference_sampler_takes_the_same_turns() -> None:
     for message in (False, True):
         found = [list_tokens(sampled(Turning(message=message), kind=kind)[0]) for kind in (Keeping, HFSampler)]
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_the_turns(world: int) -> None:
+    """Each answer goes on where it has begun, and the environment is asked about it once, by one rank."""
+    expected = list_tokens(sampled(Turning())[0])
+
+    def work(parallel: Parallel) -> tuple[dict[tuple[str, int], tuple[int, ...]], list[list[tuple[int, ...]]], int]:
+        tokenizer = Letters()
+        own = make_sampler(tokenizer)
+        asked: list[State] = []
+
+        class Asked(Turning):
+            def step(self, state: State) -> Reply | None:
+                asked.append(state)
+                return super().step(state)
+
+        template = make_template(Asked(), tokenizer)
+        requests = [Request(problem, 4) for problem in PROBLEMS]
+        sampler = SharedSampler(own, own.model, parallel)
+        groups = sample(requests, sampler, template, Sampling(1.0, 30, template.stop), ADDRESS)
+        begun = [
+            [(*p, *a.tokens) for p, row in zip(prompts, rows, strict=True) for a in row] for prompts, rows in own.calls
+        ]
+        return list_tokens(groups), begun, len(asked)
+
+    found = run_threads(work, world)
+    assert [tokens for tokens, _, _ in found] == [expected] * world
+    alone: list[State] = []
+
+    class Counting(Turning):
+        def step(self, state: State) -> Reply | None:
+            alone.append(state)
+            return super().step(state)
+
+    sampled(Counting())
+    assert sum(count for _, _, count in found) == len(alone)
+    assert all(count for _, _, count in found)
+    for _, begun, _ in found:
+        for before, after in pairwise(begun):
+            assert all(any(answer[: len(one)] == one for one in before) for answer in after)
+    assert sum(len(begun[-1]) for _, begun, _ in found)
 
 
 def test_turns_of_an_answer_draw_different_numbers() -> None:

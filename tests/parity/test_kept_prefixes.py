@@ -140,7 +140,9 @@ def test_what_does_not_fit_is_computed_again(room: int, monkeypatch: pytest.Monk
 def test_the_longest_prefix_is_found_among_many() -> None:
     source, kept = random.Random(0), KeptPrefixes(most=10**6)
     known = sorted({tuple(source.randrange(2) for _ in range(source.randint(1, 8))) for _ in range(60)})
-    kept._order, kept._layers = known, [[(torch.tensor(each), torch.tensor(each))] for each in known]
+    for each in source.sample(known, len(known)):
+        kept.table.add(each, [(torch.tensor(each), torch.tensor(each))])
+    assert kept.table.order == known
     for _ in range(300):
         prompt = tuple(source.randrange(2) for _ in range(source.randint(1, 10)))
         whole = max((len(each) for each in known if prompt[: len(each)] == each), default=0)
@@ -148,4 +150,4 @@ def test_the_longest_prefix_is_found_among_many() -> None:
         assert length >= min(whole, len(prompt) - 1)
         assert not length or tuple(layers[0][0].tolist())[:length] == prompt[:length]
     kept.retain([known[0] + (0, 1)])
-    assert kept.tokens == sum(map(len, kept._order))
+    assert kept.tokens == sum(map(len, kept.table.order)) > 0

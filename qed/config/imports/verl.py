@@ -29,7 +29,7 @@ def choose_method(options: Options) -> str:
     """Return the command for verl's advantage estimator, or LUFFY's mode.
 
     Raises:
-        UsageError: the estimator needs a critic, or is not known.
+        UsageError: the estimator is not known.
     """
     script = str(options.get("method", default=""))
     if "sft" in script or options.has("model.partial_pretrain"):
@@ -44,10 +44,9 @@ def choose_method(options: Options) -> str:
     if name in ("grpo", "grpo_split") and options.is_on(f"{ACTOR}use_off_policy_loss") and given:
         return "luffy"
     if name not in METHODS:
-        reason = "needs a critic, which qed does not train" if name == "gae" else "is not known to qed"
         raise UsageError(
-            f"algorithm.adv_estimator is {name}, which {reason}. Known: {', '.join(METHODS)}. To import the rest: "
-            "add -- algorithm.adv_estimator=grpo."
+            f"algorithm.adv_estimator is {name}, which is not known to qed. Known: {', '.join(METHODS)}. To import the "
+            "rest: add -- algorithm.adv_estimator=grpo."
         )
     return METHODS[name]
 
@@ -72,6 +71,7 @@ def derive(draft: Draft, method: str) -> None:
         return
     _set_batches(draft)
     _set_loss(draft, method)
+    _set_critic(draft, method)
     _set_kl(draft)
     _set_selection(draft)
     _set_reward(draft)
@@ -132,6 +132,23 @@ def _set_loss(draft: Draft, method: str) -> None:
     if method in ("grpo", "grpo_passk", *GUIDED):
         draft.set(std, "algorithm.normalize_std", bool(options.get(std)))
     options.read.add(std)
+
+
+def _set_critic(draft: Draft, method: str) -> None:
+    """Set what is the critic's own; verl has one lambda for advantages and returns."""
+    options, names = draft.options, ("algorithm.lam", "critic.optim.lr", "critic.cliprange_value")
+    if method != "ppo":
+        for name in (*names, "trainer.critic_warmup"):
+            if options.has(name):
+                draft.skip(name, "this estimator has no critic")
+        options.read.update(names)
+        return
+    for part in ("policy", "value"):
+        draft.set("algorithm.lam", f"algorithm.gae.{part}_lambda", options.number("algorithm.lam"))
+    draft.set("critic.optim.lr", "algorithm.critic.lr", options.number("critic.optim.lr"))
+    draft.set("critic.cliprange_value", "algorithm.critic.clip", options.number("critic.cliprange_value"))
+    warmup = int(options.number("trainer.critic_warmup", default=0))
+    draft.set("trainer.critic_warmup", "algorithm.critic.warmup_steps", warmup)
 
 
 def _set_shaping(draft: Draft) -> None:

@@ -32,10 +32,14 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "algorithm.kl_ctrl.kl_coef": 0.001,
         "algorithm.kl_penalty": "kl",
         "algorithm.norm_adv_by_std_in_grpo": True,
+        "algorithm.lam": 1.0,
+        "critic.optim.lr": 1e-5,
+        "critic.cliprange_value": 0.5,
         "trainer.total_epochs": 30,
     },
 }
 METHODS = {
+    "gae": "ppo",
     "grpo": "grpo",
     "grpo_passk": "grpo_passk",
     "gdpo": "gdpo",
@@ -140,7 +144,7 @@ RULES = (
         *_under(ACTOR, "clip_ratio_low clip_ratio_high clip_ratio_c"),
     ),
     absent("the reference model is loaded if algorithm.kl is not 0", "actor_rollout_ref.ref.use_ref"),
-    absent("there is no critic", "critic. trainer.critic_warmup algorithm.lam algorithm.use_pf_ppo algorithm.pf_ppo."),
+    absent("a critic is a copy of the policy, with its settings", "critic. algorithm.use_pf_ppo algorithm.pf_ppo."),
     absent("the pool and its limits are settings of qed exgrpo", "trainer.experience. trainer.rollout_mode"),
     absent(hf.ONE_PROCESS, "trainer.nnodes trainer.n_gpus_per_node trainer.device ray_kwargs. ray_init."),
     absent(hf.ONE_PROCESS, "transfer_queue. trainer.ray_wait_register_center_timeout"),

@@ -1,12 +1,7 @@
-"""Keys and values of answers that are kept between two turns, so that the next turn computes only what is new.
-
-A sequence is found by its tokens: the one that shares the longest prefix with a prompt stands directly before the
-prompt in the order of sequences, because nothing can stand between it and its own continuation.
-"""
+"""Keys and values of answers that are kept between two turns, so that the next turn computes only what is new."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +11,7 @@ from torch import Tensor
 
 from qed.sampling.native.kv_cache import new_cache
 from qed.sampling.native.sequences import Sequences
+from qed.sampling.prefixes import PrefixTable
 
 Layers = list[tuple[Tensor, Tensor]]  # the keys and the values of each layer, [heads, tokens, width]
 
@@ -32,12 +28,11 @@ NOTHING = Reused(0, [])
 
 @dataclass
 class KeptPrefixes:
-    """Sequences in the order of their tokens, with their keys and values; together at most `most` tokens."""
+    """Sequences with their keys and values; together at most `most` tokens."""
 
     most: int = 0
     tokens: int = 0
-    _order: list[tuple[int, ...]] = field(default_factory=list)
-    _layers: list[Layers] = field(default_factory=list)
+    table: PrefixTable[Layers] = field(default_factory=PrefixTable)
 
     def add(self, rows: Sequences, row: int, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Keep a row of a batch: its prompt and the tokens of its output that have been read.
@@ -46,34 +41,24 @@ class KeptPrefixes:
         not fit is computed again.
         """
         known = (*prompt, *output[:-1])
-        place = bisect_left(self._order, known)
-        if self.tokens + len(known) > self.most or self._order[place : place + 1] == [known]:
-            return
-        self._order.insert(place, known)
-        self._layers.insert(place, _read_row(rows, row, len(prompt), len(known)))
-        self.tokens += len(known)
+        if self.tokens + len(known) <= self.most and not self.table.has(known):
+            self.table.add(known, _read_row(rows, row, len(prompt), len(known)))
+            self.tokens += len(known)
 
     def find(self, prompt: Sequence[int]) -> Reused:
         """Return the longest part of a prompt that is kept; at least the last token is to be computed."""
-        place, length = self._locate(prompt)
-        return Reused(length, self._layers[place]) if length else NOTHING
+        place, shared = self.table.locate(prompt)
+        length = min(shared, len(prompt) - 1)
+        return Reused(length, self.table.values[place]) if length else NOTHING
 
     def retain(self, prompts: Sequence[Sequence[int]]) -> None:
         """Keep only what some of these prompts use."""
-        used = sorted({place for place, length in map(self._locate, prompts) if length})
-        self._order = [self._order[place] for place in used]
-        self._layers = [self._layers[place] for place in used]
-        self.tokens = sum(map(len, self._order))
-
-    def _locate(self, prompt: Sequence[int]) -> tuple[int, int]:
-        """Return the place of the sequence with the longest prefix of a prompt, and the length of this prefix."""
-        wanted = tuple(prompt)
-        place = bisect_right(self._order, wanted) - 1
-        if place < 0:
-            return 0, 0
-        most = min(len(wanted) - 1, len(self._order[place]))
-        pairs = zip(wanted[:most], self._order[place], strict=False)
-        return place, next((number for number, (one, other) in enumerate(pairs) if one != other), most)
+        found = map(self.table.locate, prompts)
+        used = sorted({place for place, length in found if length})
+        self.table = PrefixTable(
+            [self.table.order[place] for place in used], [self.table.values[place] for place in used]
+        )
+        self.tokens = sum(map(len, self.table.order))
 
 
 def build_cache(config: Any, reused: Sequence[Reused], lengths: Sequence[int], columns: int) -> Any:

@@ -1,0 +1,43 @@
+"""Values by sequences of tokens, found by the beginning that a sequence shares with them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass
+class PrefixTable(Generic[T]):
+    """Sequences in the order of their tokens, each with a value.
+
+    A sequence of the table that begins another one stands before it, and what stands between the two begins with it as
+    well. So the one directly before shares as much as any that the other one continues.
+    """
+
+    order: list[tuple[int, ...]] = field(default_factory=list)
+    values: list[T] = field(default_factory=list)
+
+    def has(self, tokens: tuple[int, ...]) -> bool:
+        """Return whether a sequence is in the table."""
+        place = bisect_left(self.order, tokens)
+        return self.order[place : place + 1] == [tokens]
+
+    def add(self, tokens: tuple[int, ...], value: T) -> None:
+        """Add a sequence that is not in the table."""
+        place = bisect_left(self.order, tokens)
+        self.order.insert(place, tokens)
+        self.values.insert(place, value)
+
+    def locate(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """Return the place of the sequence directly before, and how many first tokens it shares; (0, 0) for none."""
+        wanted = tuple(tokens)
+        place = bisect_right(self.order, wanted) - 1
+        if place < 0:
+            return 0, 0
+        pairs = zip(wanted, self.order[place], strict=False)
+        least = min(len(wanted), len(self.order[place]))
+        return place, next((number for number, (one, other) in enumerate(pairs) if one != other), least)
