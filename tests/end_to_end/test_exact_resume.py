@@ -66,6 +66,8 @@ VARIANTS: dict[str, tuple[object, ...]] = {
     "ppo after a warm-up": ("ppo", *ONLINE, "--algorithm.critic.warmup_steps", 2, "--algorithm.critic.passes", 2),
     "ppo of an offloaded critic": ("ppo", *ONLINE, "--algorithm.critic.offload", "true", *SEVERAL),
     "ppo on the policy's trunk": ("ppo", *ONLINE, "--algorithm.critic.trunk", "policy", *SEVERAL),
+    "ppo sampled ahead": ("ppo", *ONLINE, "--rollout.max_staleness", 2, *SEVERAL),
+    "ppo in several turns": ("ppo", *ONLINE, "--data.environment", "retry"),
     "ppo in bfloat16": ("ppo", *ONLINE, "--model.precision", "bfloat16", "--model.dtype", "bfloat16", *SEVERAL),
     "cosine": (*GRPO, "--learner.schedule", "cosine", "--learner.warmup_steps", 2),
     "linear": ("sft", *OFFLINE, "--learner.schedule", "linear", "--learner.warmup_steps", 3),

@@ -30,6 +30,7 @@ METHODS: dict[str, list[object]] = {
     "grpo": [*ONLINE, *UPDATES, "--algorithm.reference_every", 2, "--algorithm.reference_mix", 0.5],
     "dpo": [*OFFLINE],
     "luffy": [*ONLINE, "--model.lora_rank", 2, "--sampling.curriculum", "thompson"],
+    "reward_model": [*OFFLINE, "--data.validation_split", 0.2],
     "ppo": [*ONLINE, "--learner.batch_size", 12, "--algorithm.critic.batch_size", 6],
 }
 
