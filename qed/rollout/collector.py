@@ -132,8 +132,10 @@ class RolloutCollector:
     def _next_problems(self, count: int, asked: Collection[str]) -> list[Problem]:
         """Take the next problems of the stream that are not retired; solved problems are retired after each epoch."""
         if self.curriculum is not None:
-            excluded = self.pool.retired | set(asked)
-            chosen = self.curriculum.choose(self.stream.position, count, excluded)
+            position, retired = self.stream.position, self.pool.retired
+            chosen = self.curriculum.choose(position, count, retired | set(asked))
+            # A step that has asked all of them asks them again, with other random numbers.
+            chosen = chosen or self.curriculum.choose(position, count, retired)
             self._advance(count)  # the position counts the problems that were asked
             return chosen
         problems: list[Problem] = []

@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -103,7 +104,7 @@ class Curriculum:
         return self.settings.curriculum in ADAPTIVE
 
     def choose(self, position: int, count: int, excluded: Collection[str]) -> list[Problem]:
-        """Choose the next problems; there may be fewer if too few are left.
+        """Choose the next problems; a source with too few gives them several times, one without any none.
 
         Args:
             position: how many problems were asked before.
@@ -127,7 +128,9 @@ class Curriculum:
     def _take(self, source: str, count: int, excluded: Collection[str]) -> list[Problem]:
         """Take the next problems of a source's epochs; each epoch is shuffled anew, or in order of difficulty."""
         problems, chosen = self.sources[source], list[Problem]()
-        for _ in range(count + len(excluded)):
+        if all(problem.id in excluded for problem in problems):
+            return chosen
+        while len(chosen) < count:
             epoch, offset = divmod(self.taken[source], len(problems))
             if self._orders.get(source, (-1, []))[0] != epoch:
                 self._orders[source] = epoch, self._order(source, epoch)
@@ -135,8 +138,6 @@ class Curriculum:
             self.taken[source] += 1
             if problem.id not in excluded:
                 chosen.append(problem)
-            if len(chosen) == count:
-                break
         return chosen
 
     def _order(self, source: str, epoch: int) -> list[int]:
@@ -159,7 +160,7 @@ class Curriculum:
             # The smallest of exponential draws, each over its weight, are a weighted draw without replacement.
             keys = [rng.expovariate(1.0) / (mean * (1 - mean)) for mean in means]
         ranked = sorted(range(len(candidates)), key=keys.__getitem__)
-        return [candidates[index] for index in ranked[:count]]
+        return [candidates[index] for index in islice(cycle(ranked), count)]
 
     def describe(self) -> dict[str, float]:
         """Return metrics of the pass rates: over the problems tried, their mean and spread, and their share of all."""

@@ -69,6 +69,16 @@ def test_no_problem_is_asked_twice_in_a_step_nor_where_it_is_excluded(kind: str)
         assert not {"p3", "p4"} & set(chosen)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_full_with_few_problems(kind: str) -> None:
+    """Each is asked about equally often, as by the epochs without a curriculum."""
+    curriculum = Curriculum(replace(SamplingSettings(), curriculum=kind), PROBLEMS[:6], 0)  # type: ignore[arg-type]
+    asked = Counter(problem.id for problem in curriculum.choose(0, 15, ()))
+    assert sorted(asked.values()) == [2, 2, 2, 3, 3, 3]
+    assert len(curriculum.choose(15, 8, {"p0", "p1"})) == 8
+    assert not curriculum.choose(23, 8, asked)
+
+
 def test_easy_ones_first_and_all_in_an_epoch() -> None:
     asked = [name for step in walk(make("difficulty"), 5) for name in step]
     assert sorted(asked) == sorted(problem.id for problem in PROBLEMS)

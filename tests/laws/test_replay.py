@@ -176,6 +176,9 @@ def test_problems_retire_under_a_curriculum_too(kind: Literal["difficulty", "tho
     assert held.pool.retired == {"1", "2"}
     for _ in range(2):
         assert {problem.id for problem in held._next_problems(4, ())} == {"0", "3", "4", "5"}
+    again = held._next_problems(4, ("0", "3", "4", "5"))
+    assert len(again) == 4, "all that are left were asked in this step"
+    assert {problem.id for problem in again} <= {"0", "3", "4", "5"}
 
 
 def test_replayed_problems_stand_in_for_fresh_ones() -> None:
