@@ -29,7 +29,7 @@ METHODS: dict[str, list[object]] = {
     "sft": [*OFFLINE, "--learner.tokens_per_microbatch", 300],
     "grpo": [*ONLINE, *UPDATES, "--algorithm.reference_every", 2, "--algorithm.reference_mix", 0.5],
     "dpo": [*OFFLINE],
-    "luffy": [*ONLINE, "--model.lora_rank", 2],
+    "luffy": [*ONLINE, "--model.lora_rank", 2, "--sampling.curriculum", "thompson"],
     "reward_model": [*OFFLINE, "--data.validation_split", 0.2],
     "ppo": [*ONLINE, "--learner.batch_size", 12, "--algorithm.critic.batch_size", 6],
 }
