@@ -46,9 +46,7 @@ def run(command: Command, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("name", "shard"), [("sft", "none"), ("grpo", "full"), ("dpo", "grads"), ("luffy", "full"), ("ppo", "full")]
-)
+@pytest.mark.parametrize(("name", "shard"), [("sft", "none"), ("grpo", "full"), ("dpo", "grads"), ("luffy", "full")])
 def test_two_ranks_make_the_run_of_one(run: Callable[..., Path], name: str, shard: str) -> None:
     one, two = run(name, 1), run(name, 2, "--parallel.shard", shard)
     assert measure_difference(one, two) < 1e-9
