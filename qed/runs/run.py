@@ -241,11 +241,11 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "sampled_mask": list(map(int, rollout.sampled_mask)),
         "loss_mask": list(map(int, rollout.loss_mask)),
         "version": rollout.version,
-        **({"turns": _describe_turns(rollout)} if rollout.turns else {}),
+        **({"turns": describe_turns(rollout)} if rollout.turns else {}),
     }
 
 
-def _describe_turns(rollout: Rollout) -> list[Row]:
+def describe_turns(rollout: Rollout) -> list[Row]:
     """Describe the turns that an environment answered; the text of the last turn is that of the row."""
     pairs = zip(rollout.turns, rollout.turn_rewards, strict=True)
     return [{"text": text, "reply": reply, "reward": reward} for (text, reply), reward in pairs]
