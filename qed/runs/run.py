@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import or_
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -232,7 +233,7 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "tier": verdict.tier if verdict else "",
         "reason": verdict.reason if verdict else "",
         "advantage": rollout.advantage,
-        "n_tokens": rollout.trained_count,
+        "n_tokens": _count_tokens(rollout),
         "tokens": list(rollout.output),
         "logps": [round(value, 6) for value in rollout.logps],
         "stop_reason": rollout.stop_reason,
@@ -243,6 +244,12 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "version": rollout.version,
         **({"turns": describe_turns(rollout)} if rollout.turns else {}),
     }
+
+
+def _count_tokens(rollout: Rollout) -> int:
+    """Count the tokens that no environment wrote: those that are sampled or trained."""
+    sampled = rollout.sampled_mask or (True,) * len(rollout.output)
+    return sum(map(or_, sampled, rollout.trained))
 
 
 def describe_turns(rollout: Rollout) -> list[Row]:

@@ -72,10 +72,15 @@ def find_blocks(masks: Mapping[str, Sequence[int]], pieces: Sequence[str] | None
     """Return who wrote which part of an answer, in order; empty where an environment wrote none.
 
     A token is the `policy`'s own where it was sampled, `given` where it was not and is trained, as a demonstration is,
-    and of the `environment` where it is neither. `start` and `count` are in tokens; `text` is None without a tokenizer.
+    and of the `environment` where it is neither; before all others it is given, because no answer begins with a reply.
+    `start` and `count` are in tokens; `text` is None without a tokenizer.
     """
-    marks = zip(masks["sampled"], masks["loss"], strict=True)
-    authors = ["policy" if sampled else "given" if trained else "environment" for sampled, trained in marks]
+    marks = list(zip(masks["sampled"], masks["loss"], strict=True))
+    first = next((place for place, mark in enumerate(marks) if any(mark)), len(marks))
+    authors = [
+        "policy" if sampled else "given" if trained or place < first else "environment"
+        for place, (sampled, trained) in enumerate(marks)
+    ]
     if "environment" not in authors:
         return []
     blocks, start = [], 0

@@ -118,7 +118,8 @@ def test_blocks_say_who_wrote_what() -> None:
         ("policy", 5, "f"),
     ]
     assert [block["text"] for block in find_blocks(masks, None)] == [None] * 4
-    assert find_blocks({"sampled": [0, 1], "loss": [1, 1]}, None) == []
+    for prefix in (0, 1):
+        assert find_blocks({"sampled": [0, 1], "loss": [prefix, 1]}, None) == []
 
 
 def test_debug_generations_shows_the_turns(qed: Callable[..., Any], trained: Path) -> None:

@@ -112,7 +112,7 @@ function showTurns(data) {
       showRaw(`reply ${number + 1}`, turn.reply))));
 }
 
-const AUTHORS = { policy: "The policy", given: "Given, in the loss", environment: "The environment, never trained" };
+const AUTHORS = { policy: "The policy", given: "Given to the policy", environment: "The environment, never trained" };
 
 /** Show an answer as the masks of its tokens divide it: who wrote what, with the reward of each turn that was answered. */
 function showBlocks(blocks, turns) {
