@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qed.runs.answer_measures import measure_answer
 from qed.runs.run import read_lines
 from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library
@@ -120,6 +121,15 @@ def test_blocks_say_who_wrote_what() -> None:
     assert [block["text"] for block in find_blocks(masks, None)] == [None] * 4
     for prefix in (0, 1):
         assert find_blocks({"sampled": [0, 1], "loss": [prefix, 1]}, None) == []
+
+
+def test_measures_leave_replies_out() -> None:
+    said, own = [7] * 40, list(range(20))
+    row = {"tokens": [*own[:10], *said, *own[10:]], "logps": [-0.1] * 10 + [0.0] * 40 + [-0.1] * 10}
+    mask = [1] * 10 + [0] * 40 + [1] * 10
+    alone = measure_answer({"tokens": own, "logps": [-0.1] * 20, "sampled_mask": [1] * 20, "loss_mask": [1] * 20})
+    assert measure_answer({**row, "sampled_mask": mask, "loss_mask": mask}) == alone
+    assert measure_answer({**row, "sampled_mask": mask, "loss_mask": [1] * 60})["repetition"] > 0.5
 
 
 def test_debug_generations_shows_the_turns(qed: Callable[..., Any], trained: Path) -> None:
