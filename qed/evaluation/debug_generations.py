@@ -18,6 +18,7 @@ from qed.rollout.grader import load_grader
 from qed.rollout.policy import load_policy, report_handover
 from qed.rollout.sampler_check import Options
 from qed.rollout.stages import flatten, grade, sample
+from qed.runs.run import describe_turns
 from qed.sampling.base import build_sampling
 from qed.types import Group, Request, Rollout
 
@@ -74,7 +75,8 @@ def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, 
     )
     for line in list_advice(groups, figures):
         console.say(line)
-    return {"answers": [build_row(rollout) for rollout in flatten(groups)], **figures, "sampler_check": compared}
+    # In place of their number.
+    return {**figures, "answers": [build_row(rollout) for rollout in flatten(groups)], "sampler_check": compared}
 
 
 def build_row(rollout: Rollout) -> dict[str, Any]:
@@ -85,7 +87,8 @@ def build_row(rollout: Rollout) -> dict[str, Any]:
         "sample": rollout.index,
         "gold": rollout.problem.answer,
         "text": rollout.text,
-        "tokens": len(rollout.output),
+        "turns": describe_turns(rollout),
+        "tokens": rollout.trained_count,
         "stop_reason": rollout.stop_reason,
         "tags": count_tags(rollout.text),
         "extracted": verdict.extracted if verdict else None,
@@ -117,6 +120,9 @@ def show_group(console: Console, group: Group, whole: bool) -> None:
             f"    parts {parts or 'none'}\n    tags {tags or 'none'}\n"
             f"    extracted {row['extracted']!r}: {row['reason']}"
         )
+        for turn in row["turns"]:
+            console.say("    " + _shorten(turn["text"], whole).replace("\n", "\n    "))
+            console.say("    environment: " + _shorten(turn["reply"], whole).replace("\n", "\n    "))
         console.say("    " + _shorten(row["text"], whole).replace("\n", "\n    "))
 
 
@@ -132,6 +138,7 @@ def compute_diversity(groups: Sequence[Group]) -> dict[str, float]:
         "in_format": fmean(bool(rollout.grade and rollout.grade.format_ok) for rollout in rollouts),
         "cut_off": fmean(rollout.stop_reason == "length" for rollout in rollouts),
         "mean_tokens": fmean(rollout.trained_count for rollout in rollouts),
+        "mean_turns": fmean(len(rollout.turns) + 1 for rollout in rollouts),
         **({"mean_reward": fmean(earned)} if earned else {}),
         "without_reward": len(rollouts) - len(earned),
         "reward_std_in_a_group": fmean(pstdev(own) if own else 0.0 for own in rewards),

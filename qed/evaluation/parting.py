@@ -166,8 +166,8 @@ def _compute_margin(run: Path, checkpoint: Path, parting: Parting) -> tuple[Marg
     rows = read_lines(run / f"rollouts/step_{parting.step:06d}.jsonl.zst")
     row = next(r for r in rows if (r["group_id"], r["sample_id"]) == (parting.problem, parting.sample))
     token = row["tokens"][parting.position] if parting.position < len(row["tokens"]) else None
-    if row["given"] or token is None:
-        return None, "The margin is known only of an answer that was sampled from its beginning."
+    if token is None or not all(row["sampled_mask"][: parting.position + 1]):
+        return None, "The margin is known only in the first turn of an answer that was sampled from its beginning."
     model, tokenizer = load_model(ModelSettings(name=str(checkpoint / "hf"), precision=_read_precision(saved)))
     load_exact_weights(model, checkpoint)
     prompt = tokenizer(row["prompt"], add_special_tokens=False)["input_ids"]

@@ -19,6 +19,7 @@ METRICS = {
     "format": "format",
     "reward": "reward",
     "mean_tokens": "length/mean",
+    "mean_turns": "turns/mean",
     "right_tokens": "length/right_mean",
     "wrong_tokens": "length/wrong_mean",
     "truncated_frac": "length/truncated_frac",
@@ -69,7 +70,7 @@ def _list_entries(figures: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         f"avg@{figures['k']}": figures["accuracy"],
-        **{shown: figures[name] for name, shown in METRICS.items()},
+        **{shown: figures.get(name) for name, shown in METRICS.items()},
         **(estimates if several else {}),
         **figures["classes"],
         **kinds,
@@ -78,7 +79,8 @@ def _list_entries(figures: dict[str, Any]) -> dict[str, Any]:
 
 def format_figures(decoding: str, figures: dict[str, Any]) -> str:
     """Format the main figures of a decoding."""
+    turns = f", {figures['mean_turns']:.2f} turns" if "mean_turns" in figures else ""
     return (
         f"{decoding} {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] right, "
-        f"{figures['format']:.1%} in format, {figures['mean_tokens'] or 0:.1f} tokens"
+        f"{figures['format']:.1%} in format, {figures['mean_tokens'] or 0:.1f} tokens{turns}"
     )

@@ -97,6 +97,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
     parts = sorted({name for row in rows for name in row.get("parts") or {}})
     thoughts = [row["reasoning_chars"] for row in rows if row.get("reasoning_chars")]
     classes = [row["class"] for row in rows if row.get("class")]
+    turns = [len(row.get("turns") or []) + 1 for row in rows]
     return {
         "format": fmean(bool(row.get("format_ok")) for row in rows),
         "classes": {name: classes.count(name) / len(classes) for name in CLASSES} if classes else {},
@@ -109,6 +110,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
         "mean_tokens": _compute_mean([row["n_tokens"] for row in tokens]),
         "right_tokens": _compute_mean([row["n_tokens"] for row in tokens if row["correct"]]),
         "wrong_tokens": _compute_mean([row["n_tokens"] for row in tokens if not row["correct"]]),
+        **({"mean_turns": fmean(turns)} if max(turns) > 1 else {}),
         "mean_chars": fmean(len(str(row.get("text") or "")) for row in rows),
         "truncated_frac": fmean(row.get("stop_reason") == "length" for row in rows),
         "truncated_right": sum(row.get("stop_reason") == "length" and bool(row["correct"]) for row in rows),

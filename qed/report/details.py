@@ -27,6 +27,7 @@ LENGTHS = {
     "wrong_tokens": "tokens of a wrong answer",
     "reasoning_chars": "characters of a thought",
 }
+TURNS = {"mean_turns": "turns of an answer"}  # shown where an environment replied
 KINDS = ("subject", "level", "source")
 MAX_KINDS = 60
 NO_VALUE = "–"
@@ -117,7 +118,8 @@ def _build_mean_rows(columns: Sequence[Column]) -> Iterator[tuple[str, list[obje
     for part in dict.fromkeys(part for column in columns for part in column.figures.get("parts") or {}):
         values = [read_number((column.figures.get("parts") or {}).get(part)) for column in columns]
         yield f"reward: {part}", _format_means(columns, f"reward/{part}", values, _format_reward)
-    for name, label in LENGTHS.items():
+    several = any("mean_turns" in column.figures for column in columns)
+    for name, label in ((TURNS if several else {}) | LENGTHS).items():
         values = [read_number(column.figures.get(name)) for column in columns]
         yield label, _format_means(columns, name, values, format_decimal)
     counters = {

@@ -66,7 +66,10 @@ def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
     groups = list(group_by_problem(rows).values())
     parts = {name for row in rows for name in row.get("parts") or {}}
     bounds: dict[str, Bounds] = {}
-    for name, measure in (SHARES | MEANS | {f"reward/{name}": _read_part(name) for name in sorted(parts)}).items():
+    measures = SHARES | MEANS | {f"reward/{name}": _read_part(name) for name in sorted(parts)}
+    if any(row.get("turns") for row in rows):
+        measures["mean_turns"] = lambda row: float(len(row.get("turns") or []) + 1)
+    for name, measure in measures.items():
         values = [[value for row in group if (value := measure(dict(row))) is not None] for group in groups]
         count = sum(map(len, values))
         if count:

@@ -106,6 +106,13 @@ PANELS = (
         note="Estimates over the problems that were tried: the mean and the standard deviation of their pass rates.",
     ),
     Panel(
+        "Turns of the policy",
+        "turns in an answer",
+        (("training", "turns/mean"),),
+        (("held-out, greedy", "greedy", "mean_turns"), ("held-out, sampled", "sampled", "mean_turns")),
+        note="An answer has one turn, and another one for each reply of the environment.",
+    ),
+    Panel(
         "Truncated answers",
         "share of answers",
         (("training", "length/truncated_frac"),),

@@ -26,19 +26,28 @@ def measure_answer(row: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `repetition`, the share of its 8-grams of tokens that occurred before in it; `rare`, the share of its sampled
         tokens whose log-prob is below ln 0.01; `shingles`, 8 minima of 32-bit hashes of its 5-grams (minhash): two
-        answers share about as many as they share 5-grams.
+        answers share about as many as they share 5-grams. What an environment wrote is in none of them.
     """
     tokens = _read_array(row.get("tokens"), np.int64)
     logps = _read_array(row.get("logps"), np.float64)
     mask = _read_array(row.get("sampled_mask"), np.int64)
     if tokens is None:
         return {"repetition": None, "rare": None, "shingles": None}
-    mixed = _mix(tokens)
+    trained = _read_array(row.get("loss_mask"), np.int64)
+    mixed = _mix(_drop_replies(tokens, mask, trained))
     return {
         "repetition": _measure_repetition(mixed),
         "rare": None if logps is None or len(logps) != len(tokens) else _measure_rare(logps, mask),
         "shingles": _hash_content(mixed),
     }
+
+
+def _drop_replies(tokens: NDArray[np.int64], sampled: Any, trained: Any) -> NDArray[np.int64]:
+    """Leave out the tokens of an environment, which are neither sampled nor trained."""
+    if sampled is None or trained is None or not len(sampled) == len(trained) == len(tokens):
+        return tokens
+    own: NDArray[np.int64] = tokens[(sampled != 0) | (trained != 0)]
+    return own
 
 
 def _measure_repetition(mixed: Hashes) -> float:

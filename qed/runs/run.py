@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import or_
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -232,8 +233,7 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "tier": verdict.tier if verdict else "",
         "reason": verdict.reason if verdict else "",
         "advantage": rollout.advantage,
-        # Without what an environment wrote.
-        "n_tokens": rollout.trained_count if rollout.turns else len(rollout.output),
+        "n_tokens": _count_tokens(rollout),
         "tokens": list(rollout.output),
         "logps": [round(value, 6) for value in rollout.logps],
         "stop_reason": rollout.stop_reason,
@@ -242,11 +242,17 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "sampled_mask": list(map(int, rollout.sampled_mask)),
         "loss_mask": list(map(int, rollout.loss_mask)),
         "version": rollout.version,
-        **({"turns": _describe_turns(rollout)} if rollout.turns else {}),
+        **({"turns": describe_turns(rollout)} if rollout.turns else {}),
     }
 
 
-def _describe_turns(rollout: Rollout) -> list[Row]:
+def _count_tokens(rollout: Rollout) -> int:
+    """Count the tokens that no environment wrote: those that are sampled or trained."""
+    sampled = rollout.sampled_mask or (True,) * len(rollout.output)
+    return sum(map(or_, sampled, rollout.trained))
+
+
+def describe_turns(rollout: Rollout) -> list[Row]:
     """Describe the turns that an environment answered; the text of the last turn is that of the row."""
     pairs = zip(rollout.turns, rollout.turn_rewards, strict=True)
     return [{"text": text, "reply": reply, "reward": reward} for (text, reply), reward in pairs]

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qed.errors import DataError
+from qed.guards.redaction import redact
 from qed.models.token_text import NAME, TokenText, load_token_text
 from qed.report.numbers import read_number
 from qed.runs.run import Row
@@ -52,16 +54,42 @@ def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, A
         notes.append(f"The answer has more than {MAX_TOKENS:,} tokens; the others are left out.")
     if not ids:
         notes.append("The tokens of this answer were not saved.")
+    pieces = text.split(ids) if text else None
     counted = [bool(sampled and loss) for sampled, loss in zip(masks["sampled"], masks["loss"], strict=True)]
     return {
         "tokens": ids,
-        "pieces": text.split(ids) if text else None,
+        "pieces": pieces,
+        "blocks": find_blocks(masks, pieces),
         "signals": signals,
         "scales": {name: _compute_scale(name, values, counted) for name, values in signals.items()},
         "masks": masks,
         "top": _read_top((stats or {}).get("top"), text),
         "notes": [*notes, *trouble],
     }
+
+
+def find_blocks(masks: Mapping[str, Sequence[int]], pieces: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Return who wrote which part of an answer, in order; empty where an environment wrote none.
+
+    A token is the `policy`'s own where it was sampled, `given` where it was not and is trained, as a demonstration is,
+    and of the `environment` where it is neither; before all others it is given, because no answer begins with a reply.
+    `start` and `count` are in tokens; `text` is None without a tokenizer.
+    """
+    marks = list(zip(masks["sampled"], masks["loss"], strict=True))
+    first = next((place for place, mark in enumerate(marks) if any(mark)), len(marks))
+    authors = [
+        "policy" if sampled else "given" if trained or place < first else "environment"
+        for place, (sampled, trained) in enumerate(marks)
+    ]
+    if "environment" not in authors:
+        return []
+    blocks, start = [], 0
+    for author, part in groupby(authors):
+        count = len(list(part))
+        text = None if pieces is None else redact("".join(pieces[start : start + count]))
+        blocks.append({"author": author, "start": start, "count": count, "text": text})
+        start += count
+    return blocks
 
 
 def _build_signals(

@@ -32,7 +32,7 @@ export async function renderAnswer(given) {
     showMoves(view),
     showProblem({ ...data.group, gold_pieces: data.gold_pieces, question_pieces: data.group.question_pieces }),
     h("section", { class: "answer-facts" }, h("h2", {}, "Figures"), showFigures(data.answer), grading.element),
-    showTurns(data.answer.turns),
+    showTurns(data),
     h("section", { class: "answer-text" }, h("h2", {}, data.answer.turns.length ? "Answer after all turns" : "Answer"), view.tabs.element));
   return {
     title: `${name} · ${nameWhere(where)}`, problem: data.group.place + 1, element, keys: buildKeys(view, grading), dispose: () => view.tabs.dispose(),
@@ -100,7 +100,9 @@ function showFigures(answer) {
 }
 
 /** Show the turns that an environment has answered: what the policy wrote, and the reply, which is never trained. */
-function showTurns(turns) {
+function showTurns(data) {
+  const turns = data.answer.turns;
+  if (data.blocks.some((block) => block.text !== null)) return showBlocks(data.blocks, turns);
   if (!turns.length) return null;
   return h("section", { class: "answer-turns" }, h("h2", {}, "Turns"),
     turns.map((turn, number) => h("div", { class: "turn" },
@@ -108,6 +110,19 @@ function showTurns(turns) {
       showRaw(`turn ${number + 1}`, turn.text),
       h("h4", {}, "Reply of the environment"),
       showRaw(`reply ${number + 1}`, turn.reply))));
+}
+
+const AUTHORS = { policy: "The policy", given: "Given to the policy", environment: "The environment, never trained" };
+
+/** Show an answer as the masks of its tokens divide it: who wrote what, with the reward of each turn that was answered. */
+function showBlocks(blocks, turns) {
+  let replies = 0;
+  return h("section", { class: "answer-turns" }, h("h2", {}, "Turns"), blocks.map((block, number) => {
+    const reward = block.author === "environment" ? turns[replies++]?.reward : 0;
+    const facts = [AUTHORS[block.author], `${block.count.toLocaleString("en")} tokens`, reward ? `reward of the turn ${formatNumber(reward)}` : ""];
+    return h("div", { class: `turn ${block.author}` },
+      h("h3", {}, facts.filter(Boolean).join(" · ")), showRaw(`part ${number + 1}`, block.text));
+  }));
 }
 
 function createTabs(view) {

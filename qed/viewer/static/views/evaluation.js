@@ -12,7 +12,7 @@ const FORMATS = { fmt1: "format kept", fmt0: "format broken" };
 const EXTRACTIONS = { strict: "answer found strictly", flexible: "answer found anywhere", string: "equal as a string" };
 const SHARES = { format: "format kept", truncated_frac: "cut off", no_answer_frac: "without an answer", reasoning_frac: "with a thought" };
 const MEANS = {
-  mean_tokens: "tokens of an answer", right_tokens: "tokens of a right answer", wrong_tokens: "tokens of a wrong answer",
+  mean_turns: "turns of an answer", mean_tokens: "tokens of an answer", right_tokens: "tokens of a right answer", wrong_tokens: "tokens of a wrong answer",
   reasoning_chars: "characters of a thought",
 };
 const COUNTERS = { timeouts: "grader timeouts", errors: "grader errors", without_reward: "answers without a reward" };
