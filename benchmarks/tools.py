@@ -20,7 +20,7 @@ from making_runs import build_parser, make_run
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
 
-TASK, PROBLEMS, EDGE = "long_sums", 500, 10
+TASK, PROBLEMS = "long_sums", 500
 # The tool is explained by the demonstrations alone: a tiny model cannot read an instruction.
 TOOL = ["--environment", "calculator", "--data.environment_options", "calculator.instruction="]
 ARMS = {
@@ -38,18 +38,23 @@ def command(arm: str, seed: int, steps: Sequence[int]) -> list[str]:
 
 
 def made(arm: str, seed: int, steps: Sequence[int], out: Path) -> dict[str, Any]:
-    """One run's accuracy before and after GRPO, and how many turns its answers had, after making it if need be."""
+    """One run's accuracy and share of calls before and after GRPO, after making it if need be."""
     folder, row = out / f"{arm.replace(' ', '-')}-{seed}", {"arm": arm, "seed": seed}
     if not (folder / "report.html").is_file() and (error := make_run(command(arm, seed, steps), folder)):
         return {**row, "error": error}
     measured = {step: next(iter(tasks.values())) for step, tasks in read_evaluations(folder)}
-    turns = [line.get("turns/mean", 1.0) for line in read_lines(folder / "metrics.jsonl") if line["phase"] == "grpo"]
     return {
         **row,
         "before": measured[steps[0]],
         "after": measured[sum(steps)],
-        "turns": [fmean(turns[:EDGE]), fmean(turns[-EDGE:])],
+        "calling": [share_calling(folder, steps[0]), share_calling(folder, sum(steps))],
     }
+
+
+def share_calling(folder: Path, step: int) -> float:
+    """The share of a step's sampled answers to held-out problems to which a tool replied."""
+    rows = read_lines(folder / "eval" / f"step_{step:06d}" / f"{TASK}.jsonl")
+    return fmean(bool(row.get("turns")) for row in rows if row["decoding"] == "sampled")
 
 
 def card(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
@@ -57,22 +62,24 @@ def card(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
     lines = [
         f"{steps[0]} steps of SFT, {steps[1]} of GRPO, {PROBLEMS} held-out problems a seed; sampled answers, right.",
         "",
-        "| arm | seeds | after SFT | after GRPO [95 %] | each seed | turns, first and last steps |",
-        "|---|--:|--:|--:|---|--:|",
+        "| arm | seeds | SFT | then GRPO [95 %] | each seed | greedy, before, after | calling, before, after |",
+        "|---|--:|--:|--:|---|--:|--:|",
     ]
     for arm in ARMS:
         own = [row for row in rows if row["arm"] == arm]
         if broken := [row["error"] for row in own if "error" in row]:
-            lines.append(f"| {arm} | {len(own)} | – | {broken[0]} | | |")
+            lines.append(f"| {arm} | {len(own)} | – | {broken[0]} | | | |")
             continue
         before, after = ([row[when]["sampled"] for row in own] for when in ("before", "after"))
         right = sum(round(each["accuracy"] * each["n"]) for each in after)
         low, high = compute_wilson_interval(right, sum(each["n"] for each in after))
-        first, last = (fmean(row["turns"][edge] for row in own) for edge in (0, 1))
+        greedy = [fmean(row[when]["greedy"]["accuracy"] for row in own) for when in ("before", "after")]
+        first, last = (100 * fmean(row["calling"][when] for row in own) for when in (0, 1))
         lines.append(
             f"| {arm} | {len(own)} | {100 * fmean(each['accuracy'] for each in before):.1f} % | "
             f"{100 * fmean(each['accuracy'] for each in after):.1f} % [{100 * low:.1f}, {100 * high:.1f}] | "
-            f"{', '.join(format(100 * each['accuracy'], '.0f') for each in after)} | {first:.2f}, {last:.2f} |"
+            f"{', '.join(format(100 * each['accuracy'], '.0f') for each in after)} | "
+            f"{100 * greedy[0]:.1f} %, {100 * greedy[1]:.1f} % | {first:.1f} %, {last:.1f} % |"
         )
     return lines
 

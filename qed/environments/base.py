@@ -44,6 +44,10 @@ class Reply:
     message: bool = False
     reward: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Replace what is no letter, half a surrogate pair: it has no tokens and cannot be stored."""
+        object.__setattr__(self, "text", self.text.encode(errors="replace").decode())
+
 
 @dataclass(frozen=True)
 class Environment:

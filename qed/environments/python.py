@@ -124,19 +124,20 @@ def clean_program(code: str) -> str:
     return fenced[1] if fenced else text
 
 
-_servers: dict[Python, ForkServer] = {}
+_servers: dict[tuple[Limits, int], ForkServer] = {}
 _lock = threading.Lock()
 
 
 def _open_server(environment: Python) -> ForkServer:
     """Return the server of an environment's children, which is started once for equal limits."""
     with _lock:
-        if environment not in _servers:
-            sent = (1 << 20) + ESCAPED * environment.max_characters
-            limits = Limits(environment.seconds, 6 * environment.seconds, environment.memory_mb << 20, sent)
+        sent = (1 << 20) + ESCAPED * environment.max_characters
+        limits = Limits(environment.seconds, 6 * environment.seconds, environment.memory_mb << 20, sent)
+        key = limits, environment.max_characters
+        if key not in _servers:
             target = "qed.environments.python_child:load"
-            _servers[environment] = ForkServer(target, [environment.max_characters], limits, sealed=True)
-        return _servers[environment]
+            _servers[key] = ForkServer(target, [environment.max_characters], limits, sealed=True)
+        return _servers[key]
 
 
 def stop_programs() -> None:

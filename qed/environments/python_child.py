@@ -38,6 +38,7 @@ WHOLE = (
     "sympy.integrals sympy.logic sympy.matrices sympy.ntheory sympy.polys sympy.series sympy.sets sympy.simplify "
     "sympy.solvers sympy.stats"
 )
+QUIET: tuple[tuple[Any, ...], ...] = ((), (None,), (0,))  # arguments of SystemExit that mean success
 CUT = "\n[the output is cut here]"
 # What modules load on first use must be loaded before: a little of everything.
 WARM_UP = """
@@ -160,10 +161,11 @@ def _execute(code: str, names: dict[str, Any], output: _Output) -> None:
 
 def _describe(error: BaseException) -> str:
     """Return one line about an error; the error's own methods are code of the program and may fail as well."""
-    if type(error) is _FullError:
+    if type(error) is _FullError or (type(error) is SystemExit and error.args in QUIET):
         return ""
     try:
-        text = " ".join(str(error).split())[:500]
+        # The text of a syntax error names the line as well.
+        text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())[:500]
         name = str(type(error).__name__)[:100]
         line = _find_line(error)
     except BaseException:  # noqa: BLE001 -- see above

@@ -197,6 +197,11 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
         raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
         missing = sorted(loading_info["missing_keys"])
+        if "score.weight" in loading_info["unexpected_keys"]:
+            raise ModelError(
+                f"{settings.name} is a reward model or a critic: it scores answers, and writes none. Rewards take it "
+                "with --reward model:FOLDER, and PPO's critic with --algorithm.critic.start FOLDER."
+            )
         raise ModelError(
             f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
             "random numbers."

@@ -7,6 +7,7 @@ They are transformers' models for sequence classification with one label, so tha
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,12 @@ def build_scalar_model(policy: nn.Module) -> nn.Module:
             setattr(model, name, copy.deepcopy(vars(policy)[name]))
     trained: nn.Module = model.train(policy.training)
     return trained
+
+
+def has_scalar_head(folder: Path) -> bool:
+    """Whether a saved model is one for sequence classification, such as a reward model."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ())
 
 
 def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:

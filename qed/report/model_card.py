@@ -46,6 +46,12 @@ Trained by qed {version} with {methods}, from `{model}`.
 """
 HEADER = ["| task | decoding | right | in format | mean tokens | n |", "|---|---|--:|--:|--:|--:|"]
 IN_FOLDER = "The model is in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`."
+TASKS = {False: "text-generation", True: "text-classification"}  # the hub's, without and with a scalar head
+SCORES = (
+    "The model scores a prompt with an answer at its last token, and loads with "
+    "`transformers.AutoModelForSequenceClassification.from_pretrained`; in a run its folder is `final/hf`."
+)
+PREFERRED = "eval/validation/preferred"  # the share of held-out pairs that a reward model ranks right
 VALIDATION = "validation"  # chose the checkpoint, so it is no result of the model
 HUB_CACHE = re.compile(r"/models--([^/]+)--([^/]+)/snapshots/")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -95,15 +101,16 @@ def build_card(folder: Path, contents: Contents) -> str:
     methods = _list_methods(settings)
     data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
     summaries = dict(read_evaluations(folder)).get(contents.step, {})
+    scores = _has_scalar_head(folder, contents.step)
     text = CARD.format(
-        front=_dump(_build_front(model, methods, summaries, contents)),
+        front=_dump(_build_front(model, methods, summaries, contents, TASKS[scores])),
         title=contents.title,
         version=environment.get("qed", ""),
         methods=_describe_phases(settings) or "no phase",
         model=model,
-        usage=contents.usage,
+        usage=SCORES if scores else contents.usage,
         data=_describe_data(data),
-        evaluation=_describe_evaluation(summaries, contents.step),
+        evaluation=_describe_ranking(folder, contents.step) or _describe_evaluation(summaries, contents.step),
         command=(folder / "command.txt").read_text(encoding="utf-8").strip(),
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
@@ -139,7 +146,27 @@ def _describe_phases(settings: Row) -> str:
     return " and then ".join(names)
 
 
-def _build_front(model: str, methods: list[str], summaries: Mapping[str, Row], contents: Contents) -> Row:
+def _has_scalar_head(folder: Path, step: int) -> bool:
+    """Whether the model of a step has a scalar head, as a reward model has."""
+    config = read_json(folder / "checkpoints" / f"step_{step:06d}" / "hf" / "config.json", {})
+    return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ())
+
+
+def _describe_ranking(folder: Path, step: int) -> str:
+    """Describe how well a reward model ranks the held-out pairs after a step; empty if that was not measured."""
+    rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and f"{PREFERRED}/ci_lo" in row]
+    if not rows:
+        return ""
+    share, low, high = (rows[-1][f"{PREFERRED}{end}"] for end in ("", "/ci_lo", "/ci_hi"))
+    return (
+        f"After step {step} the model ranks {share:.1%} [{low:.1%}, {high:.1%}] of the held-out pairs right (95 % "
+        "interval). The checkpoint may have been chosen by these pairs."
+    )
+
+
+def _build_front(
+    model: str, methods: list[str], summaries: Mapping[str, Row], contents: Contents, pipeline: str
+) -> Row:
     """Build the front matter; keys without a value are left out."""
     base = find_hub_base(model)
     results = [
@@ -152,7 +179,7 @@ def _build_front(model: str, methods: list[str], summaries: Mapping[str, Row], c
         "base_model": base,
         "base_model_relation": base and contents.relation,
         "library_name": contents.library,
-        "pipeline_tag": "text-generation",
+        "pipeline_tag": pipeline,
         "datasets": list(contents.datasets),
         "tags": ["qed", *dict.fromkeys(methods)],
         "model-index": results and [{"name": contents.title, "results": results}],

@@ -33,6 +33,7 @@ class Panel:
     share: bool = False
     log: bool = False
     note: str = ""
+    needs: str = ""  # a metric without which there is no panel
 
 
 LENGTH = Panel(
@@ -55,6 +56,14 @@ CLASSES = Panel(
 )
 VALIDATED = "The best checkpoint is chosen by this part of the training problems, so it is no held-out result."
 PANELS = (
+    Panel(
+        "Reward model beside the grader",
+        "score, and share of answers",
+        (("score of the reward model", "reward/model/mean"), ("right by the grader, in training", "accuracy")),
+        (("right, held-out, sampled", "sampled", "accuracy"),),
+        needs="reward/model/mean",
+        note="A score that rises while the right answers do not says that the policy deceives the reward model.",
+    ),
     Panel(
         "Answers in format",
         "share of answers",
@@ -246,6 +255,9 @@ def build_accuracy_chart(records: Sequence[Record], task: str, decoding: str, na
 
 def build_panel_chart(records: Sequence[Record], panel: Panel, task: str) -> Chart | None:
     """Build the chart of a panel; with several runs only its first metric, one line a run. None without data."""
+    rows = (row for record in records for phase in record.phases for row in phase.rows)
+    if panel.needs and not any(panel.needs in row for row in rows):
+        return None
     alone = len(records) == 1
     lines: list[Series | None] = []
     for index, (record, name) in enumerate(zip(records, label_runs(records), strict=True)):

@@ -18,6 +18,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import DataError, ModelError, QedError, UsageError
 from qed.models import adapters
 from qed.models.load import load_model, load_tokenizer
+from qed.models.scalar_head import has_scalar_head, load_scalar_model
 from qed.runs import manifest
 from qed.training.checkpoint_size import MARGIN
 from qed.training.checkpoints import load_exact_weights
@@ -132,7 +133,8 @@ def _find_existing(path: Path) -> Path:
 
 def _write_model(export: Export, folder: Path) -> None:
     model: Any
-    model, tokenizer = load_model(ModelSettings(name=str(export.checkpoint / "hf"), device="cpu"))
+    saved = ModelSettings(name=str(export.checkpoint / "hf"), device="cpu")
+    model, tokenizer = load_scalar_model(saved) if has_scalar_head(export.checkpoint / "hf") else load_model(saved)
     load_exact_weights(model, export.checkpoint)  # `hf/` may have rounded ones
     dtype = DTYPES[choose_dtype(export)]
     for name, weight in model.named_parameters():

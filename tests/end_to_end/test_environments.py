@@ -51,7 +51,7 @@ def count_replies(run: Path) -> int:
         pytest.param("dapo", marks=pytest.mark.faults),
         "sampled ahead",
         pytest.param("replayed", marks=pytest.mark.faults),
-        "told",
+        pytest.param("told", marks=pytest.mark.faults),
     ],
 )
 def test_a_cut_run_with_turns_goes_on_as_if_it_were_whole(

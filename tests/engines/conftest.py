@@ -17,11 +17,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return make_models(tmp_path_factory.mktemp("engine-models"))
 
 
-@pytest.fixture(scope="module")
-def native(models: Models) -> Iterator[Engine]:
-    """qed's own server, in processes of its own; once it has adapters it takes no complete weights any more."""
+@pytest.fixture(scope="session")
+def _native(models: Models) -> Iterator[Engine]:
+    """qed's own server, in processes of its own; it takes seconds to start, so that one serves all tests."""
     with start_native(models) as engine:
         yield engine
+
+
+@pytest.fixture
+def native(_native: Engine) -> Iterator[Engine]:
+    """qed's own server with its first weights; once it has adapters it takes no complete weights any more."""
+    _native.reset()
+    yield _native
+    for sampler in _native.samplers:
+        sampler.close()
 
 
 @pytest.fixture(scope="session")

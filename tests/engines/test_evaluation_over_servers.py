@@ -14,7 +14,7 @@ from running import Engine
 from qed.cli.main import main
 from qed.runs.run import read_lines
 
-pytestmark = pytest.mark.xdist_group("engines")
+pytestmark = pytest.mark.xdist_group("native server")
 SAMPLED = ("--temperature", 1, "--top-p", 1)
 
 

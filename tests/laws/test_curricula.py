@@ -120,6 +120,24 @@ def test_sources_are_asked_by_their_weights(kind: str) -> None:
     assert all(int(name[1:]) % 2 for step in walk(make(kind, mix=("aa=0",)), 5) for name in step)
 
 
+def test_sources_are_the_column_or_the_name_of_the_task() -> None:
+    """The ids of problems without a column begin with the name of their task or file."""
+    own = [Problem(f"gsm8k-{n}", "?", "1") for n in range(8)] + [Problem(f"my-file-{n}", "?", "1") for n in range(8)]
+    mixed = [*own, *(replace(problem, meta={"source": "aa"}) for problem in own[:4])]
+    chosen = Curriculum(SamplingSettings(mix=("gsm8k=0", "aa=0")), mixed, 0).choose(0, 8, ())
+    assert {problem.id for problem in chosen} == {problem.id for problem in own[8:]}
+    by_file = Curriculum(SamplingSettings(mix=("my-file=0", "gsm8k=1")), mixed, 0).choose(0, 8, ())
+    assert {problem.id for problem in by_file} <= {problem.id for problem in own[:8]}
+    with pytest.raises(UsageError, match="Sources: aa, gsm8k, my-file"):
+        Curriculum(SamplingSettings(mix=("math=1",)), mixed, 0)
+
+
+def test_high_numbers_are_easy_behind_a_hyphen() -> None:
+    """As those of a measured pass rate are; the same problems in the opposite order of levels."""
+    asked = [name for step in walk(make("difficulty", curriculum_column="-level"), 5) for name in step]
+    assert [int(name[1:]) % 5 for name in asked] == sorted((int(name[1:]) % 5 for name in asked), reverse=True)
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="no training problem has the source 'cc'"):
         make("uniform", mix=("cc=1",))
@@ -132,4 +150,6 @@ def test_what_cannot_be_is_refused() -> None:
         make("difficulty", curriculum_column="hardness")
     with pytest.raises(DataError, match="has no number in it"):
         make("difficulty", curriculum_column="source")
+    with pytest.raises(DataError, match="column hardness"):
+        make("difficulty", curriculum_column="-hardness")
     assert not make("uniform").active

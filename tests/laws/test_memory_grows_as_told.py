@@ -248,6 +248,24 @@ def test_what_is_offloaded_leaves_the_device() -> None:
     assert (estimate_training(QWEN, here).host, estimate_sampling(QWEN, sampler, here).host) == ({}, {})
 
 
+def test_a_critic_takes_what_the_policy_takes_between_steps() -> None:
+    """Weights, float32 copies and moments, divided as these; offloaded it is away while answers are sampled."""
+    for ranks in (1, 4):
+        plan = replace(HUGE, critic=True, ranks=ranks, shard="full" if ranks > 1 else "none")
+        parts = estimate_training(QWEN, plan).parts
+        assert parts["critic"] == parts["weights"] + parts["moments"] + parts["float32 copies"]
+        assert parts["critic"] == pytest.approx(14 * QWEN.weights / ranks, rel=1e-3)
+    sampling = SamplingPlan(rows=64, prompt=128, answer=512)
+    for offload in (False, True):
+        memory = estimate_sampling(QWEN, sampling, replace(HUGE, critic=True, critic_offload=offload))
+        assert ("critic" in memory.host, "critic" in memory.parts) == (offload, not offload)
+    chosen = ["--model.precision", "bfloat16", "--algorithm.critic.offload", "true"]
+    plan = plan_step(QWEN, resolve_settings("ppo", chosen).settings, 64, 64, 0, "cuda")
+    assert (plan.critic, plan.critic_offload) == (True, True)
+    trunk = resolve_settings("ppo", ["--algorithm.critic.trunk", "policy"]).settings
+    assert not plan_step(QWEN, trunk, 64, 64, 0, "cuda").critic
+
+
 def test_the_estimate_reads_the_settings_of_ranks_and_precision() -> None:
     given = ["--model.precision", "bfloat16", "--model.dtype", "bfloat16", "--model.reference_dtype", "float32"]
     given += ["--parallel.shard", "full", "--parallel.reduce", "microbatch", "--algorithm.kl", "0.01"]

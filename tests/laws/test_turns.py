@@ -17,7 +17,7 @@ from making import make_model
 from threaded import run_threads
 from turning import Turning
 
-from qed.config.plugins import load_leaf
+from qed.config.plugins import list_leaves, load_leaf
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.environments.base import SINGLE, Environment, Reply, State, load_environment
@@ -172,10 +172,11 @@ def test_the_reference_sampler_takes_the_same_turns() -> None:
 def test_ranks_share_the_turns(world: int) -> None:
     """Each answer goes on where it has begun, and the environment is asked about it once, by one rank."""
     expected = list_tokens(sampled(Turning())[0])
+    # Built one after another: a model's weights come from the random numbers that all threads share.
+    samplers = [make_sampler(Letters()) for _ in range(world)]
 
     def work(parallel: Parallel) -> tuple[dict[tuple[str, int], tuple[int, ...]], list[list[tuple[int, ...]]], int]:
-        tokenizer = Letters()
-        own = make_sampler(tokenizer)
+        own = samplers[parallel.rank]
         asked: list[State] = []
 
         class Asked(Turning):
@@ -183,7 +184,7 @@ def test_ranks_share_the_turns(world: int) -> None:
                 asked.append(state)
                 return super().step(state)
 
-        template = make_template(Asked(), tokenizer)
+        template = make_template(Asked(), own.tokenizer)
         requests = [Request(problem, 4) for problem in PROBLEMS]
         sampler = SharedSampler(own, own.model, parallel)
         groups = sample(requests, sampler, template, Sampling(1.0, 30, template.stop), ADDRESS)
@@ -279,6 +280,26 @@ def test_turns_survive_a_checkpoint() -> None:
     problems = {problem.id: problem for problem in PROBLEMS}
     for rollout in flatten(groups):
         assert decode_rollout(encode_rollout(rollout), problems) == rollout
+
+
+@pytest.mark.parametrize("name", list_leaves("environments"))
+@settings(max_examples=20, deadline=None)
+@given(turns=st.lists(st.text(max_size=30), min_size=1, max_size=4), right=st.sampled_from([None, True, False]))
+def test_every_environment_of_the_shelf_keeps_the_contract(name: str, turns: list[str], right: bool | None) -> None:
+    environment = load_environment(name)
+    assert environment == load_environment(name, (f"{name}.max_turns={environment.max_turns}",))
+    *_, asked = environment.start(PROBLEMS[0])
+    assert asked == {"role": "user", "content": PROBLEMS[0].question}
+    grade = None if right is None else Grade(float(right), right, True, None)
+    states = [State(PROBLEMS[0], tuple(turns[: count + 1]), grade) for count in range(len(turns))]
+    replies = environment.reply(states)
+    assert replies == environment.reply(states), "the same turns have the same reply"
+    assert [environment.reply([state]) for state in states] == [[reply] for reply in replies]
+    assert all(reply is None or reply.text for reply in replies)
+    final = Grade(1.0, True, True, None)
+    assert environment.finish(final, ()) == final, "a single turn is graded as it is"
+    # Nobody is told that a right answer is wrong.
+    assert not (right and any(reply and reply.message for reply in replies))
 
 
 @pytest.mark.parametrize(

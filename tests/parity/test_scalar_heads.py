@@ -58,5 +58,5 @@ def test_a_causal_model_is_no_critic_and_a_critic_no_policy(policy, tmp_path: Pa
     with pytest.raises(ModelError, match="scalar head"):
         load_scalar_model(ModelSettings(name=str(tmp_path / "policy")))
     save_model(build_scalar_model(model), tokenizer, tmp_path / "critic")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="scores answers, and writes none"):
         load_model(ModelSettings(name=str(tmp_path / "critic")))

@@ -67,9 +67,8 @@ def encode_between(text: str, output: Sequence[int], tokenizer: Any, message: bo
 
     Only a message has special tokens. A tool prints what the policy asks for, and no print may end or begin a message.
     """
-    readable = text.encode(errors="replace").decode()  # half a surrogate pair has no tokens
     ids: list[int] = tokenizer(
-        readable, add_special_tokens=False, return_attention_mask=False, split_special_tokens=not message
+        text, add_special_tokens=False, return_attention_mask=False, split_special_tokens=not message
     )["input_ids"]
     return ids[1:] if ids and output and ids[0] == output[-1] and ids[0] in tokenizer.all_special_ids else ids
 

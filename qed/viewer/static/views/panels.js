@@ -2,6 +2,7 @@
 
 const PANELS = [
   ["Reward", ["reward/mean"]],
+  ["Reward model and the grader's verdict", ["reward/model/mean", "accuracy"], { needs: "reward/model/mean" }],
   ["Right answers in training", ["accuracy"], { percent: true }],
   ["Answers in format", ["format"], { percent: true }],
   ["Answer length in tokens", ["length/mean", "length/right_mean", "length/wrong_mean"]],
@@ -32,7 +33,7 @@ export function listPanels(values, pattern) {
   const panels = PANELS.map(([title, names, more]) => ({ title, names: names.filter((name) => known.includes(name)), ...more }));
   const parts = known.filter((name) => REWARD.test(name));
   if (parts.length) panels.splice(1, 0, { title: "Parts of the reward", names: parts.slice(0, 8) });
-  return panels.filter((panel) => panel.names.length);
+  return panels.filter((panel) => panel.names.length && (!panel.needs || known.includes(panel.needs)));
 }
 
 /** Build a function that says whether a name matches a regular expression, or has it as a text if it is none. */
