@@ -19,7 +19,7 @@ class SamplingSettings:
     curriculum: Literal["uniform", "difficulty", "thompson", "learnability"] = "uniform"
     """Which problems a step asks: all in turn, easy ones first, or those that the policy solves sometimes."""
     curriculum_column: str = "level"
-    """The column that curriculum=difficulty orders by: a number, or a text with one."""
+    """The column that curriculum=difficulty orders by: a number, or a text with one; -COLUMN if high ones are easy."""
     curriculum_target: float = 0.5
     """The pass rate of the problems that curriculum=thompson looks for."""
     curriculum_memory: float = 0.8
@@ -63,7 +63,7 @@ class SamplingSettings:
         """Refuse invalid values."""
         require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
         require(self.group_size >= 1, "sampling.group_size must be at least 1.")
-        require(bool(self.curriculum_column), "sampling.curriculum_column must name a column.")
+        require(bool(self.curriculum_column.strip("-")), "sampling.curriculum_column must name a column.")
         require(0 < self.curriculum_target < 1, "sampling.curriculum_target must lie between 0 and 1.")
         require(0 <= self.curriculum_memory <= 1, "sampling.curriculum_memory must lie in [0, 1].")
         require(all(map(_is_weight, self.mix)), "sampling.mix must be SOURCE=WEIGHT with weights of at least 0.")

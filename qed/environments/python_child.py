@@ -164,7 +164,8 @@ def _describe(error: BaseException) -> str:
     if type(error) is _FullError or (type(error) is SystemExit and error.args in QUIET):
         return ""
     try:
-        text = " ".join(str(error).split())[:500]
+        # The text of a syntax error names the line as well.
+        text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())[:500]
         name = str(type(error).__name__)[:100]
         line = _find_line(error)
     except BaseException:  # noqa: BLE001 -- see above

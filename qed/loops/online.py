@@ -24,7 +24,7 @@ from qed.loops.token_stats import TokenStats
 from qed.models.load import read_window
 from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
-from qed.rollout.curriculum import Curriculum
+from qed.rollout.curriculum import ADAPTIVE, Curriculum
 from qed.rollout.replay import ReplayBuffer
 from qed.rollout.stages import assign_advantages, flatten, split_into_updates
 from qed.sampling.base import Sampler, has_exact_logps
@@ -165,15 +165,17 @@ def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
 
 
 def require_verdicts(settings: Settings) -> None:
-    """Refuse rewards of which none decides correctness, if the algorithm needs correctness.
+    """Refuse rewards of which none decides correctness, if the algorithm or the curriculum needs correctness.
 
     Raises:
         UsageError: no reward decides correctness.
     """
-    names = resolve_reward_names(settings.data)
-    if settings.algorithm.needs_correctness and not any(map(may_judge, names)):
+    names, curriculum = resolve_reward_names(settings.data), settings.sampling.curriculum
+    in_need = [settings.method] if settings.algorithm.needs_correctness else []
+    in_need += [f"sampling.curriculum={curriculum}"] if curriculum in ADAPTIVE else []
+    if in_need and not any(map(may_judge, names)):
         raise UsageError(
-            f"{settings.method} needs to know which answers are correct, and data.reward={','.join(names)} judges no "
+            f"{in_need[0]} needs to know which answers are correct, and data.reward={','.join(names)} judges no "
             f"answer. Add a reward that does, for example --reward auto,{','.join(names)}; auto is the reward of the "
             "prompt."
         )

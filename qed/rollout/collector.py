@@ -132,19 +132,25 @@ class RolloutCollector:
     def _next_problems(self, count: int, asked: Collection[str]) -> list[Problem]:
         """Take the next problems of the stream that are not retired; solved problems are retired after each epoch."""
         if self.curriculum is not None:
-            excluded = self.pool.retired | set(asked)
-            chosen = self.curriculum.choose(self.stream.position, count, excluded)
-            self.stream.take(count)  # the position counts the problems that were asked
+            position, retired = self.stream.position, self.pool.retired
+            chosen = self.curriculum.choose(position, count, retired | set(asked))
+            # A step that has asked all of them asks them again, with other random numbers.
+            chosen = chosen or self.curriculum.choose(position, count, retired)
+            self._advance(count)  # the position counts the problems that were asked
             return chosen
         problems: list[Problem] = []
         while len(problems) < count:
-            epoch = self.stream.position // len(self.stream.items)
-            (problem,) = self.stream.take(1)
-            if problem.id not in self.pool.retired:
-                problems.append(problem)
-            if self.stream.position // len(self.stream.items) > epoch:
-                self.pool.end_epoch(len(self.stream.items), self.settings.problems_per_step)
+            retired = self.pool.retired  # those of before the end of an epoch
+            problems += [problem for problem in self._advance(1) if problem.id not in retired]
         return problems
+
+    def _advance(self, count: int) -> list[Problem]:
+        """Take problems from the stream; solved ones retire when as many were taken as there are."""
+        epoch = self.stream.position // len(self.stream.items)
+        taken = self.stream.take(count)
+        if self.stream.position // len(self.stream.items) > epoch:
+            self.pool.end_epoch(len(self.stream.items), self.settings.problems_per_step)
+        return taken
 
     def copy(self) -> RolloutCollector:
         """Copy the current state, for a checkpoint that may be written later."""

@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -28,8 +29,9 @@ from qed.errors import DataError, UsageError, suggest_nearest
 from qed.randomness import derive_seed, shuffle_indices
 from qed.types import Groups, Problem
 
+ADAPTIVE = ("thompson", "learnability")  # the curricula that read which answers were right
 MOST_CANDIDATES = 20_000  # problems for which a rate is drawn in a round; of more, a random part
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Curriculum:
         self.weights = parse_mix(settings.mix, problems)
         self.sources: dict[str, list[Problem]] = {}
         for problem in problems:
-            self.sources.setdefault(_find_source(problem) if self.weights else "", []).append(problem)
+            self.sources.setdefault(_choose_source(problem, self.weights), []).append(problem)
         self.names = sorted(self.sources)
         self.taken = dict.fromkeys(self.names, 0)  # how far each source's epochs are
         self._orders: dict[str, tuple[int, list[int]]] = {}  # of each source: the number and the order of the epoch
@@ -99,10 +101,10 @@ class Curriculum:
     @property
     def adaptive(self) -> bool:
         """Whether choices depend on the pass rates."""
-        return self.settings.curriculum in ("thompson", "learnability")
+        return self.settings.curriculum in ADAPTIVE
 
     def choose(self, position: int, count: int, excluded: Collection[str]) -> list[Problem]:
-        """Choose the next problems; there may be fewer if too few are left.
+        """Choose the next problems; a source with too few gives them several times, one without any none.
 
         Args:
             position: how many problems were asked before.
@@ -126,7 +128,9 @@ class Curriculum:
     def _take(self, source: str, count: int, excluded: Collection[str]) -> list[Problem]:
         """Take the next problems of a source's epochs; each epoch is shuffled anew, or in order of difficulty."""
         problems, chosen = self.sources[source], list[Problem]()
-        for _ in range(count + len(excluded)):
+        if all(problem.id in excluded for problem in problems):
+            return chosen
+        while len(chosen) < count:
             epoch, offset = divmod(self.taken[source], len(problems))
             if self._orders.get(source, (-1, []))[0] != epoch:
                 self._orders[source] = epoch, self._order(source, epoch)
@@ -134,8 +138,6 @@ class Curriculum:
             self.taken[source] += 1
             if problem.id not in excluded:
                 chosen.append(problem)
-            if len(chosen) == count:
-                break
         return chosen
 
     def _order(self, source: str, epoch: int) -> list[int]:
@@ -158,7 +160,7 @@ class Curriculum:
             # The smallest of exponential draws, each over its weight, are a weighted draw without replacement.
             keys = [rng.expovariate(1.0) / (mean * (1 - mean)) for mean in means]
         ranked = sorted(range(len(candidates)), key=keys.__getitem__)
-        return [candidates[index] for index in ranked[:count]]
+        return [candidates[index] for index in islice(cycle(ranked), count)]
 
     def describe(self) -> dict[str, float]:
         """Return metrics of the pass rates: over the problems tried, their mean and spread, and their share of all."""
@@ -194,8 +196,18 @@ class Curriculum:
                 self.taken |= {name: count for name, count in row["curriculum"]["taken"].items() if name in self.taken}
 
 
-def _find_source(problem: Problem) -> str:
-    return str(problem.meta.get("source", ""))
+def _list_sources(problem: Problem) -> list[str]:
+    """Return the names under which a problem may have a weight: its column `source`, and its task's or file's name.
+
+    The latter is the part of its id before the last hyphen.
+    """
+    return [name for name in (str(problem.meta.get("source", "")), problem.id.rpartition("-")[0]) if name]
+
+
+def _choose_source(problem: Problem, weights: Mapping[str, float]) -> str:
+    """Return the name under which a problem is drawn: the first that has a weight, or its first; "" without weights."""
+    names = _list_sources(problem) if weights else []
+    return next((name for name in names if name in weights), next(iter(names), ""))
 
 
 def parse_mix(mix: Sequence[str], problems: Sequence[Problem]) -> dict[str, float]:
@@ -204,7 +216,7 @@ def parse_mix(mix: Sequence[str], problems: Sequence[Problem]) -> dict[str, floa
     Raises:
         UsageError: no problem has such a source, or every source has weight 0.
     """
-    known = {_find_source(problem) for problem in problems}
+    known = {name for problem in problems for name in _list_sources(problem)}
     weights = {}
     for entry in mix:
         name, _, value = entry.rpartition("=")
@@ -215,7 +227,7 @@ def parse_mix(mix: Sequence[str], problems: Sequence[Problem]) -> dict[str, floa
                 f"Sources: {', '.join(sorted(known)) or 'none'}."
             )
         weights[name] = float(value)
-    if not any(weights.get(name, 1.0) for name in known):
+    if not any(weights.get(_choose_source(problem, weights), 1.0) for problem in problems):
         raise UsageError("sampling.mix: every source of the training problems has weight 0.")
     return weights
 
@@ -223,9 +235,12 @@ def parse_mix(mix: Sequence[str], problems: Sequence[Problem]) -> dict[str, floa
 def read_difficulty(problem: Problem, column: str) -> float:
     """Read a problem's difficulty from a column: a number, or a text with one, such as `Level 3`.
 
+    A hyphen before the column's name means that high numbers are easy, as those of a pass rate are.
+
     Raises:
         DataError: the problem has no such column, or no number in it.
     """
+    sign, column = (-1, column[1:]) if column.startswith("-") else (1, column)
     value = problem.meta.get(column)
     found = None if isinstance(value, bool) else NUMBER.search(str(value)) if value is not None else None
     if found is None:
@@ -234,4 +249,4 @@ def read_difficulty(problem: Problem, column: str) -> float:
             f"{'no such column' if value is None else f'no number in it ({value!r})'}. Name another column with "
             "sampling.curriculum_column, or take thompson, which measures the difficulty."
         )
-    return float(found[0])
+    return sign * float(found[0])

@@ -122,7 +122,7 @@ class ReplayBuffer:
         """
         for problem in self.solved:
             self._forget(problem)
-        self.retired |= self.solved
+        self.retired = self.retired | self.solved
         self.solved = set()
         if problems - len(self.retired) < wanted:
             self.retired = set()

@@ -232,7 +232,8 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "tier": verdict.tier if verdict else "",
         "reason": verdict.reason if verdict else "",
         "advantage": rollout.advantage,
-        "n_tokens": rollout.trained_count,
+        # Without what an environment wrote.
+        "n_tokens": rollout.trained_count if rollout.turns else len(rollout.output),
         "tokens": list(rollout.output),
         "logps": [round(value, 6) for value in rollout.logps],
         "stop_reason": rollout.stop_reason,

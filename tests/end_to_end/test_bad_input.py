@@ -156,6 +156,7 @@ def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp
         (["rl-sft", "--prompt", "r1_zero"], 3, ["written answer"]),
         (["dapo", "--reward", "length"], 2, ["dapo", "data.reward=length", "--reward auto,length"]),
         (["expert-iteration", "--reward", "0.5*length"], 2, ["judges no answer"]),
+        (["grpo", "--reward", "length", "--sampling.curriculum", "thompson"], 2, ["curriculum=thompson needs"]),
     ],
 )
 def test_what_an_algorithm_cannot_learn_from_is_refused(

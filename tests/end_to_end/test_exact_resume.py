@@ -55,7 +55,7 @@ VARIANTS: dict[str, tuple[object, ...]] = {
     "opsd with lora": ("opsd", *ONLINE, "--model.lora_rank", 4),
     "opsd after a moving self": ("opsd", *ONLINE, "--algorithm.teacher_weights", "ema", *SEVERAL),
     "opsd by samples": ("opsd", *ONLINE, "--algorithm.divergence", "sampled", "--algorithm.reward", 1, *SEVERAL),
-    "thompson": (*GRPO, "--sampling.curriculum", "thompson"),
+    "thompson": (*GRPO, "--sampling.curriculum", "thompson", "--sampling.mix", "problems=2"),
     "learnability, several rounds": ("dapo", *ONLINE, "--sampling.curriculum", "learnability"),
     "difficulty": (*GRPO, "--sampling.curriculum", "difficulty", "--sampling.curriculum_column", "level"),
     "several updates": (*GRPO, *SEVERAL),

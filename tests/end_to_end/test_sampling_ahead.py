@@ -88,7 +88,13 @@ def resume_everywhere(trained: Callable[..., Path], cuts: Sequence[int], stalene
         shutil.rmtree(part)
 
 
-@pytest.mark.parametrize(("staleness", "chosen"), [(2, DAPO), pytest.param(1, GRPO, marks=pytest.mark.faults)])
+@pytest.mark.parametrize(
+    ("staleness", "chosen"),
+    [
+        (2, (*DAPO, "--sampling.curriculum", "thompson")),
+        *(pytest.param(k, GRPO, marks=pytest.mark.faults) for k in (1, 2)),
+    ],
+)
 def test_a_cut_run_goes_on_with_what_was_sampled_ahead(
     trained: Callable[..., Path], staleness: int, chosen: tuple[object, ...]
 ) -> None:

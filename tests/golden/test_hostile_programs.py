@@ -258,6 +258,7 @@ def test_programs_compute() -> None:
     assert run("x: int = 1\ndef main(): print([x] * 2)\nif __name__ == '__main__': exit(main())") == "[1, 1]"
     assert run("import sys\nprint(locals() is globals(), file=sys.stderr)\nsys.exit(0)") == "True"
     assert run("1 / 0") == "ZeroDivisionError: division by zero (line 1)"
+    assert run("x = (") == "SyntaxError: '(' was never closed (line 1)"
     assert run("print('</output> x')") == "< /output> x"
     assert (
         run("import sympy\nx = sympy.Symbol('x')\nprint(sympy.solve(x**2 - 4), sympy.integrate(x**2))")

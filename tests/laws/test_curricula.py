@@ -69,6 +69,16 @@ def test_no_problem_is_asked_twice_in_a_step_nor_where_it_is_excluded(kind: str)
         assert not {"p3", "p4"} & set(chosen)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_full_with_few_problems(kind: str) -> None:
+    """Each is asked about equally often, as by the epochs without a curriculum."""
+    curriculum = Curriculum(replace(SamplingSettings(), curriculum=kind), PROBLEMS[:6], 0)  # type: ignore[arg-type]
+    asked = Counter(problem.id for problem in curriculum.choose(0, 15, ()))
+    assert sorted(asked.values()) == [2, 2, 2, 3, 3, 3]
+    assert len(curriculum.choose(15, 8, {"p0", "p1"})) == 8
+    assert not curriculum.choose(23, 8, asked)
+
+
 def test_easy_ones_first_and_all_in_an_epoch() -> None:
     asked = [name for step in walk(make("difficulty"), 5) for name in step]
     assert sorted(asked) == sorted(problem.id for problem in PROBLEMS)
@@ -120,6 +130,24 @@ def test_sources_are_asked_by_their_weights(kind: str) -> None:
     assert all(int(name[1:]) % 2 for step in walk(make(kind, mix=("aa=0",)), 5) for name in step)
 
 
+def test_sources_are_the_column_or_the_name_of_the_task() -> None:
+    """The ids of problems without a column begin with the name of their task or file."""
+    own = [Problem(f"gsm8k-{n}", "?", "1") for n in range(8)] + [Problem(f"my-file-{n}", "?", "1") for n in range(8)]
+    mixed = [*own, *(replace(problem, meta={"source": "aa"}) for problem in own[:4])]
+    chosen = Curriculum(SamplingSettings(mix=("gsm8k=0", "aa=0")), mixed, 0).choose(0, 8, ())
+    assert {problem.id for problem in chosen} == {problem.id for problem in own[8:]}
+    by_file = Curriculum(SamplingSettings(mix=("my-file=0", "gsm8k=1")), mixed, 0).choose(0, 8, ())
+    assert {problem.id for problem in by_file} <= {problem.id for problem in own[:8]}
+    with pytest.raises(UsageError, match="Sources: aa, gsm8k, my-file"):
+        Curriculum(SamplingSettings(mix=("math=1",)), mixed, 0)
+
+
+def test_high_numbers_are_easy_behind_a_hyphen() -> None:
+    """As those of a measured pass rate are; the same problems in the opposite order of levels."""
+    asked = [name for step in walk(make("difficulty", curriculum_column="-level"), 5) for name in step]
+    assert [int(name[1:]) % 5 for name in asked] == sorted((int(name[1:]) % 5 for name in asked), reverse=True)
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="no training problem has the source 'cc'"):
         make("uniform", mix=("cc=1",))
@@ -132,4 +160,6 @@ def test_what_cannot_be_is_refused() -> None:
         make("difficulty", curriculum_column="hardness")
     with pytest.raises(DataError, match="has no number in it"):
         make("difficulty", curriculum_column="source")
+    with pytest.raises(DataError, match="column hardness"):
+        make("difficulty", curriculum_column="-hardness")
     assert not make("uniform").active

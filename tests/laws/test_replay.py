@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,7 @@ from qed.loops.phase import Phase
 from qed.loops.train import train
 from qed.randomness import derive_seed
 from qed.rollout.collector import RolloutCollector
+from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer, decode_rollout, encode_rollout
 from qed.rollout.stages import Stream
 from qed.runs.run import Launch, read_lines
@@ -159,11 +160,25 @@ def gatherer(problems: int, pool: ReplayBuffer, wanted: int = 4) -> RolloutColle
 def test_retired_problems_are_passed_over_from_the_next_epoch_on() -> None:
     pool = ReplayBuffer(solved={"1", "2"})
     held = gatherer(6, pool)
-    assert {problem.id for problem in held._next_problems(6)} == {"0", "1", "2", "3", "4", "5"}
+    assert {problem.id for problem in held._next_problems(6, ())} == {"0", "1", "2", "3", "4", "5"}
     assert pool.retired == {"1", "2"}
-    assert {problem.id for problem in held._next_problems(4)} == {"0", "3", "4", "5"}
+    assert {problem.id for problem in held._next_problems(4, ())} == {"0", "3", "4", "5"}
     every = gatherer(3, ReplayBuffer(solved={"0", "1", "2"}))
-    assert len(every._next_problems(9)) == 9, "when all are solved, all are asked again"
+    assert len(every._next_problems(9, ())) == 9, "when all are solved, all are asked again"
+
+
+@pytest.mark.parametrize("kind", ["difficulty", "thompson", "learnability"])
+def test_problems_retire_under_a_curriculum_too(kind: Literal["difficulty", "thompson", "learnability"]) -> None:
+    held = gatherer(6, ReplayBuffer(solved={"1", "2"}))
+    problems = [replace(problem, meta={"level": 1}) for problem in held.stream.items]
+    held.curriculum = Curriculum(replace(held.settings, curriculum=kind), problems, 0)
+    assert {problem.id for problem in held._next_problems(6, ())} == {"0", "1", "2", "3", "4", "5"}
+    assert held.pool.retired == {"1", "2"}
+    for _ in range(2):
+        assert {problem.id for problem in held._next_problems(4, ())} == {"0", "3", "4", "5"}
+    again = held._next_problems(4, ("0", "3", "4", "5"))
+    assert len(again) == 4, "all that are left were asked in this step"
+    assert {problem.id for problem in again} <= {"0", "3", "4", "5"}
 
 
 def test_replayed_problems_stand_in_for_fresh_ones() -> None:
