@@ -46,6 +46,8 @@ def test_every_answer_has_the_length_that_was_asked_for() -> None:
         Work(resolve_trial_settings(MODEL), Lengths(500, 13))
 
 
+@pytest.mark.slow
+@pytest.mark.faults
 def test_what_is_fastest_is_printed_as_settings(qed: Callable[..., Any]) -> None:
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     done = qed("doctor", "--tune", "new:tiny", "--lengths", "8,4", "--group", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,6 +40,8 @@ END = 1
 ADDRESS = (5, "rollout", 1)
 PROBLEMS = [Problem(name, question, "1") for name, question in zip("pqr", ("cd", "cde", "fghij"), strict=True)]
 MESSAGES = st.booleans()
+# Made once: a new model's weights come from random numbers that all threads of the process share.
+MODEL = make_model(initializer_range=0.5)
 
 
 class Letters:
@@ -85,7 +88,7 @@ def make_template(environment: Environment, tokenizer: Letters, stop: tuple[str,
 
 
 def make_sampler(tokenizer: Letters, rows: int = 128, kind: type[HFSampler] = Keeping) -> Any:
-    return kind(make_model(initializer_range=0.5), tokenizer, ends=(END, 2), rows_per_batch=rows)
+    return kind(copy.deepcopy(MODEL), tokenizer, ends=(END, 2), rows_per_batch=rows)
 
 
 def sampled(
@@ -172,7 +175,6 @@ def test_the_reference_sampler_takes_the_same_turns() -> None:
 def test_ranks_share_the_turns(world: int) -> None:
     """Each answer goes on where it has begun, and the environment is asked about it once, by one rank."""
     expected = list_tokens(sampled(Turning())[0])
-    # Built one after another: a model's weights come from the random numbers that all threads share.
     samplers = [make_sampler(Letters()) for _ in range(world)]
 
     def work(parallel: Parallel) -> tuple[dict[tuple[str, int], tuple[int, ...]], list[list[tuple[int, ...]]], int]:
