@@ -109,7 +109,8 @@ class RolloutCollector:
         requests = algorithm.recall(self.pool, wanted, size, context, self._score) if rounds == 0 else []
         if requests:
             counts["replay/answers"] += sum(len(request.extra_completions) for request in requests)
-        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests), asked), size, context)]
+        known = {*asked, *(request.problem.id for request in requests)}
+        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests), known), size, context)]
         sampling = build_sampling(self.settings, self.template.stop)
         step = self.offset + context.step
         # A problem that comes again in a later round of the same step must not get the same random numbers.

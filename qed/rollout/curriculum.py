@@ -31,7 +31,8 @@ from qed.types import Groups, Problem
 
 ADAPTIVE = ("thompson", "learnability")  # the curricula that read which answers were right
 MOST_CANDIDATES = 20_000  # problems for which a rate is drawn in a round; of more, a random part
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+# The hyphen of `grade-4` is no sign.
+NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 @dataclass

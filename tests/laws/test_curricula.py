@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qed.config.sampling_settings import SamplingSettings
 from qed.errors import DataError, UsageError
-from qed.rollout.curriculum import Curriculum, PassRates
+from qed.rollout.curriculum import Curriculum, PassRates, read_difficulty
 from qed.types import Grade, Group, Problem, Rollout
 
 KINDS = ("uniform", "difficulty", "thompson", "learnability")
@@ -163,3 +163,11 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(DataError, match="column hardness"):
         make("difficulty", curriculum_column="-hardness")
     assert not make("uniform").active
+
+
+@pytest.mark.parametrize(
+    ("value", "difficulty"),
+    [(3, 3), (-0.5, -0.5), (1e-05, 1e-05), ("Level 3", 3), ("grade-4", 4), ("-2", -2), (".25", 0.25), ("2.5e1", 25)],
+)
+def test_difficulties_are_read_as_they_are_written(value: object, difficulty: float) -> None:
+    assert read_difficulty(Problem("p", "?", "1", meta={"level": value}), "level") == difficulty
