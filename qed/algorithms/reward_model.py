@@ -50,6 +50,10 @@ class RewardModel(Algorithm):
         """Give every pair the same weight, half of it to each of its rows."""
         return compute_token_weights(batch.mask, "sequence", length)
 
+    def has_gradient(self, batch: Batch) -> Tensor:
+        """Return the rows of pairs with a trained label in either row, so that no pair is parted."""
+        return super().has_gradient(batch).view(-1, 2).any(1).repeat_interleave(2)
+
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the weighted sum over pairs; the scores, at each row's trained label, take the place of log-probs.
 
@@ -58,7 +62,8 @@ class RewardModel(Algorithm):
         scores, weights = (logps * batch.mask).sum(1), batch.weights.sum(1)
         chosen, rejected, pairs = scores[0::2], scores[1::2], weights[0::2] + weights[1::2]
         difference = chosen - rejected
-        losses = -log_sigmoid(difference - batch.advantages.sum(1)[0::2])
+        margins = (batch.advantages * batch.mask).sum(1)[0::2]
+        losses = -log_sigmoid(difference - margins)
         loss = (pairs * (losses + self.centre * (chosen + rejected) ** 2)).sum()
         figures = {"chosen": chosen, "rejected": rejected, "margin": difference, "accuracy": (difference > 0) * 1.0}
         return loss, {f"rewards/{name}": (pairs * values).sum().detach() for name, values in figures.items()}

@@ -15,6 +15,7 @@ from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.guidance import is_wrong_trace
 from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
+from qed.environments.base import SINGLE
 from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
@@ -87,13 +88,17 @@ def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of t
         sampled[request.problem.id] += len(members)
     places = [(n, index) for n, group in enumerate(groups) for index, one in enumerate(group) if one.source == "policy"]
     turn = 0
-    with keep_prefixes(sampler) if template.environment.max_turns > 1 else nullcontext():
+    # A template of the caller's own may have no environment.
+    environment = getattr(template, "environment", SINGLE)
+    with keep_prefixes(sampler) if environment.max_turns > 1 else nullcontext():
         while places:
             # The first turn has the random numbers of an answer without turns.
             own = (*address, "turn", turn) if turn else address
             _sample_members(groups, places, sampler, template, sampling, own, version)
             turn += 1
-            places = add_replies(groups, places, template, sampling.max_tokens, turn, sampler, grader)
+            if turn == environment.max_turns:
+                break
+            places = add_replies(groups, places, template, sampling.max_tokens, sampler, grader)
     return groups
 
 

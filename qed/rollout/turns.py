@@ -26,7 +26,6 @@ def add_replies(
     places: Sequence[tuple[int, int]],
     template: PromptTemplate,
     max_tokens: int,
-    turns: int,
     sampler: Sampler,
     grader: Grader | None,
 ) -> list[tuple[int, int]]:
@@ -39,13 +38,10 @@ def add_replies(
         places: group and index of the answers whose turn has just been sampled.
         template: with the environment.
         max_tokens: of an answer, replies included.
-        turns: how many turns these answers have.
         sampler: which ranks may share; then each asks the environment about its part of the answers.
         grader: for an environment that needs grades.
     """
     environment = template.environment
-    if turns >= environment.max_turns:
-        return []
     ended = [place for place in places if groups[place[0]][place[1]].stop_reason == "stop"]
     members = [groups[group][index] for group, index in ended]
     states = _describe_states(members, template, grader)

@@ -316,7 +316,7 @@ def test_an_answer_with_a_hostile_program_goes_on(name: str) -> None:
     called = template.build_rollout(PROBLEM, f"<python>{code}</python>")
     answer = replace(called, output=called.output[:-1], source="policy")
     groups = [[answer]]
-    assert add_replies(groups, [(0, 0)], template, 4000, 1, SAMPLER, None) == [(0, 0)]
+    assert add_replies(groups, [(0, 0)], template, 4000, SAMPLER, None) == [(0, 0)]
     ((after,),) = groups
     said = after.output[len(answer.output) :]
     assert after.output[: len(answer.output)] == answer.output

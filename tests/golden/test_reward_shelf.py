@@ -24,7 +24,7 @@ def paid(entry: str, text: str, *options: str, gold: str = "12") -> tuple[float,
     return grade.reward, grade.correct, grade.format_ok
 
 
-LOCAL_REWARDS = sorted(set(plugins.list_leaves("rewards")) - {"http"})  # http needs a server
+LOCAL_REWARDS = sorted(set(plugins.list_leaves("rewards")) - {"http", "model"})  # which need a server, and a model
 
 
 @pytest.mark.parametrize("leaf", LOCAL_REWARDS)

@@ -16,7 +16,7 @@ from qed.rewards.base import load_reward
 from qed.rewards.grader import JudgingGrader, join, make_grader
 from qed.types import Problem, Rollout
 
-LEAVES = sorted(set(plugins.list_leaves("rewards")) - {"http"})  # http needs a server
+LEAVES = sorted(set(plugins.list_leaves("rewards")) - {"http", "model"})  # which need a server, and a model
 TEXTS = ("", "12", "13", "so \\boxed{12}", "<think>a</think><answer>12</answer>", "a </think> <answer> 13 </answer>")
 WEIGHTS = st.integers(-8, 8).map(lambda eighths: eighths / 8)
 

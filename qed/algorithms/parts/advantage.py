@@ -32,7 +32,7 @@ class AdvantageEstimator:
         require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
         require(
             self.discount == 1 or self.estimator in ("returns", "gae"),
-            "algorithm.discount is read by the estimators returns and gae alone; set algorithm.estimator=returns.",
+            "algorithm.discount is read by the estimator returns alone, and by gae, that of ppo.",
         )
         require(
             self.std_over == "group" or (self.estimator == "group" and self.normalize_std),
