@@ -37,6 +37,19 @@ def count_physical_cores(root: Path = ROOT) -> int:
     return len(siblings)
 
 
+def read_cpuinfo(root: Path = ROOT) -> list[tuple[str, str]]:
+    """Read Linux's information about the processors as names and values; empty on other systems."""
+    with suppress(OSError):
+        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    return []
+
+
+def is_amd(root: Path = ROOT) -> bool:
+    """Return whether Linux says that the processor is AMD's."""
+    return ("vendor_id", "AuthenticAMD") in read_cpuinfo(root)
+
+
 def read_cpu_quota(root: Path = ROOT) -> float | None:
     """Read the CPU quota of the control group, in cores; None where it sets no limit."""
     limits = []

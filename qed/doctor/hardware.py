@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import platform
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,19 +111,11 @@ def _can_run(kernel: SDPBackend, dtype: torch.dtype) -> bool:
     return False
 
 
-def _read_cpuinfo() -> list[tuple[str, str]]:
-    """Read Linux's information about the processors as names and values; empty on other systems."""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        return [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-    return []
-
-
 def _name_processor() -> str:
-    names = [value for name, value in _read_cpuinfo() if name == "model name"]
+    names = [value for name, value in host.read_cpuinfo() if name == "model name"]
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def read_cpu_flags() -> set[str]:
     """Return the CPU's feature flags; empty if the system does not provide them."""
-    return {flag for name, value in _read_cpuinfo() if name in ("flags", "Features") for flag in value.split()}
+    return {flag for name, value in host.read_cpuinfo() if name in ("flags", "Features") for flag in value.split()}

@@ -104,6 +104,7 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
 
     monkeypatch.setattr("qed.sampling.native.batch.with_cuda_graphs", graphed)
     monkeypatch.setattr("qed.sampling.native.batch.COMPACT_SHARE", {"cpu": 2})
+    monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)  # as on a device
     return capture
 
 

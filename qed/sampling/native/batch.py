@@ -76,7 +76,8 @@ class DecodingBatch:
             if self.device.type == "cuda"
             else host.total_memory()
         )
-        self.available = total - count_weight_bytes(self.model, sampler.precision) - sampler.reserved
+        weights = count_weight_bytes(self.model, sampler.precision) + decode.copied_bytes
+        self.available = total - weights - sampler.reserved
         # Under autocast values have its dtype, and keys are stored in the dtype of values.
         dtype = self.model.dtype if sampler.precision == torch.float32 else sampler.precision
         self.token_bytes = count_token_bytes(self.model.config, dtype)

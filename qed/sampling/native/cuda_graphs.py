@@ -54,7 +54,7 @@ class GraphedDecoder:
 
     def __init__(self, decoder: LlamaDecoder, capture: Callable[[Step], Step], refuse: Callable[[str], None]) -> None:
         self.decoder, self.capture, self.refuse = decoder, capture, refuse
-        self.shares_prefix = decoder.shares_prefix
+        self.shares_prefix, self.copied_bytes = decoder.shares_prefix, decoder.copied_bytes
         self.possible = True
         self.graph: _Layout | None = None
 

@@ -7,8 +7,6 @@ models use their forward pass. Both read the learner's weights directly, with ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,18 +14,23 @@ from torch import Tensor, nn
 
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.sampling.native.kv_cache import KVCacheLayer
+from qed.sampling.native.projection import Projections
 from qed.sampling.native.sequences import Sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-SMALL = 1 << 20  # maximum number of weights of projections that are joined in one copy
+FUSED_FROM = 1 << 21  # numbers in the keys of a layer from which on torch's fused attention is faster in half precision
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a layer of these families
 
 
 class Decoder(Protocol):
-    """Computes a decoding step; `shares_prefix` is whether it supports a `SharedPrefix`."""
+    """Computes a decoding step.
+
+    `shares_prefix` is whether it supports a `SharedPrefix`, and `copied_bytes` what its copies of weights take.
+    """
 
     shares_prefix: bool
+    copied_bytes: int
 
     def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """Write the keys and values of the tokens `last`, [R] int64, into the next column.
@@ -66,6 +69,7 @@ class ForwardDecoder:
     """
 
     shares_prefix = False
+    copied_bytes = 0
 
     def __init__(self, model: Any, columns: int) -> None:
         self.model = model
@@ -106,8 +110,10 @@ class LlamaDecoder:
         self.kv_heads = model.config.num_key_value_heads
         self.grouped = model.config.num_attention_heads // self.kv_heads
         self.embed: nn.Module = body.embed_tokens
-        self.norm, self.head = _Norm(body.norm), _as_function(model.get_output_embeddings())
-        self.layers = [_Layer(layer) for layer in body.layers]
+        projections = Projections(model)
+        self.copied_bytes = projections.copied_bytes
+        self.norm, self.head = _Norm(body.norm), projections.take(model.get_output_embeddings())
+        self.layers = [_Layer(layer, projections) for layer in body.layers]
         embedded = body.embed_tokens.weight
         cos, sin = body.rotary_emb(embedded[:1], torch.arange(columns, device=embedded.device)[None])
         # x cos + rotate_half(x) sin, with the sign of the rotated half moved into the sine, so that a roll is enough.
@@ -172,6 +178,8 @@ class _AttentionInputs(NamedTuple):
         grouped = query.view(*self.bias.shape[:2], query.shape[-1])
         if keys.dtype == self.bias.dtype:
             return self._attend(grouped, keys, values, scaling)
+        if keys.device.type == "cpu" and keys.numel() >= FUSED_FROM:
+            return self._attend_fused(grouped.to(keys.dtype), keys, values, scaling)
         # In half precision the operands are rounded, as in every fused attention, but their products are not.
         with torch.autocast(keys.device.type, enabled=False):
             grouped = grouped.to(keys.dtype).to(self.bias.dtype)
@@ -186,6 +194,25 @@ class _AttentionInputs(NamedTuple):
         prefix_weights, own_weights = torch.split(weights, [prefix_scores.shape[-1], scores.shape[-1]], -1)
         return own_weights.bmm(values.flatten(0, 1)) + self.prefix.compute_values(self.number, prefix_weights)
 
+    def _attend_fused(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Compute attention in half precision by torch's fused kernel, which widens no key in memory."""
+        rows, heads, columns = keys.shape[:3]
+        grouped = query.view(rows, heads, -1, query.shape[-1])
+        hidden = self.bias.view(rows, heads, -1, columns)[:, :1, :1].to(keys.dtype).expand(*grouped.shape[:3], -1)
+        own, own_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            grouped, keys, values, attn_mask=hidden, scale=scaling
+        )
+        own, own_lse = own.flatten(0, 1), own_lse.reshape(len(query), -1, 1)
+        if self.prefix is None:
+            found: Tensor = own
+            return found
+        # The prompt's part and the row's own are averaged by the sums of their exponentials.
+        with torch.autocast("cpu", enabled=False):
+            scores = self.prefix.compute_scores(self.number, query.to(self.bias.dtype), scaling)
+            others = self.prefix.compute_values(self.number, scores.softmax(-1).to(values.dtype))
+        share = torch.sigmoid(own_lse - scores.logsumexp(-1, keepdim=True))
+        return torch.lerp(others.to(share.dtype), own.to(share.dtype), share)
+
 
 class _Layer:
     """Computes one layer with as few operations as possible.
@@ -194,7 +221,7 @@ class _Layer:
     product, whose weights are copied for the duration of a call.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, projections: Projections) -> None:
         attention = layer.self_attn
         self.width: int = attention.head_dim
         self.scaling: float = attention.scaling
@@ -202,12 +229,10 @@ class _Layer:
         self.query_norm, self.key_norm = (
             _Norm(getattr(attention, name)) if hasattr(attention, name) else None for name in ("q_norm", "k_norm")
         )
-        self.project = _join_modules(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out, self.gate_and_up = (
-            _as_function(attention.o_proj),
-            _join_modules(layer.mlp.gate_proj, layer.mlp.up_proj),
-        )
-        self.down = _as_function(layer.mlp.down_proj)
+        self.project = projections.join(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out = projections.take(attention.o_proj)
+        self.gate_and_up = projections.join(layer.mlp.gate_proj, layer.mlp.up_proj)
+        self.down = projections.take(layer.mlp.down_proj)
 
     def attend(self, hidden: Tensor, inputs: _AttentionInputs, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Compute what attention adds to the states, [R, H]; the new keys and values are written into the cache."""
@@ -246,29 +271,6 @@ def _limit_to_window(visible: Tensor, newest: Tensor | int, window: int | None) 
         return visible
     position = torch.arange(visible.shape[1], device=visible.device)
     return visible & (position > newest - window)
-
-
-def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return a module as a function; a plain linear layer without the overhead of a module's call."""
-    if type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks:
-        return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
-    return module
-
-
-def _join_modules(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
-    """Join several projections of the same states into one function; small ones into one product."""
-    plain = [module for module in modules if type(module) is nn.Linear]
-    biased = {module.bias is not None for module in plain}
-    if len(plain) < len(modules) or len(biased) > 1 or sum(module.weight.numel() for module in plain) > SMALL:
-        functions = [_as_function(module) for module in modules]
-        return lambda states: [function(states) for function in functions]
-    device = plain[0].weight.device.type
-    # Autocast caches casts of parameters only, and this copy is none, so it is cast here once.
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else plain[0].weight.dtype
-    weight = torch.cat([module.weight for module in plain]).to(dtype)
-    bias = torch.cat([module.bias for module in plain]).to(dtype) if biased == {True} else None
-    sizes = [module.out_features for module in plain]
-    return lambda states: torch.split(nn.functional.linear(states, weight, bias), sizes, -1)
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
