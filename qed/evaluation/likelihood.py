@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qed.errors import DataError, ModelError
 from qed.evaluation.choice_formats import DELIMITER, ChoiceItem, list_labels
 from qed.models.families import read_logit_transform, split_head
-from qed.models.precision import compute_in
+from qed.models.fast_float32 import compute_batches_in
 from qed.types import Grade, Problem, Rollout
 
 TOKENS_PER_PASS = 16_384  # of a forward pass, padding included
@@ -140,7 +140,7 @@ class ChoiceScorer:
             padded[row, : len(each)] = torch.tensor(each)
         mask = torch.arange(len(batch[0]))[None] < torch.tensor([len(each) for each in batch])[:, None]
         attention = None if bool(mask.all()) else mask.long().to(device)
-        with compute_in(device.type, self.precision):
+        with compute_batches_in(device.type, self.precision):
             try:
                 body, head = split_head(self.model)
             except ModelError:

@@ -32,6 +32,7 @@ from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config
+from qed.models.fast_float32 import is_faster, recompute_alike
 from qed.models.precision import KeepFloat64, cast_weights, read_weights_dtype, require_float64
 from qed.models.sources import (
     LOADING_ERRORS,
@@ -284,10 +285,10 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
 
 
 def _recompute_alike(settings: ModelSettings) -> dict[str, Any]:
-    """Return the option of checkpointing that recomputes in float64; it restores autocast by itself."""
-    if settings.precision != "float64":
-        return {}
-    return {"context_fn": lambda: (nullcontext(), KeepFloat64())}
+    """Return the option of checkpointing that recomputes as the forward pass; it restores autocast by itself."""
+    if settings.precision == "float64":
+        return {"context_fn": lambda: (nullcontext(), KeepFloat64())}
+    return {"context_fn": recompute_alike} if settings.precision == "float32" and is_faster() else {}
 
 
 def pick_device(name: str) -> torch.device:

@@ -24,8 +24,8 @@ from qed.guards import faults
 from qed.guards.finite import describe_update, require_finite
 from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
+from qed.models.fast_float32 import compute_batches_in
 from qed.models.lora import AdapterDisabled, disable_adapters
-from qed.models.precision import compute_in
 from qed.training import optim
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
@@ -310,7 +310,7 @@ class Learner:
             self.value_head.drop_gradients()
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return compute_in(self.device.type, self.precision)
+        return compute_batches_in(self.device.type, self.precision, self.settings.compile)
 
     def _score_outputs(self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
         """Compute the log-probs of each rollout's output under a model, 0 where it is not trained."""

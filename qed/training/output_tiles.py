@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qed.models.families import LogitTransform
+from qed.models.fast_float32 import multiply_fast
 from qed.training.support import LabelSupport
 
 # A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
@@ -79,6 +80,7 @@ class OutputLayer:
             self.support.hide(logits, tile.rows, tile.columns.start)
         return logits
 
+    @multiply_fast()
     def _compute_all_logits(self, tile: Tile, memory: Tensor) -> Tensor:
         hidden, weight, logits = self.hidden[tile.rows], self.slice_weight(tile), tile.view_in(memory)
         if hidden.dtype == logits.dtype:
@@ -109,6 +111,7 @@ def choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
     return into.grad
 
 
+@multiply_fast()
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, where the right side may be in half precision.
 

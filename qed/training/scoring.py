@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qed.errors import ModelError
 from qed.models.families import split_head
-from qed.models.precision import compute_in
+from qed.models.fast_float32 import compute_batches_in
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.logps import compute_logps
 from qed.training.out_of_memory import MicrobatchBudget
@@ -45,7 +45,7 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
             scored: list[tuple[float, ...]] = [()] * len(rows)
             for numbers in budget.watch(cut(batch, budget.tokens), batch):
                 part = batch.select(numbers)
-                with compute_in(parameter.device.type, precision):
+                with compute_batches_in(parameter.device.type, precision):
                     logps = _compute_part_logps(model, part, temperature, packing)
                 for number, values, mask in zip(numbers, logps.cpu(), part.mask.bool().cpu(), strict=True):
                     scored[number] = tuple(values[mask].tolist())
@@ -93,7 +93,7 @@ def list_most_likely(
     """List the most likely tokens at each position of an output, with their log-probs, the most likely first."""
     device = next(model.parameters()).device
     inputs = torch.tensor([[*prompt, *output[:-1]]], device=device)
-    with compute_in(device.type, precision):
+    with compute_batches_in(device.type, precision):
         logits = model(input_ids=inputs, use_cache=False, logits_to_keep=len(output)).logits[0]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     values, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))

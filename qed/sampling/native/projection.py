@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qed import host
+from qed.models import fast_float32
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
 ROWS = 32  # that a packed weight is laid out for; it serves any number
@@ -88,7 +89,7 @@ def can_pack(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return host.is_amd() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return fast_float32.is_faster()
 
 
 def _is_plain(module: Any) -> bool:
