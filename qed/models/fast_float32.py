@@ -81,11 +81,11 @@ class _FastLinear(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         _FastLinear.active += 1
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *args: Any) -> None:
         _FastLinear.active -= 1
-        super().__exit__(*args)
+        super().__exit__(*args)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
