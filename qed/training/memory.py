@@ -17,6 +17,7 @@ from qed.training.fused_logps import KEPT_ELEMENTS
 from qed.training.optim import CHUNK
 from qed.training.output_tiles import TILE_ELEMENTS
 from qed.training.parallel import BUCKET
+from qed.training.short_attention import COLUMNS
 
 FLOAT = 4  # bytes
 SIZES = {"float32": 4, "bfloat16": 2, "float64": 8}  # bytes of a number
@@ -204,6 +205,16 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
     return stored + numbers
 
 
+def count_short_bytes(shape: ModelShape, plan: StepPlan) -> int:
+    """Count the bytes that a layer stores at most for each token of short rows, beside those of `count_layer_bytes`.
+
+    Their attention stores its probabilities, and in half precision its operands in float32.
+    """
+    half = plan.dtype == "bfloat16" or plan.precision == "bfloat16"
+    operands = (shape.queries + shape.keys) * 2 if half else 0
+    return FLOAT * (shape.heads * min(plan.row, COLUMNS) + operands)
+
+
 def _count_weight_bytes(shape: ModelShape, plan: StepPlan) -> int:
     """Count the bytes of the complete weights; with adapters under autocast those of products are in bfloat16."""
     size = SIZES[plan.dtype]
@@ -222,6 +233,8 @@ def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
     layer = count_layer_bytes(shape, plan) * plan.tokens
     if plan.on_cpu and plan.shared_prompts:
         layer += FLOAT * plan.row * plan.tokens  # torch converts a mask to float32 and stores it
+    if plan.on_cpu:
+        layer += count_short_bytes(shape, plan) * plan.tokens
     # In the backward pass of a feed-forward layer, gradients of three of its tensors are there, and one is freed.
     passing = (2 * shape.inner * size + 2 * FLOAT * shape.width) * plan.tokens
     accumulated = plan.microbatches > 1 and not shape.adapters

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qed.models.families import LogitTransform
-from qed.models.fast_float32 import multiply_fast
+from qed.models.fast_float32 import is_faster, multiply_fast
 from qed.training.support import LabelSupport
 
 # A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
@@ -116,13 +116,15 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, where the right side may be in half precision.
 
     CUDA accumulates products of half precision in float32. Elsewhere two sides in half precision give a product in
-    half precision, else both are cast to that of the total.
+    half precision, else both are cast to that of the total. oneDNN does not add to a total.
     """
     half = right.dtype in (torch.bfloat16, torch.float16)
     if half and total.is_cuda and total.dtype == torch.float32:
         torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
     elif left.dtype == right.dtype != total.dtype:
         total.add_(left @ right)
+    elif total.dtype == torch.float32 and not total.is_cuda and is_faster():
+        total.add_(left.to(total.dtype) @ right.to(total.dtype))
     else:
         total.addmm_(left.to(total.dtype), right.to(total.dtype))
 

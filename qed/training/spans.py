@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from qed.training.segments import Segment
+from qed.training.short_attention import attend_short, is_short
 
 PADDING = 1.5  # the largest ratio of a span's padded attention to that of its rows
 MASK_ELEMENTS = 2**23  # of the largest mask: 32 MiB in float32
@@ -70,16 +71,17 @@ class Span:
             for first in range(0, self.width, max(1, height))
         ]
 
-    def compute_mask(self, piece: Piece, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    def compute_mask(self, piece: Piece, window: int | None, dtype: torch.dtype, always: bool = False) -> Tensor | None:
         """Compute which keys the queries of a piece see, a mask that broadcasts; None for plain causal attention.
 
         Args:
             piece: one of `list_pieces`.
             window: as there.
             dtype: torch.bool, or that of a mask to be added, of 0 and -inf.
+            always: compute it for plain causal attention too.
         """
         reach = self._compute_reach(window)
-        if not self._needs_mask(reach):
+        if not always and not self._needs_mask(reach):
             return None
         height, columns = piece.last - piece.first, self.prompt_columns + piece.last - piece.key
         band = self._get_band(reach, dtype)
@@ -160,12 +162,21 @@ def _attend_span(
         return rows.view(span.segments, -1, *rows.shape[1:]).transpose(1, 2)
 
     queries, keys, values = select(query, span.queries), select(key, span.keys), select(value, span.keys)
-    on_cpu = query.device.type == "cpu"
+    on_cpu, dtype = query.device.type == "cpu", read_compute_dtype(query)
+    if is_short(span.width, span.columns, dtype, query.device):
+        (piece,) = span.list_pieces(window)
+        mask = span.compute_mask(piece, window, torch.float32, always=True)
+        assert mask is not None
+        return (
+            attend_short(queries, keys[:, :, piece.key :], values[:, :, piece.key :], mask, scaling, dtype)
+            .transpose(1, 2)
+            .flatten(0, 1)
+        )
     group_size = query.shape[1] // key.shape[1]
     outputs = []
     for piece in span.list_pieces(window):
         # A CPU converts a bool mask in every layer, and keeps each copy for the backward pass.
-        mask = span.compute_mask(piece, window, read_compute_dtype(query) if on_cpu else torch.bool)
+        mask = span.compute_mask(piece, window, dtype if on_cpu else torch.bool)
         last = span.prompt_columns + piece.last
         seen_keys, seen_values = keys[:, :, piece.key : last], values[:, :, piece.key : last]
         if group_size > 1 and mask is not None and not on_cpu:
