@@ -26,7 +26,7 @@ class Node(NamedTuple):
 
 def make_number(value: Fraction | int) -> Node:
     """Build the node of an exact number."""
-    return Node("number", number=Fraction(value))
+    return Node("number", number=value if type(value) is Fraction else Fraction(value))
 
 
 def negate(node: Node) -> Node:
