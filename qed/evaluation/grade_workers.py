@@ -1,11 +1,14 @@
 """Grade large files of JSON lines in several processes, each of which reads, grades and encodes whole chunks of lines.
 
-A chunk travels as text, so that the process that writes the result parses no row. What a worker cannot do, because it
-was killed or could not be started, this process does itself.
+The process that writes the result parses no row. A worker reads its lines from the file, where these are ASCII, and
+leaves its rows in a temporary file: JSON in JSON would cost as much as a third of the grading. What a worker cannot do,
+because it was killed or could not be started, this process does itself.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,11 +47,26 @@ class Comparison:
 
 
 class Chunk(NamedTuple):
-    """Adjacent lines of a file, and the number of the first one."""
+    """Adjacent lines of a file, and the number of the first one.
+
+    `text` has the lines; it is empty where they are the bytes from `start` to `end` of the file. `out` is the file for
+    the graded rows.
+    """
 
     name: str
     first: int
+    start: int
+    end: int
     text: str
+    out: str = ""
+
+    def read(self) -> str:
+        """Return the lines."""
+        if self.text:
+            return self.text
+        with open(self.name, "rb") as file:
+            file.seek(self.start)
+            return file.read(self.end - self.start).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -92,12 +110,14 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
     server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS)
     threads, idle, waiting = ThreadPoolExecutor(workers), deque[Session](), deque[Future[GradedChunk]]()
     try:
-        for chunk in chain(first, chunks):
-            waiting.append(threads.submit(_grade_chunk, server, idle, comparison, chunk))
-            if len(waiting) > 2 * workers:
+        with tempfile.TemporaryDirectory(prefix="qed-grade-", ignore_cleanup_errors=True) as folder:
+            for number, chunk in enumerate(chain(first, chunks)):
+                chunk = chunk._replace(out=os.path.join(folder, str(number)))
+                waiting.append(threads.submit(_grade_chunk, server, idle, comparison, chunk))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
     finally:  # an interrupt does not wait for the chunks that are being graded
         threads.shutdown(wait=False, cancel_futures=True)
         server.close()
@@ -106,9 +126,11 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
 def _split_files(files: Iterable[str]) -> Iterator[Chunk]:
     for name in files:
         text, start, number = read_text(Path(name)), 0, 1
+        # Then a character is a byte of the file, which is not compressed and has no byte order mark.
+        plain = text.isascii() and len(text) == Path(name).stat().st_size
         while start < len(text):
             end = text.find("\n", start + CHUNK_CHARS) + 1 or len(text)
-            yield Chunk(name, number, text[start:end])
+            yield Chunk(name, number, start, end, "" if plain else text[start:end])
             start, number = end, number + text.count("\n", start, end)
 
 
@@ -120,7 +142,7 @@ def _read_first(chunks: Iterator[Chunk], taken: list[Chunk]) -> Rows:
 
 
 def _read_chunk(chunk: Chunk) -> Rows:
-    for number, row in parse_lines(Path(chunk.name), chunk.text, chunk.first):
+    for number, row in parse_lines(Path(chunk.name), chunk.read(), chunk.first):
         yield Place(chunk.name, number), row
 
 
@@ -133,11 +155,14 @@ def _grade_chunk(server: ForkServer, idle: deque[Session], comparison: Compariso
         answer = _grade_lines(comparison, chunk)
     else:
         idle.append(session)
-    return GradedChunk(*answer)
+    out = Path(chunk.out)
+    lines = out.read_text(encoding="ascii")
+    out.unlink()
+    return GradedChunk(lines, *answer)
 
 
-def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[str, dict[str, Any], str]:
-    """Return the fields of a `GradedChunk`."""
+def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[dict[str, Any], str]:
+    """Grade the lines of a chunk, write the rows, and return the other fields of a `GradedChunk`."""
     summary, lines, error = Summary(), list[str](), ""
     rows = expand_checked(_read_chunk(chunk), comparison.keys, comparison.lists)
     policy = find_policy(comparison.policy)
@@ -147,7 +172,8 @@ def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[str, dict[str, A
             lines.append(encode_row(graded.as_row(rewarded=False)))
     except DataError as broken:
         error = str(broken)
-    return "".join(lines), summary.as_fields(), error
+    Path(chunk.out).write_text("".join(lines), encoding="ascii")
+    return summary.as_fields(), error
 
 
 def serve(fields: dict[str, Any]) -> tuple[None, Callable[[list[Any]], Any]]:
