@@ -107,7 +107,7 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
     chunks = iter(_split_files(files))
     first: list[Chunk] = []
     check_lists(_read_first(chunks, first), comparison.keys, comparison.lists)
-    server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS)
+    server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS, beside=False)
     threads, idle, waiting = ThreadPoolExecutor(workers), deque[Session](), deque[Future[GradedChunk]]()
     try:
         with tempfile.TemporaryDirectory(prefix="qed-grade-", ignore_cleanup_errors=True) as folder:

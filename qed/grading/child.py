@@ -39,13 +39,16 @@ Handler = Callable[[Any], Any]
 
 def main() -> None:
     """Load the target, then fork a child for every socket received; end when the caller closes its end."""
-    (target, arguments, memory, sealed), control = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
+    (target, arguments, memory, sealed, beside), control = (
+        json.loads(sys.argv[2]),
+        socket.socket(fileno=int(sys.argv[3])),
+    )
     die_with_parent(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)  # stdout belongs to the caller: a program may read its last line
     with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(NICENESS if beside else 0)
     failure, about, handler = "", None, None
     try:
         module, _, name = target.partition(":")

@@ -49,6 +49,7 @@ class ForkServer:
         limits: of every question.
         sealed: the children must not write files, start programs or open sockets, and print nothing.
         log: the file for the output of the children; None sends it to the caller's stderr.
+        beside: whether the children work beside a training step, which has priority.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class ForkServer:
         limits: Limits = LIMITS,
         sealed: bool = False,
         log: Path | None = None,
+        beside: bool = True,
     ) -> None:
         self.limits = limits
         self.log = log
         self._sealed = sealed
-        self._config = json.dumps([target, list(arguments), limits.memory, sealed])
+        self._config = json.dumps([target, list(arguments), limits.memory, sealed, beside])
         self._reset()
         _servers.add(self)
 
