@@ -74,7 +74,7 @@ class Column(Sequence[T]):
 
 def pack_column(kind: str, values: Sequence[T]) -> Sequence[T]:
     """Return values as a `Column` of a type of `array`, or as () if there are none."""
-    if isinstance(values, Column):
+    if type(values) is Column:  # isinstance is slow for what is none, because Column is an abstract sequence
         return values
     return Column(array(kind, values)) if len(values) else ()
 
@@ -245,6 +245,8 @@ class Rollout:
 
     def __post_init__(self) -> None:
         """Refuse a mask or a support whose length is not that of `output`."""
+        if not (len(self.sampled_mask) or len(self.loss_mask) or self.support is not None):
+            return
         lengths = {name: len(getattr(self, name)) or None for name in ("sampled_mask", "loss_mask")}
         lengths["support"] = None if self.support is None else len(self.support.counts)
         for name, length in lengths.items():

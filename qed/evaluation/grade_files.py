@@ -15,6 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from qed.data.sources.rows import Place, Row, Rows
+from qed.data.sources.writing import Writer
 from qed.errors import DataError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
 from qed.evaluation.summary import compute_accuracy, group_by_problem
@@ -32,6 +33,7 @@ RESPONSE = ("prediction", "response", "text", "completion", "output", "generated
 CHECKED = 1_000  # rows whose lists are looked at before the first answer is graded
 Graders = tuple[Grader | None, Sequence[SecondGrader]]
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
+COLUMNS = frozenset(ADDED)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ class Graded:
         values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
         more = {"reward": grade.reward if grade.has_reward else None, "parts": dict(grade.parts)} if rewarded else {}
         return {**self.row, **dict(zip(ADDED, values, strict=True)), **more, **self.also}
+
+    def add_to(self, summary: Summary, writer: Writer | None, rewarded: bool) -> None:
+        """Count the row, and write it."""
+        summary.add(self)
+        if writer is not None:
+            writer.add(self.as_row(rewarded))
 
 
 def grade_stored(rollout: Rollout, kind: str, mode: str, policy: Policy = MATH) -> Grade:
@@ -133,6 +141,18 @@ def extract_gold(gold: str) -> str:
     return gold.strip() if "\n" in behind.strip() else behind.strip()
 
 
+def check_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> list[tuple[Place, Row]]:
+    """Check the answers of the first rows, and return these rows; see `expand_lists`.
+
+    Raises:
+        DataError: a column does not exist, or the lists look like one answer in parts.
+    """
+    first = list(islice(rows, CHECKED))
+    if not lists:
+        require_answers((place, read_value(place, row, keys[1], RESPONSE, "--response-key")) for place, row in first)
+    return first
+
+
 def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
     """Yield a row for each answer: one with a list of k answers becomes k rows with a `sample_id`.
 
@@ -145,10 +165,12 @@ def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
         DataError: a column does not exist, or what a list is cannot be told.
     """
     rows = iter(rows)
-    first = list(islice(rows, CHECKED))
-    if not lists:
-        require_answers((place, read_value(place, row, keys[1], RESPONSE, "--response-key")) for place, row in first)
-    for place, row in chain(first, rows):
+    yield from expand_checked(chain(check_lists(rows, keys, lists), rows), keys, lists)
+
+
+def expand_checked(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
+    """Expand rows as `expand_lists` does, without a look at the first ones."""
+    for place, row in rows:
         name, value = locate_value(place, row, keys[1], RESPONSE, "--response-key")
         if not is_list(value):
             yield place, row
@@ -170,8 +192,10 @@ def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option:
         DataError: the column does not exist.
     """
     for name in (key,) if key else known:
-        value: Any = row
-        for part in [name] if name in row else name.split("."):
+        if name in row:
+            return name, row[name]
+        value: Any = row if "." in name else KeyError
+        for part in name.split(".") if "." in name else ():
             value = value.get(part, KeyError) if isinstance(value, dict) else KeyError
         if value is not KeyError:
             return name, value
@@ -204,7 +228,8 @@ class Summary:
         if graded.also:
             problem = str(graded.row.get("id", self.n))
             self.verdicts.append({"group_id": problem, "correct": grade.correct, **graded.also})
-        self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
+        if not COLUMNS.isdisjoint(graded.row):
+            self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
         self.tiers[grade.tier or "reward"] += 1
         self.classes[graded.kind] += 1
         self.reward += grade.reward if grade.has_reward else 0.0
@@ -218,6 +243,22 @@ class Summary:
             self.counts["expected"] += 1
             self.counts["false_positives"] += grade.correct and not expected
             self.counts["false_negatives"] += expected and not grade.correct
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return the counts as JSON, for `merge`; verdicts of other graders are not among them."""
+        counters = {name: dict(getattr(self, name)) for name in ("counts", "tiers", "classes")}
+        sums = {name: getattr(self, name) for name in ("n", "reward", "spent", "slowest")}
+        return {**counters, **sums, "replaced": list(self.replaced)}
+
+    def merge(self, fields: dict[str, Any]) -> None:
+        """Add the counts of other rows, see `as_fields`."""
+        for name in ("counts", "tiers", "classes"):
+            getattr(self, name).update(fields[name])
+        self.n += fields["n"]
+        self.reward += fields["reward"]
+        self.spent += fields["spent"]
+        self.slowest = max(self.slowest, fields["slowest"])
+        self.replaced |= dict.fromkeys(fields["replaced"])
 
     def figures(self, together: bool = False) -> dict[str, Any]:
         """Return the figures for JSON.

@@ -19,11 +19,11 @@ from qed.data.sources.rows import Place, Rows
 from qed.data.sources.writing import Writer
 from qed.errors import DataError
 from qed.evaluation.grade_files import Graded, Summary, expand_lists, grade_rows
+from qed.evaluation.grade_workers import Comparison, GradedChunk, count_workers, grade_in_workers
 from qed.evaluation.row_shards import Items, hash_file, require_unchanged
 from qed.evaluation.shards import Joined
 from qed.evaluation.table import show_grades
 from qed.evaluation.verdicts import load_second_graders, show_verdicts
-from qed.grading import symbolic
 from qed.grading.policy import PolicyName, find_policy
 from qed.grading.session import Limits
 from qed.rewards import grader
@@ -89,15 +89,25 @@ class GradeJob:
         for graded in self.grade(iter(items)):
             yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind, "also": graded.also}]
 
+    def grade_files(self) -> Iterator[Graded] | Iterator[GradedChunk]:
+        """Yield the rows of the files with their verdicts, in order: of large files in several processes."""
+        workers = 1 if self.reward or self.also or self.workers == 1 else count_workers(self.files)
+        if workers == 1:
+            return self.grade(self.read_rows())
+        return grade_in_workers(self.files, Comparison(self.keys, self.mode, self.lists, self.policy), workers)
+
     def grade(self, rows: Rows) -> Iterator[Graded]:
         """Yield the rows with their verdicts, in order."""
         judge, workers = self.grader
-        symbolic.CHILD.start()  # the process loads while the first rows are read
         graders = (judge, load_second_graders(self.also))
         return grade_rows(rows, self.keys, self.mode, graders, workers, find_policy(self.policy))
 
     def write(
-        self, graded: Iterable[Graded], out: Path | None, console: Console, together: bool = False
+        self,
+        graded: Iterable[Graded] | Iterable[GradedChunk],
+        out: Path | None,
+        console: Console,
+        together: bool = False,
     ) -> dict[str, Any]:
         """Write rows with their verdicts as soon as they are graded, print the counts and return them.
 
@@ -114,9 +124,7 @@ class GradeJob:
         with Writer(out) if out else nullcontext() as writer:
             try:
                 for each in graded:
-                    summary.add(each)
-                    if writer is not None:
-                        writer.add(each.as_row(rewarded))
+                    each.add_to(summary, writer, rewarded)
             except KeyboardInterrupt:
                 saved = f"; {writer.part} has them" if summary.n and writer is not None and writer.part.exists() else ""
                 console.say(f"Interrupted after {summary.n} rows{saved}.")

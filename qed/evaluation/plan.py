@@ -31,6 +31,7 @@ from qed.evaluation.request import EvaluationRequest, describe_request
 from qed.evaluation.served import describe_servers, is_served, list_urls, read_precision, require_one_version
 from qed.evaluation.verdicts import SecondGrader, load_second_graders
 from qed.evaluation.weights import hash_parameters
+from qed.grading import symbolic
 from qed.guards.redaction import redact
 from qed.guards.watchdog import enter_stage
 from qed.models import threads
@@ -215,6 +216,7 @@ def _describe_task(
     """Return the grader of a task, and what its files say besides its answers."""
     reward_grader = load_grader(bench.data, sampling.max_tokens)
     grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
+    symbolic.start_for(problem.answer for problem in kept)  # loads while the first answers are sampled
     asked = describe_request(bench, kept, request, sampling)
     figures: Row = {"temperature": sampling.temperature, "judged_by": grader.judge}
     if bench.subset:

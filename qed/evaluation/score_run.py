@@ -23,7 +23,6 @@ from qed.evaluation.stored import (
     summarize_columns,
 )
 from qed.evaluation.verdicts import load_second_graders
-from qed.grading import symbolic
 from qed.rewards import grader
 from qed.rewards.policies import add_policy
 from qed.runs.run import Row
@@ -77,7 +76,6 @@ class ScoreJob:
 
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
         """Yield for each row those of an evaluation, with the number of their column of answers."""
-        symbolic.CHILD.start()
         for columns in items:
             yield [
                 {COLUMN: number, **score_answer(answer, self.graded)}
@@ -87,7 +85,6 @@ class ScoreJob:
 
     def score(self, out: Path | None, console: Console) -> dict[str, Any]:
         """Score the whole file in this process; see `finish_scores`."""
-        symbolic.CHILD.start()  # the process loads while the first rows are read
         table, names = self.table, name_columns(Path(self.file), self.scoring)
         scored = score_table(table, names, self.graded)
         return _finish(scored, (self.judge, self.reward, table.notes, self.scoring.ties), out, console)

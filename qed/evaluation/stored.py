@@ -21,7 +21,6 @@ from qed.evaluation.stored_problems import StoredRow, describe_uneven, find_prob
 from qed.evaluation.summary import average_columns, summarize
 from qed.evaluation.table import show_summary
 from qed.evaluation.verdicts import SecondGrader, judge_again, show_verdicts, summarize_verdicts
-from qed.grading import symbolic
 from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader
@@ -77,7 +76,6 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
     Raises:
         DataError: the file is missing, empty or broken, or a column is missing; the message names the row.
     """
-    symbolic.CHILD.start()  # the process loads while the first rows are read
     return score_table(read_answers(file, scoring), name_columns(file, scoring), scoring)
 
 

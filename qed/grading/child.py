@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,13 +39,16 @@ Handler = Callable[[Any], Any]
 
 def main() -> None:
     """Load the target, then fork a child for every socket received; end when the caller closes its end."""
-    (target, arguments, memory, sealed), control = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
+    (target, arguments, memory, sealed, beside), control = (
+        json.loads(sys.argv[2]),
+        socket.socket(fileno=int(sys.argv[3])),
+    )
     die_with_parent(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)  # stdout belongs to the caller: a program may read its last line
     with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(NICENESS if beside else 0)
     failure, about, handler = "", None, None
     try:
         module, _, name = target.partition(":")
@@ -66,7 +68,7 @@ def main() -> None:
             if message[:1] == END:
                 _end_child(int.from_bytes(message[1:], "big"), children, channel)
             elif handler is None:
-                _send(channel, {"failed": failure})
+                _send(channel, _encode({"failed": failure}))
             elif (pid := os.fork()) == 0:
                 control.close()
                 bind()
@@ -91,7 +93,7 @@ def _serve_child(channel: socket.socket, about: Any, handler: Handler, memory: i
     try:
         _lead_group(os.getpid())
         _set_limits(memory, sealed)
-        _send(channel, {"pid": os.getpid(), "about": about})
+        _send(channel, _encode({"pid": os.getpid(), "about": about}))
         with channel.makefile("rb") as questions:
             for line in questions:
                 _send(channel, _answer_question(handler, *json.loads(line)))
@@ -100,18 +102,15 @@ def _serve_child(channel: socket.socket, about: Any, handler: Handler, memory: i
         os._exit(code)
 
 
-def _answer_question(handler: Handler, cpu: float, question: Any) -> dict[str, Any]:
+def _answer_question(handler: Handler, cpu: float, question: Any) -> bytes:
     """Answer one question within its CPU time; the kernel kills the process when that time is used up."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
-    start = time.perf_counter()
     try:
-        reply = {"answer": handler(question)}
-        json.dumps(reply)
+        return _encode({"answer": handler(question)})
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- a user's reward may raise anything
-        reply = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:1000]}
+        return _encode({"error": " ".join(f"{type(error).__name__}: {error}".split())[:1000]})
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return {**reply, "seconds": time.perf_counter() - start}
 
 
 def _set_limits(memory: int, sealed: bool) -> None:
@@ -140,8 +139,12 @@ def _refuse_event(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a sealed process may not {event}")
 
 
-def _send(channel: socket.socket, message: dict[str, Any]) -> None:
-    channel.sendall(json.dumps(message).encode() + b"\n")
+def _encode(message: Any) -> bytes:
+    return json.dumps(message).encode()
+
+
+def _send(channel: socket.socket, message: bytes) -> None:
+    channel.sendall(message + b"\n")
 
 
 def _end_child(pid: int, children: set[int], channel: socket.socket) -> None:

@@ -28,12 +28,18 @@ class Cursor:
     def peek(self, ahead: int = 0) -> Token:
         """Return the token at an offset from the next one, or END outside of the text."""
         index = self.position + ahead
-        return self.tokens[index] if 0 <= index < len(self.tokens) else END
+        try:
+            return self.tokens[index] if index >= 0 else END
+        except IndexError:  # rarer than a test of the length is slow
+            return END
 
     @property
     def text(self) -> str:
         """The text of the next token."""
-        return self.tokens[self.position].text if self.position < len(self.tokens) else ""
+        try:
+            return self.tokens[self.position].text
+        except IndexError:
+            return ""
 
     def take(self) -> Token:
         """Return the next token and step over it.

@@ -15,14 +15,15 @@ from functools import lru_cache
 from qed.grading import symbolic
 from qed.grading.bounds import MAX_ANSWER_CHARS, OverBoundError, UnreadableError, Work
 from qed.grading.compare import Comparison
-from qed.grading.exact import UndefinedError
+from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.policy import MATH, Policy
-from qed.grading.reading import Reading, read_answer, read_number_word
+from qed.grading.reading import PLAIN_NUMBER, Reading, read_answer, read_number_word
 from qed.grading.scalars import list_names
 from qed.grading.tree import Node, walk
 from qed.grading.vocabulary import BIG
 
-CACHED_GOLDS = 512
+CACHED_GOLDS = 4096  # of a data set, which is read once for each epoch
+CACHED_VERDICTS = 4096  # the answers to a problem are often alike
 # The most frequent answers need no parser. Bounded lengths keep the arithmetic bounded.
 PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
 SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC](?:\^\{?[23]\}?|[²³])?")
@@ -75,14 +76,20 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
     if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer) and not policy.approximate:
         read = Fraction if "." in gold or "." in answer else int
         return SAME_VALUE if read(gold) == read(answer) else OTHER_VALUE
+    verdict = _compare_texts(gold, answer, policy)
+    if verdict.tier == "unknown" and policy.symbolic and symbolic.can_decide(gold, answer):
+        return Verdict(*symbolic.are_equal(gold, answer))
+    return verdict
+
+
+@lru_cache(CACHED_VERDICTS)
+def _compare_texts(gold: str, answer: str, policy: Policy) -> Verdict:
+    """Compare two texts without the symbolic tier, whose failures must not be kept."""
     left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
         return SAME_TOKENS
     choice = _compare_choices(left, right)
-    verdict = choice if choice is not None else _compare_values(gold, answer, left, right, policy)
-    if verdict.tier == "unknown" and policy.symbolic and symbolic.can_decide(gold, answer):
-        return Verdict(*symbolic.are_equal(gold, answer))
-    return verdict
+    return choice if choice is not None else _compare_values(gold, answer, left, right, policy)
 
 
 def read_both(gold: str, answer: str) -> tuple[Reading, Reading]:
@@ -99,6 +106,8 @@ def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
 
 
 def _compare_values(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
+    if (fractions := _compare_fractions(gold, answer, left, right, policy)) is not None:
+        return fractions
     if policy.base_optional and _has_digits_of(left, right):
         return SAME_VALUE
     for side, reading in (("gold", left), ("answer", right)):
@@ -112,6 +121,17 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
         if verdicts[-1].correct:
             return verdicts[-1]
     return verdicts[0]
+
+
+def _compare_fractions(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict | None:
+    """Compare two numbers or fractions of numbers; None if they are none, have no value, or one may be rounded."""
+    if policy.approximate or "." in answer or not (PLAIN_NUMBER.fullmatch(gold) and PLAIN_NUMBER.fullmatch(answer)):
+        return None
+    try:
+        one, other = (compute_rational(side.values[0], Work()) for side in (left, right))
+    except UndefinedError:
+        return None
+    return SAME_VALUE if one == other else OTHER_VALUE
 
 
 def _has_digits_of(left: Reading, right: Reading) -> bool:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from qed.grading.extraction.boxes import find_box, find_last_boxed, has_unfinished_box
 from qed.grading.extraction.conclusion import find_conclusion
 from qed.grading.extraction.marks import (
     TAGS,
     TURNS,
+    cut_at_turn,
     cut_open_thought,
     cut_to_last_turn,
     find_between,
     find_hashes,
     find_tag,
+    may_have_thought,
 )
 from qed.grading.extraction.outcome import CUT_OFF, NOT_FOUND, Extracted, Refusal
 from qed.grading.extraction.patterns import find_by_pattern, is_pattern
@@ -39,6 +42,7 @@ NUMBER = re.compile(
 )
 MODES = ("strict", "flexible", "lenient")
 Finder = Callable[[str], str | None]
+CACHED_TEXTS = 16  # an answer is read in several modes, and again for its class, one right after the other
 
 
 def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:
@@ -65,18 +69,36 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] =
         return find_by_pattern(text, mode)
     if mode not in MODES:
         raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
-    text = cut_to_last_turn(text)
-    said = cut_open_thought(text)
-    marked = _find_marked(said, tags) or (_find_marked(text, tags) if mode != "strict" and said != text else None)
+    turn, marked, is_cut = _find_in_last_turn(text, tags)
+    if mode == "strict":
+        return marked or Refusal(CUT_OFF if is_cut else NOT_FOUND)
+    found = marked or _find_unmarked(text, tags)
+    return (_find_open(turn, tags) or found) if mode == "lenient" and isinstance(found, Refusal) else found
+
+
+@lru_cache(CACHED_TEXTS)
+def _find_in_last_turn(text: str, tags: tuple[str, str]) -> tuple[str, Extracted | None, bool]:
+    """Return the text of the last turn, the answer that is marked outside of an open thought, and whether there is such
+    a thought.
+    """
+    if may_have_thought(text):
+        turn = cut_to_last_turn(text)
+        said = cut_open_thought(turn)
+    else:
+        turn = said = cut_at_turn(text)
+    return turn, _find_marked(said, tags), said != turn
+
+
+@lru_cache(CACHED_TEXTS)
+def _find_unmarked(text: str, tags: tuple[str, str]) -> Extracted | Refusal:
+    """Find an answer that is marked in an open thought, or that is stated in words."""
+    turn, _, is_cut = _find_in_last_turn(text, tags)
+    marked = _find_marked(turn, tags) if is_cut else None
     if marked is not None:
         return marked
-    if mode == "strict":
-        return Refusal(CUT_OFF if said != text else NOT_FOUND)
-    if said != text or has_unfinished_box(text) or text.rfind(tags[0]) > text.rfind(tags[1]):
-        found: Extracted | Refusal = Refusal(CUT_OFF)
-    else:
-        found = find_conclusion(text)
-    return (_find_open(text, tags) or found) if mode == "lenient" and isinstance(found, Refusal) else found
+    if is_cut or has_unfinished_box(turn) or turn.rfind(tags[0]) > turn.rfind(tags[1]):
+        return Refusal(CUT_OFF)
+    return find_conclusion(turn)
 
 
 def _find_marked(text: str, tags: tuple[str, str]) -> Extracted | None:

@@ -49,6 +49,7 @@ class ForkServer:
         limits: of every question.
         sealed: the children must not write files, start programs or open sockets, and print nothing.
         log: the file for the output of the children; None sends it to the caller's stderr.
+        beside: whether the children work beside a training step, which has priority.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class ForkServer:
         limits: Limits = LIMITS,
         sealed: bool = False,
         log: Path | None = None,
+        beside: bool = True,
     ) -> None:
         self.limits = limits
         self.log = log
         self._sealed = sealed
-        self._config = json.dumps([target, list(arguments), limits.memory, sealed])
+        self._config = json.dumps([target, list(arguments), limits.memory, sealed, beside])
         self._reset()
         _servers.add(self)
 
@@ -72,6 +74,7 @@ class ForkServer:
         # Children that share a core would reach the wall-clock limit before the CPU limit.
         self.slots = threading.BoundedSemaphore(host.count_usable_cores())
         self._control: socket.socket | None = None
+        self._asked = threading.Event()  # whether the server process was ever asked for a child
         self._loading = threading.Lock()
         self._loaded: socket.socket | None = None  # the control of the server process that is known to be loaded
         self._finalizer: weakref.finalize[Any, ForkServer] | None = None
@@ -99,8 +102,8 @@ class ForkServer:
                     env={**(_read_plain_variables() if self._sealed else os.environ), **ONE_THREAD},
                 )
             theirs.close()
-            self._control = ours
-            self._finalizer = weakref.finalize(self, _stop_process, ours, process, os.getpid())
+            self._control, self._asked = ours, threading.Event()
+            self._finalizer = weakref.finalize(self, _stop_process, ours, process, os.getpid(), self._asked)
         return self._control
 
     def wait_until_loaded(self) -> float:
@@ -139,6 +142,7 @@ class ForkServer:
             except OSError:  # the server process was killed: start another one
                 self._close()
                 socket.send_fds(self._ensure_started(), [OPEN], [channel.fileno()])
+            self._asked.set()
             return self._ensure_started()
 
     def end_child(self, pid: int, origin: socket.socket) -> int:
@@ -174,11 +178,16 @@ def _read_plain_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in PLAIN_VARIABLES.split() if name in os.environ}
 
 
-def _stop_process(control: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:
-    """Close our end of the socket, after which the server process ends by itself."""
+def _stop_process(control: socket.socket, process: subprocess.Popen[bytes], owner: int, asked: threading.Event) -> None:
+    """Close our end of the socket, after which the server process ends by itself, once it is loaded.
+
+    A server that nobody has asked for a child has none, and may still be loading for seconds: it is killed.
+    """
     control.close()
     if os.getpid() != owner:
         return
+    if not asked.is_set():
+        process.kill()
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:

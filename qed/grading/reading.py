@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from qed.grading.atoms import parse_digits
 from qed.grading.based import read_based
 from qed.grading.bounds import OverBoundError, UnreadableError
 from qed.grading.choices import read_choice
@@ -15,9 +16,13 @@ from qed.grading.phrases import rewrite_phrases
 from qed.grading.spoken import read_number
 from qed.grading.structure import parse
 from qed.grading.tokens import Letters, Token, build_key, tokenize
-from qed.grading.tree import Node, make_number
+from qed.grading.tree import Node, make_number, negate
 
 MAX_CLEANED_CHARS = 12_000
+# Numbers and fractions of numbers, the most frequent answers, whose tokens are known without a tokenizer.
+PLAIN_NUMBER = re.compile(
+    r"(-?)(?:([0-9]{1,30}(?:\.[0-9]{1,30})?)|(?:\\[dt]?frac\{([0-9]{1,30})\}\{|([0-9]{1,30})/)([0-9]{1,30})(?(3)\}))"
+)
 AMBIGUOUS_EXPONENT = re.compile(r"\d[eE][+-]\d")
 AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 THOUSANDS_END = re.compile(r",0\d{2}(?!\d)")  # no item of a list begins with a zero
@@ -47,6 +52,8 @@ class Reading(NamedTuple):
 
 def read_answer(text: str, letters: Letters = "plain") -> Reading:
     """Read a text. Never raises; `trouble` says why it cannot be read."""
+    if (plain := PLAIN_NUMBER.fullmatch(text)) is not None:
+        return _read_plain(*plain.groups())
     try:
         text, tokens, key = _read_tokens(text, letters)
     except OverBoundError as error:
@@ -64,6 +71,15 @@ def read_answer(text: str, letters: Letters = "plain") -> Reading:
     if not values and letters == "plain" and any(token.kind == "word" and len(token.text) <= 3 for token in tokens):
         return read_answer(text, "variables")._replace(key=shared.key)  # 2\pi ft^2y
     return shared._replace(values=tuple(values), trouble="" if values else trouble)
+
+
+def _read_plain(sign: str, number: str | None, above: str | None, left: str | None, below: str | None) -> Reading:
+    """Read a match of `PLAIN_NUMBER` as the parser would: -3.50, \\frac{1}{2}, 1/2."""
+    parts = (number,) if number is not None else (above or left, below)
+    nodes = tuple(make_number(parse_digits(part)) for part in parts if part is not None)
+    node = nodes[0] if number is not None else Node("divide", parts=nodes)
+    words = number or (f"\\frac {above} {below}" if above is not None else f"{left} / {below}")
+    return Reading(f"- {words}", values=(negate(node),)) if sign else Reading(words, values=(node,))
 
 
 def _read_tokens(text: str, letters: Letters) -> tuple[str, list[Token], str]:

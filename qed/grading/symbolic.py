@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from qed.grading.fork_server import ForkServer
 from qed.grading.session import FailedError, Limits, NotLoadedError, TimedOutError
@@ -41,6 +41,15 @@ Result = tuple[bool, str, str]
 _cache: dict[tuple[str, str], Result] = {}
 _waits = threading.local()
 CHILD = ForkServer("qed.grading.symbolic:prepare", limits=LIMITS, sealed=True)
+
+
+def start_for(golds: Iterable[str]) -> None:
+    """Start loading if some gold answer is LaTeX.
+
+    Loading takes seconds of processor time, and answers to other golds rarely need this tier: then they wait for it.
+    """
+    if any("\\" in gold for gold in golds):
+        CHILD.start()
 
 
 def can_decide(gold: str, answer: str) -> bool:

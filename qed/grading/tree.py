@@ -6,7 +6,7 @@ Structures: sequence set list matrix row relation union unit ratio based text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class Node(NamedTuple):
 
 def make_number(value: Fraction | int) -> Node:
     """Build the node of an exact number."""
-    return Node("number", number=Fraction(value))
+    return Node("number", number=value if type(value) is Fraction else Fraction(value))
 
 
 def negate(node: Node) -> Node:
@@ -38,13 +38,17 @@ def negate(node: Node) -> Node:
     return Node("negate", parts=(node,))
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Yield a node and all nodes below it."""
-    stack = [node]
+def walk(node: Node) -> Sequence[Node]:
+    """List a node and all nodes below it, a node before its parts."""
+    if not node.parts:
+        return (node,)
+    found, stack = list[Node](), [node]
     while stack:
         current = stack.pop()
-        yield current
-        stack.extend(current.parts)
+        found.append(current)
+        if current.parts:
+            stack.extend(current.parts)
+    return found
 
 
 def expand_signs(node: Node, work: Work) -> list[Node]:

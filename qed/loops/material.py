@@ -22,6 +22,7 @@ from qed.data.splits import (
     load_training_problems,
 )
 from qed.errors import UsageError
+from qed.grading import symbolic
 from qed.models import load
 from qed.rewards.grader import Grader
 from qed.rollout.grader import load_grader
@@ -56,6 +57,7 @@ def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[
     """
     last = phases[-1]
     loaded = load_problems(last.data, last.evaluation, last.run.seed, last.imitates)
+    symbolic.start_for(problem.answer for problem in loaded.problems)  # loads while the first answers are sampled
     if not has_own_data(phases):
         return loaded, []
     held_out = [*loaded.validation, *(problem for some in loaded.benchmarks.values() for problem in some)]

@@ -16,6 +16,8 @@ from qed.sampling.base import Sampler, Sampling
 from qed.training.scoring import Score, score_with
 from qed.types import Problem
 
+# Of a forward pass. The prompts of the comparison have very different lengths: in one pass most of it would be padding.
+FORWARD_TOKENS = 1_024
 IN_EVALUATION = Options("--sampler", "--precision", "--preflight false")
 
 
@@ -65,7 +67,7 @@ def require_sampler(
     """
     if not settings.run.preflight:
         return {}
-    score = score_with(policy.model, sampling.temperature or 1.0)
+    score = score_with(policy.model, sampling.temperature or 1.0, tokens=FORWARD_TOKENS)
     window = load.read_window(policy.model)
     check = compare_sampler(policy.sampler, score, template, problems, window, sampling, settings)
     console.say(check.describe())

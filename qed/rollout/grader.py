@@ -9,7 +9,6 @@ from qed.config.reward_names import AUTO, MODEL, parse_reward
 from qed.config.settings import DataSettings
 from qed.data.splits import load_prompt, resolve_reward_names
 from qed.environments.base import SINGLE, load_environment
-from qed.grading import symbolic
 from qed.grading.session import Limits
 from qed.rewards import grader
 from qed.rewards.base import FINAL_ANSWER
@@ -25,7 +24,6 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
         max_tokens: of an answer, for rewards that depend on length.
         log: the file for what rewards print.
     """
-    symbolic.CHILD.start()  # loads while the first answers are sampled
     limits = Limits(data.reward_seconds, 6 * data.reward_seconds, int(data.reward_memory_gb * 2**30))
     conversational = load_prompt(data).CHAT
     names = resolve_reward_names(data)

@@ -16,7 +16,8 @@ DIGITS = 4
 # Odd multipliers, from the fractional part of the golden ratio and the finaliser of splitmix64.
 STEP = 0x9E3779B97F4A7C15
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-SHINGLES = tuple((STEP * (2 * number + 1)) % (1 << 64) for number in range(1, 9))
+SHINGLES = np.array([[(STEP * (2 * number + 1)) % (1 << 64)] for number in range(1, 9)], np.uint64)
+MANY_GRAMS = 1 << 16  # of an answer: above, eight products of each at once would take much memory
 Hashes = NDArray[np.uint64]
 
 
@@ -53,7 +54,7 @@ def _drop_replies(tokens: NDArray[np.int64], sampled: Any, trained: Any) -> NDAr
 def _measure_repetition(mixed: Hashes) -> float:
     grams = np.sort(_hash_grams(mixed, REPEATED_GRAM))
     return (
-        round(float(np.mean(grams[1:] == grams[:-1])) * (len(grams) - 1) / len(grams), DIGITS)
+        round(_compute_share(grams[1:] == grams[:-1]) * (len(grams) - 1) / len(grams), DIGITS)
         if len(grams) > 1
         else 0.0
     )
@@ -62,7 +63,11 @@ def _measure_repetition(mixed: Hashes) -> float:
 def _measure_rare(logps: NDArray[np.float64], mask: NDArray[np.int64] | None) -> float | None:
     if mask is not None and len(mask) == len(logps):
         logps = logps[mask != 0]
-    return round(float(np.mean(logps < RARE_LOGP)), DIGITS) if len(logps) else None
+    return round(_compute_share(logps < RARE_LOGP), DIGITS) if len(logps) else None
+
+
+def _compute_share(chosen: NDArray[np.bool_]) -> float:
+    return int(np.count_nonzero(chosen)) / len(chosen)
 
 
 def _hash_content(mixed: Hashes) -> list[int]:
@@ -70,7 +75,13 @@ def _hash_content(mixed: Hashes) -> list[int]:
     if not len(mixed):
         return []
     grams = _hash_grams(mixed, min(CONTENT_GRAM, len(mixed)))
-    return [int((grams * np.uint64(factor) >> np.uint64(32)).min()) for factor in SHINGLES]
+    minima = np.empty(len(SHINGLES), np.uint64)
+    together = len(SHINGLES) if len(grams) <= MANY_GRAMS else 1
+    for number in range(0, len(SHINGLES), together):
+        part = slice(number, number + together)
+        minima[part] = (grams * SHINGLES[part] >> np.uint64(32)).min(1)
+    hashes: list[int] = minima.tolist()
+    return hashes
 
 
 def _hash_grams(mixed: Hashes, length: int) -> Hashes:

@@ -177,9 +177,12 @@ def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
             held, size = [lines[-1]], len(lines[-1])
 
 
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for every call
+
+
 def encode_line(row: Row) -> str:
     """Encode a row as a line of a JSON lines file."""
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return _encode_json(row) + "\n"
 
 
 def encode_lines(lines: str) -> bytes:

@@ -23,16 +23,17 @@ CHUNK_ROWS = 2048  # of logits whose log-softmax is computed at once
 Score = Callable[[Sequence[Rollout], torch.dtype], list[tuple[float, ...]]]
 
 
-def score_with(model: nn.Module, temperature: float, packing: bool = False) -> Score:
+def score_with(model: nn.Module, temperature: float, packing: bool = False, tokens: int = SCORED_TOKENS) -> Score:
     """Build a function that scores tokens with a model.
 
     Args:
         model: the model, on its device; every call uses its current weights.
         temperature: divides the logits.
         packing: compute packed rows, as a learner with `learner.packing` does.
+        tokens: of a forward pass, padding included.
     """
 
-    budget = MicrobatchBudget(SCORED_TOKENS)
+    budget = MicrobatchBudget(tokens)
 
     @torch.no_grad()
     def score(rows: Sequence[Rollout], precision: torch.dtype) -> list[tuple[float, ...]]:

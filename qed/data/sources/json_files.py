@@ -11,18 +11,18 @@ from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
 
 
-def parse_lines(file: Path, text: str) -> Iterator[tuple[int, Row]]:
-    """Yield the objects of JSON lines with the numbers of their lines.
+def parse_lines(file: Path, text: str, first: int = 1) -> Iterator[tuple[int, Row]]:
+    """Yield the objects of JSON lines with the numbers of their lines, from that of the `first`.
 
     Raises:
         DataError: a line is not an object; the message names it.
     """
-    start, number = 0, 1
+    start, number, name = 0, first, str(file)
     while start < len(text):  # one line at a time: a list of all is a second copy of the file
         end = text.find("\n", start) % (len(text) + 1)  # of a last line without a line feed, the text's end
         line = text[start:end]
         if line.strip():
-            yield number, parse_line(Place(str(file), number), line)
+            yield number, parse_line(Place(name, number), line)
         start, number = end + 1, number + 1
 
 

@@ -68,8 +68,14 @@ def _read_file(file: Path, split: str) -> Rows:
             f"{file} is not a .jsonl, .json, .csv, .tsv or .parquet file; the first four may end in "
             f"{', '.join(COMPRESSIONS)}."
         )
+    name = str(file)
     for number, row in numbered:
-        yield Place(str(file), number), row
+        yield Place(name, number), row
+
+
+def has_lines(file: Path) -> bool:
+    """Return whether every line of a file is a row of JSON, as its name says; it may be compressed."""
+    return _find_kind(file) == ".jsonl"
 
 
 def _find_kind(file: Path) -> str:

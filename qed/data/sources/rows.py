@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A row's file or dataset, and its number from 1 (in jsonl, the line)."""
 
     source: str

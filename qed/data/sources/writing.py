@@ -18,6 +18,14 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+_encode_json = json.JSONEncoder(ensure_ascii=True, default=str).encode  # json.dumps makes an encoder for every call
+
+
+def encode_row(row: Row) -> str:
+    """Encode a row as a line of jsonl, with its line feed; what is not JSON becomes text."""
+    return _encode_json(row) + "\n"
+
+
 class Writer:
     """Writes rows one by one; the file appears under its name once all rows are written.
 
@@ -55,9 +63,16 @@ class Writer:
         """Append a row."""
         if self._lines is None:
             self.rows.append(row)
+        else:
+            self.add_lines(encode_row(row))
+
+    def add_lines(self, lines: str) -> None:
+        """Append rows that `encode_row` has encoded."""
+        if self._lines is None:
+            self.rows.extend(map(json.loads, lines.splitlines()))
             return
         try:
-            self._lines.write(json.dumps(row, ensure_ascii=True, default=str) + "\n")
+            self._lines.write(lines)
         except OSError as error:
             raise self._explain_unwritable(error) from error
 

@@ -39,7 +39,8 @@ MAX_GAP_CHARS = 80
 def find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
     """Yield the start and end of the content of every complete box, in the order of their ends."""
     starts: list[int] = []  # the start of the content of each open brace, or -1 for a brace that opens no box
-    found = [start for name in names if (start := text.find(name)) >= 0]
+    before = max(0, text.find("box") - 2)  # the first name begins here or later: one search of the text for both
+    found = [start for name in names if (start := text.find(name, before)) >= 0]
     # Braces before the first box close none.
     for match in BRACES.finditer(text, min(found, default=len(text))):
         brace = match.group()
@@ -60,7 +61,7 @@ def find_last_boxed(text: str) -> str | None:
 
 def find_box(text: str) -> str | None:
     """Return the answer in boxes: the last one that is filled, or the values of several that are one answer."""
-    if "box" not in text:
+    if text.rfind("box") < 0:  # from the end, where the answer is
         return None
     filled = [(begin, end) for begin, end in find_boxes(text) if text[begin:end].strip()]
     if filled:
