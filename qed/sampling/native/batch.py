@@ -22,7 +22,7 @@ from qed.sampling.native.cuda_graphs import with_cuda_graphs
 from qed.sampling.native.decoder import choose_decoder
 from qed.sampling.native.kept import NOTHING, KeptPrefixes, Reused
 from qed.sampling.native.kv_cache import count_token_bytes
-from qed.sampling.native.prefill import chunk_prompts, prefill
+from qed.sampling.native.prefill import chunk_prompts, compute_common, prefill
 from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences, new_sequences, pack_sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
 from qed.sampling.recorder import SupportRecorder
@@ -106,7 +106,7 @@ class DecodingBatch:
             unfinished = (~self.running.finished).nonzero().flatten()
             parts.append((self.running, unfinished, unfinished))
         prompts = {index: answer.prompt for (index, _), answer in answers.items()}
-        reused = {index: self.kept.find(prompt) if self.kept else NOTHING for index, prompt in prompts.items()}
+        reused = self._find_reused(prompts)
         missing = {index: len(prompt) - reused[index].length for index, prompt in prompts.items()}
         for chunk in chunk_prompts(ids, missing, padding):
             sequences, cache_rows, first_scores = self._prefill(chunk, reused)
@@ -118,6 +118,12 @@ class DecodingBatch:
         first = len(self.running) - len(ids)
         self._append_tokens(torch.cat(scores), first, self._group_rows(first))
         self._groups = self._group_rows(0)
+
+    def _find_reused(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Reused]:
+        """Return the part of each prompt whose keys and values are known: from an earlier turn, or for all of them."""
+        known = {index: self.kept.find(prompt) if self.kept else NOTHING for index, prompt in prompts.items()}
+        common = compute_common(self.model, [prompts[index] for index, part in known.items() if part is NOTHING])
+        return {index: common if part is NOTHING else part for index, part in known.items()}
 
     def _prefill(self, ids: Sequence[SequenceId], reused: Mapping[int, Reused]) -> tuple[Sequences, Tensor, Tensor]:
         """Compute the prompts of new sequences, each prompt once.

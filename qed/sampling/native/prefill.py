@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qed.sampling.native.kept import Reused, build_cache
+from qed.models.fast_float32 import compute_batches_in
+from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.sequences import SequenceId
 
+COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed by itself
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
 
@@ -43,6 +46,23 @@ def chunk_prompts(
         yield chunk
 
 
+def compute_common(model: Any, prompts: Sequence[Sequence[int]]) -> Reused:
+    """Compute the beginning that all prompts share, such as worked examples, once; nothing if it is not worth a pass.
+
+    Args:
+        model: computes it.
+        prompts: token ids.
+    """
+    # The last token of a prompt is computed for itself, because its logits are wanted.
+    columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+    beginning = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    length = len(beginning)
+    if length * (len(prompts) - 1) < COMMON_FROM:
+        return NOTHING
+    cache, _, _ = prefill(model, [beginning], [NOTHING])
+    return Reused(length, [(layer.keys[0, :, :length], layer.values[0, :, :length]) for layer in cache.layers])
+
+
 def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reused]) -> tuple[Any, Tensor, Tensor]:
     """Compute prompts with left padding.
 
@@ -64,12 +84,13 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     mask = torch.arange(width, device=model.device)[None, :] >= width - lengths[:, None]
     cache = build_cache(model.config, reused, [max(0, len(prompt) - fresh) for prompt in prompts], width - fresh)
-    logits: Tensor = model(
-        input_ids=ids[:, -fresh:],
-        attention_mask=mask.long(),
-        position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -fresh:],
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    ).logits[:, -1]
+    with compute_batches_in(model.device.type, torch.float32):  # other precisions are those of the caller's context
+        logits: Tensor = model(
+            input_ids=ids[:, -fresh:],
+            attention_mask=mask.long(),
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -fresh:],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
     return cache, mask, logits
