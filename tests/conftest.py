@@ -4,6 +4,7 @@ checkout where it is there."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from qed import host
 
 # The command line says it before torch is loaded; tests call what is below it, and start processes of their own.
 host.make_products_reproducible()
+# Tests start hundreds of commands. Where no bytecode is written, each of them compiles torch and transformers anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import torch  # noqa: E402 -- see above
 

@@ -16,11 +16,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from qed import host
 from qed.models import alignment
+from qed.models.fast_float32 import compute_batches_in
+from qed.sampling.native.projection import Projections
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkl.is_available(), reason="torch computes without MKL here: MKL_CBWR says nothing"
@@ -28,10 +30,40 @@ pytestmark = pytest.mark.skipif(
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 SHIFTS = range(16)  # elements: 64 bytes of float32
 # Rows, inner and outer sizes: a decoded token, a few rows, layers of small models, sizes that fit no vector.
-SHAPES = [(1, 64, 256), (1, 1000, 1), (2, 64, 64), (3, 5, 7), (7, 33, 65), (32, 64, 512), (64, 64, 64), (5, 1000, 3)]
+SHAPES = [
+    (1, 64, 256),
+    (1, 1000, 1),
+    (2, 64, 64),
+    (3, 5, 7),
+    (7, 33, 65),
+    (32, 64, 512),
+    (64, 64, 64),
+    (5, 1000, 3),
+    (70, 64, 96),
+]
 BATCH = 3
 
 Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def compute_fast_layer(rows: Tensor, weight: Tensor) -> Tensor:
+    """A layer of an update with its gradients, by oneDNN where that is faster."""
+    given, kept = rows[0].detach().requires_grad_(), weight[0].detach().requires_grad_()
+    with compute_batches_in("cpu", torch.float32):
+        output = linear(given, kept)
+    gradients = torch.autograd.grad(output.sum(), (given, kept))
+    return torch.cat([each.detach().flatten() for each in (output, *gradients)])
+
+
+def compute_packed_layer(rows: Tensor, weight: Tensor) -> Tensor:
+    """A layer of a decoding step, packed where that is faster."""
+    layer = nn.Linear(weight.shape[2], weight.shape[1], bias=False, dtype=weight.dtype)
+    layer.weight.data = weight[0]
+    layer.device = torch.device("cpu")  # type: ignore[assignment]
+    with torch.no_grad():
+        return Projections(layer).take(layer)(rows[0])
+
+
 # Each takes what a layer takes: rows [B, m, k] and weights [B, n, k].
 PRODUCTS: dict[str, Product] = {
     "a layer": lambda rows, weight: linear(rows[0], weight[0]),
@@ -41,6 +73,8 @@ PRODUCTS: dict[str, Product] = {
     "a batch of products": lambda rows, weight: rows @ weight.transpose(1, 2),
     "a matrix and a vector": lambda rows, weight: rows[0] @ weight[0, 0],
     "two vectors": lambda rows, weight: rows[0, 0] @ weight[0, 0],
+    "a layer of an update": compute_fast_layer,
+    "a layer of a decoding step": compute_packed_layer,
     "attention": lambda rows, weight: scaled_dot_product_attention(rows[None], weight[None], weight[None]),
 }
 
