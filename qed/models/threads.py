@@ -14,7 +14,7 @@ from qed import host
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.console.live import Console
-from qed.models import alignment
+from qed.models import alignment, fast_float32
 from qed.runs.environment import RECORD
 from qed.runs.run import Launch, Run, read_json
 
@@ -22,9 +22,10 @@ from qed.runs.run import Launch, Run, read_json
 def set_threads(threads: int, matmul_precision: str) -> None:
     """Set the threads and the precision of matrix products; 0 threads: the physical cores of this process.
 
-    It also makes products independent of memory alignment, unless MKL has computed one before.
+    It also makes products independent of memory alignment, unless MKL has computed one before, and keeps freed memory.
     """
     host.make_products_reproducible()
+    host.keep_freed_memory()
     torch.set_num_threads(threads or host.choose_threads())
     torch.set_float32_matmul_precision(matmul_precision)
     # qed does not run operators in parallel, so the second thread pool of torch needs one thread. Its size cannot be
@@ -83,6 +84,7 @@ def read_kernel_settings() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkl_cbwr": alignment.read_mkl_mode(),
+        "float32_layers": "oneDNN" if fast_float32.is_faster() else "torch",
     }
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,3 +139,23 @@ def test_what_grades_has_one_thread_and_stands_behind_the_step(monkeypatch: pyte
     finally:
         zygote.close()
     assert os.environ["OMP_NUM_THREADS"] == "8"
+
+
+@pytest.mark.parametrize("name", [None, *host.ALLOCATION])
+def test_freed_memory_is_kept_unless_the_environment_says_otherwise(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda option, value: options.append((option, value)))
+    monkeypatch.setattr("ctypes.CDLL", lambda _: library)
+    for each in host.ALLOCATION:
+        monkeypatch.delenv(each, raising=False)
+    if name:
+        monkeypatch.setenv(name, "1")
+    host.keep_freed_memory()
+    assert options == ([] if name else [*host.KEPT_MEMORY.items()])
+
+
+def test_another_c_library_keeps_its_own_way_of_freeing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace())
+    host.keep_freed_memory()
