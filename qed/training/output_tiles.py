@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qed.models.families import LogitTransform
-from qed.models.fast_float32 import is_faster, multiply_fast
+from qed.models.fast_float32 import is_faster, multiply
 from qed.training.support import LabelSupport
 
 # A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
@@ -80,13 +80,12 @@ class OutputLayer:
             self.support.hide(logits, tile.rows, tile.columns.start)
         return logits
 
-    @multiply_fast()
     def _compute_all_logits(self, tile: Tile, memory: Tensor) -> Tensor:
         hidden, weight, logits = self.hidden[tile.rows], self.slice_weight(tile), tile.view_in(memory)
-        if hidden.dtype == logits.dtype:
+        if hidden.dtype == logits.dtype and not is_faster():
             torch.mm(hidden, weight.T, out=logits)
         else:
-            logits.copy_(hidden @ weight.T)
+            logits.copy_(multiply(hidden, weight))
         if self.bias is not None:
             logits += self.bias[tile.columns]
         cap = self.transform.cap
@@ -111,20 +110,19 @@ def choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
     return into.grad
 
 
-@multiply_fast()
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, where the right side may be in half precision.
 
     CUDA accumulates products of half precision in float32. Elsewhere two sides in half precision give a product in
-    half precision, else both are cast to that of the total. oneDNN does not add to a total.
+    half precision, else both are cast to that of the total.
     """
     half = right.dtype in (torch.bfloat16, torch.float16)
     if half and total.is_cuda and total.dtype == torch.float32:
         torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
     elif left.dtype == right.dtype != total.dtype:
         total.add_(left @ right)
-    elif total.dtype == torch.float32 and not total.is_cuda and is_faster():
-        total.add_(left.to(total.dtype) @ right.to(total.dtype))
+    elif total.dtype == torch.float32 and is_faster():  # oneDNN does not add to a total
+        total.add_(multiply(left.to(total.dtype), right.to(total.dtype).T))
     else:
         total.addmm_(left.to(total.dtype), right.to(total.dtype))
 

@@ -84,12 +84,10 @@ class _Packed:
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Return whether this processor multiplies few rows faster by packed weights of a dtype."""
-    has_products = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    if not torch._C._has_mkldnn or not has_products or dtype not in (torch.bfloat16, torch.float32):
-        return False
     if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return fast_float32.is_faster()
+        has_products = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        return has_products and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32 and fast_float32.is_faster()
 
 
 def _is_plain(module: Any) -> bool:
