@@ -7,6 +7,7 @@ MKL before its first matrix product.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,9 @@ MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 # glibc's malloc: the options of mallopt, with their values in bytes, and environment variables that set the same.
 KEPT_MEMORY = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD
 ALLOCATION = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
+# New objects between two passes of the garbage collector while a process starts. Importing torch and transformers
+# creates a million objects that stay, and Python's 700 make it look through them again and again.
+START_THRESHOLDS = (200_000, 10, 10)
 
 
 def list_cores() -> frozenset[int]:
@@ -184,3 +188,27 @@ def keep_freed_memory() -> None:
             set_option = ctypes.CDLL(None).mallopt
             for option, value in KEPT_MEMORY.items():
                 set_option(option, value)
+
+
+def collect_garbage_rarely() -> None:
+    """Let the garbage collector wait while the process starts; call it before torch is imported.
+
+    Its passes over what is being imported are a fifth of the start of a training command and free nothing.
+    """
+    global _thresholds
+    if _thresholds is None and gc.isenabled():
+        _thresholds = gc.get_threshold()
+        gc.set_threshold(*START_THRESHOLDS)
+
+
+def collect_garbage_as_usual() -> None:
+    """End `collect_garbage_rarely`: from here on a cycle may hold a large tensor. What has been imported is not looked
+    through again. Nothing happens in a process that did not call it."""
+    global _thresholds
+    if _thresholds is not None:
+        gc.freeze()
+        gc.set_threshold(*_thresholds)
+        _thresholds = None
+
+
+_thresholds: tuple[int, int, int] | None = None

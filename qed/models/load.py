@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from qed import host
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
@@ -269,6 +270,7 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
     Raises:
         UsageError: the device does not have the precision.
     """
+    host.collect_garbage_as_usual()
     require_float64(settings, device)
     for module in model.modules():
         if isinstance(module, nn.Dropout):

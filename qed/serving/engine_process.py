@@ -5,6 +5,7 @@ It computes as a learner's process does. The settings of threads and of matrix p
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -20,10 +21,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     host.set_passive_waiting()
     host.make_products_reproducible()
+    host.collect_garbage_rarely()
     from qed.serving.engine_loop import run_engine  # noqa: PLC0415 -- imports torch
 
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended or closed the pipe
         run_engine(Connection(int(sys.argv[1])))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)  # freeing what torch and transformers have imported takes a second
 
 
 if __name__ == "__main__":

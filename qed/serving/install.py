@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from qed.data.token_store import find_cache
 from qed.errors import QedError, UsageError
 from qed.guards.parents import die_with_parent
 from qed.guards.signals import check_signals
@@ -142,6 +141,8 @@ def choose_package() -> str:
 
 
 def _engine_folder(version: str) -> Path:
+    from qed.data.token_store import find_cache  # noqa: PLC0415 -- numpy, which the help of `qed serve` does not need
+
     return find_cache() / "engines" / f"vllm-{version}"
 
 
