@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any
 
 from math_verify import parse, verify
+from results import add_json, print_result
 
 from qed.data import tasks
 from qed.data.prompts.r1_zero import TEXT
@@ -48,11 +49,12 @@ def main() -> None:
         print(f"  {name:<28} {median(seconds):8.2f} s   ({', '.join(f'{each:.2f}' for each in seconds)})")
     for name, ratio in figures["ratio"].items():
         print(f"  qed is {ratio:.2f} times as fast as {name}")
-    print(json.dumps(figures))
+    print_result(figures, asked.json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_json(parser)
     parser.add_argument("--responses", type=Path, default=DATA / PUBLISHED, help="four columns of stored answers")
     parser.add_argument("--count", type=int, default=10_000, help="answers to score")
     parser.add_argument("--rounds", type=int, default=3, help="of each, in turns")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import print_result
 from speed_parts import figures, floor, options, places
 from speed_parts.process import Worker, in_turns
 from speed_parts.step_ours import settings_of
@@ -50,7 +51,7 @@ def main() -> None:
     share = floor.share(flops, ours, ceilings)
     result = figures.result(options.plain(asked), ours, rival, floor=share, sides=compared)
     _card(result)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from results import print_result
 from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
@@ -49,7 +50,7 @@ def main() -> None:
     least = floor.share(work.forward(read / len(prompts)), ours, ceilings, moved)
     result = figures.result(options.plain(asked), ours, rival, floor=least, ceiling_share=least["share"])
     _card(result, sides)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grading_parts.card import machine
+from results import print_result
 from sampler import read_prompts
 from serving_parts import sides
 from speed_parts import figures, options, places
@@ -58,7 +59,7 @@ def main() -> None:
         found = _take_turns(rounds, asked.rounds)
     result = _summarize(found, told)
     _show(result, told)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from results import print_result
 from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
@@ -58,7 +59,7 @@ def main() -> None:
         sides=sides,
     )
     _card(result)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from results import add_json
+
 from speed_parts import places
 
 
@@ -19,6 +21,7 @@ def parser(text: str | None, rival: str = "trl") -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--lr", type=float, default=1e-6)
     made.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
+    add_json(made)
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of qed's run")
     return made
 
