@@ -27,6 +27,7 @@ from results import print_result
 from sampler import read_prompts
 from serving_parts import sides
 from speed_parts import figures, options, places
+from speed_parts.machine import find_versions
 from speed_parts.process import Worker
 
 from qed.models.load import SIZES, Size
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def _asked() -> argparse.Namespace:
-    parser = options.parser(__doc__, rival="vllm")
+    parser = options.parser(__doc__, rivals=("vllm",))
     options.add_answers(parser, places.UNEVEN)
     parser.add_argument("--clients", type=int, default=64, help="each has one request at a time")
     parser.add_argument("--python", default="", help="the Python of an environment with vLLM")
@@ -100,7 +101,7 @@ def _summarize(found: dict[str, list[dict[str, Any]]], told: dict[str, Any]) -> 
         "settings": told,
         "machine": machine(),
         "python": platform.python_version(),
-        "versions": figures.versions(),
+        "versions": find_versions(),
     }
 
 

@@ -1,10 +1,11 @@
-"""SFT on demonstrations of uneven length: tokens for each CPU second, alone or beside TRL's SFTTrainer.
+"""SFT on demonstrations of uneven length: tokens for each CPU second, beside a plain packed loop and TRL's SFTTrainer.
 
     python benchmarks/sft.py --against trl
     python benchmarks/sft.py --against trl --vocabulary 32000 --precision bfloat16
 
 Lengths are log-normal. qed packs rows, or pads them (`qed padded`); SFTTrainer pads them, or packs them into as many
-rows of the longest length as hold a step's tokens. Only the completion is trained. The last line is JSON.
+rows of the longest length as hold a step's tokens, and so does the plain loop. Only the completion is trained. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import json
 import random
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from results import print_result
 from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
-
-from qed.models.load import SIZES
 
 # Of the logarithm of a completion's length in words: a median of 33 words, which is about 100 tokens.
 MEAN, SPREAD = 3.5, 0.8
@@ -54,6 +52,7 @@ def main() -> None:
         rival,
         ratio=rates["qed packed"] / rates["trl padded"] if rival else None,
         ratio_packed=rates["qed packed"] / rates["trl packed"] if rival else None,
+        ratio_plain=rates["qed packed"] / rates["plain packed"],
         floor=floor.share(flops, ours, ceilings),
         tokens_per_cpu_s=rates,
         sides=sides,
@@ -73,11 +72,7 @@ def _asked() -> argparse.Namespace:
 
 def _folder(asked: argparse.Namespace) -> Path:
     """The folder that both sides load: a model from nothing, with another vocabulary where that is asked for."""
-    model = asked.model
-    if asked.vocabulary:
-        size = model.removeprefix("new:")
-        model = f"{model}-{asked.vocabulary}"
-        SIZES[model.removeprefix("new:")] = replace(SIZES[size], vocabulary=asked.vocabulary)
+    model = f"{asked.model}@{asked.vocabulary}" if asked.vocabulary else asked.model
     return places.prepared(asked.place, places.Kind(model, places.EVEN)).resolve()
 
 
@@ -86,6 +81,7 @@ def _sides(against: str | None) -> dict[str, tuple[str, dict[str, Any]]]:
     sides: dict[str, tuple[str, dict[str, Any]]] = {
         "qed packed": ("sft_ours", {"extra": {"learner.packing": "true"}}),
         "qed padded": ("sft_ours", {"extra": {"learner.packing": "false"}}),
+        "plain packed": ("sft_plain", {}),
     }
     if against:
         sides |= {"trl padded": ("sft_trl", {"packing": False}), "trl packed": ("sft_trl", {"packing": True})}
@@ -112,6 +108,7 @@ def _card(result: dict[str, Any]) -> None:
     figures.show(f"SFT, {told['model']}, {told['rows']} demonstrations a step", result, result["sides"])
     for side, rate in result["tokens_per_cpu_s"].items():
         print(f"{side}: {rate:,.0f} tokens for each CPU second")
+    print(f"qed packed: {result['ratio_plain']:.2f} times the plain loop")
     if result["rival"]:
         print(f"qed packed: {result['ratio']:.2f} times SFTTrainer padded, {result['ratio_packed']:.2f} times packed")
 
