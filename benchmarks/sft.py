@@ -34,7 +34,8 @@ def main() -> None:
     folder = _folder(asked)
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
         data = Path(out) / "demonstrations.jsonl"
-        told = {**options.plain(asked), "folder": str(folder), "data": str(data), **_written(data, folder, asked)}
+        written = write_demonstrations(data, folder, asked.rows, asked.longest)
+        told = {**options.plain(asked), "folder": str(folder), "data": str(data), **written}
         workers = {}
         for side, (module, extra) in _sides(asked.against).items():
             own = {**told, "out": f"{out}/{side}", **extra, "extra": {**told["extra"], **extra.get("extra", {})}}
@@ -88,19 +89,29 @@ def _sides(against: str | None) -> dict[str, tuple[str, dict[str, Any]]]:
     return sides
 
 
-def _written(file: Path, folder: Path, asked: argparse.Namespace) -> Figures:
-    """Write the demonstrations, and say how many rows of the longest length a step's tokens fill."""
+def write_demonstrations(file: Path, folder: Path, count: int, longest: int) -> Figures:
+    """Write demonstrations of uneven length.
+
+    Args:
+        file: to write.
+        folder: with the model, for its tokenizer.
+        count: of a step.
+        longest: tokens of one.
+
+    Returns:
+        `bins`: how many rows of the longest length a step's tokens fill.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
     chance, rows, lengths = random.Random(0), [], []
-    for number in range(max(DEMONSTRATIONS, 4 * asked.rows)):
+    for number in range(max(DEMONSTRATIONS, 4 * count)):
         question = f"Write down some words, as number {number}."
         text = places.words(round(chance.lognormvariate(MEAN, SPREAD)) + 1, number)
         # The prompt, its tags and the end need some room.
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"][: asked.longest - 40]
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"][: longest - 40]
         rows.append({"prompt": question, "completion": tokenizer.decode(ids)})
         lengths.append(len(ids) + len(tokenizer(question)["input_ids"]) + 3)
     file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    return {"bins": max(1, round(asked.rows * sum(lengths) / len(lengths) / asked.longest))}
+    return {"bins": max(1, round(count * sum(lengths) / len(lengths) / longest))}
 
 
 def _card(result: dict[str, Any]) -> None:

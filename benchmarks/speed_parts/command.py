@@ -12,7 +12,7 @@ from pathlib import Path
 
 from speed_parts.process import HERE, Figures, build_environment, find_paths
 
-QED = (sys.executable, "-c", "from qed.cli.main import main; main()")
+QED = (sys.executable, "-P", "-c", "from qed.cli.main import main; main()")
 CODES = (0, 5)  # a run of one step on a new model need not have a gradient, which is exit code 5
 
 
@@ -38,6 +38,21 @@ class Command:
         self.command, self.here = [*command], here
         self.environment = build_environment(threads, find_paths(source or HERE.parent))
         self.ready: Figures = {}
+        if source is not None:
+            self._check_source(source)
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing runs between rounds."""
+
+    def _check_source(self, source: Path) -> None:
+        """Stop where qed is not that of the folder which is to be measured."""
+        words = [sys.executable, "-P", "-c", "import qed; print(qed.__file__)"]
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, check=False)
+        if not Path(done.stdout.strip()).resolve().is_relative_to(source.resolve()):
+            raise SystemExit(f"qed would be imported from {done.stdout.strip() or done.stderr}, and not from {source}.")
 
     def round(self) -> Figures:
         """Run it; the figures of that."""

@@ -45,8 +45,9 @@ class Worker:
         self, module: str, settings: Figures, threads: int = 1, python: str = "", source: Path | None = None
     ) -> None:
         self.name = module
+        # Without -P, the qed of the present folder would come before all others.
         self._process = subprocess.Popen(
-            [python or sys.executable, "-m", f"speed_parts.{module}"],
+            [python or sys.executable, "-P", "-m", f"speed_parts.{module}"],
             env=build_environment(threads, [] if python else find_paths(source or HERE.parent)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -96,7 +97,15 @@ class Worker:
 
 
 class Side(Protocol):
-    """What can take its turn."""
+    """What can take its turn, and ends with its context."""
+
+    def __enter__(self) -> Side:
+        """Itself."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what it started."""
 
     @property
     def ready(self) -> Figures:
