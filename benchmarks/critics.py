@@ -8,7 +8,6 @@ steps as PPO's critic takes operations (perf/flops in the metrics, sampling incl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from making_runs import build_parser, make_run
+from results import print_result
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
@@ -109,7 +109,7 @@ def main() -> None:
         longer = list(pool.map(lambda seed: make("grpo", seed, round(ratio * asked.steps), asked.out), seeds))
     rows += [{**row, "label": "equal operations"} for row in longer]
     print("\n".join(card(rows)))
-    print(json.dumps({"steps": asked.steps, "runs": rows}))
+    print_result({"steps": asked.steps, "runs": rows}, asked.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ how much is in the card. A card for people, one JSON line last. Runs that are th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from making_runs import build_parser, make_run
+from results import print_result
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
@@ -105,7 +105,7 @@ def main() -> None:
         jobs = [(arm, seed) for seed in seeds for arm in others]
         rows += pool.map(lambda job: made(*job, asked.steps, asked.out), jobs)
     print("\n".join(card(rows, asked.steps)))
-    print(json.dumps({"steps": asked.steps, "runs": rows}))
+    print_result({"steps": asked.steps, "runs": rows}, asked.json)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from results import add_json, print_result
 from speed_parts import places
 
 from qed.models.load import SIZES, build_model
@@ -41,11 +42,12 @@ def main() -> None:
         cache = sum(path.stat().st_size for path in (home / "cache").rglob("*") if path.is_file())
     result = {"settings": vars(asked), "characters": characters, "cache_bytes": cache, "starts": starts}
     _print_card(result)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json(parser)
     parser.add_argument("--rows", type=int, default=20_000, help="demonstrations")
     parser.add_argument("--tokens", type=int, default=1000, help="of a demonstration, about")
     parser.add_argument("--vocabulary", type=int, default=8000, help="tokens of the tokenizer, at most")

@@ -11,7 +11,6 @@ of the same run undisturbed, and no process is left behind. The last line is JSO
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -24,6 +23,7 @@ from typing import Any
 
 from kills import everything
 from making_runs import build_parser, build_problems, write_rows
+from results import print_result
 
 STEPS = 40
 REPAIRS = ("sampler/",)  # figures that count repairs and seconds of servers
@@ -54,7 +54,7 @@ def main() -> None:
         f"rollouts as undisturbed; {result['restarts']} restarts, {result['left']} processes left behind; "
         f"{result['seconds']:.0f} s in place of {result['undisturbed_seconds']:.0f} s."
     )
-    print(json.dumps({**result, "seed": asked.seed}))
+    print_result({**result, "seed": asked.seed}, asked.json)
     sys.exit(0 if result["same"] and not result["left"] else 1)
 
 

@@ -1,7 +1,7 @@
-"""How fast answers are scored and sampled: beside math-verify alone, and beside lm-eval's hf backend.
+"""How fast answers are scored and sampled: beside math-verify alone, and beside lm-eval with transformers or vLLM.
 
     python benchmarks/evaluation.py [--responses FILE] [--rounds 3]
-    python benchmarks/evaluation.py --against lm-eval [--problems 200] [--python OTHER/bin/python]
+    python benchmarks/evaluation.py --against lm-eval [--model new:large] [--backend vllm] [--python OTHER/bin/python]
 
 The two take turns. Scoring is everything that `qed evaluate --responses` does with the rows: extraction in three ways,
 verdicts, classes, votes, intervals. math-verify parses and compares, and nothing else. Sampling compares two whole
@@ -25,7 +25,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from grading_parts.card import machine
 from math_verify import parse, verify
+from results import add_json, print_result
+from speed_parts import load
 
 from qed.data import tasks
 from qed.data.prompts.r1_zero import TEXT
@@ -36,42 +39,62 @@ DATA = Path("../shared/data/gsm8k")
 PUBLISHED = "example_model_solutions.jsonl"
 MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
 TOKENS = 128
+WINDOW = 1024  # of vLLM: prompts and answers fit
 
 
 def main() -> None:
     """Measure, print a card, then one line of JSON."""
     asked = _parser().parse_args()
     figures = _sampling(asked) if asked.against else _scoring(asked)
-    figures |= {"python": platform.python_version(), "cores": os.cpu_count(), "rounds": asked.rounds}
+    figures |= {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "rounds": asked.rounds,
+        "machine": machine(),
+    }
     print(f"{figures['what']}, {asked.rounds} rounds in turns on {os.cpu_count()} cores")
     for name, seconds in figures["seconds"].items():
         print(f"  {name:<28} {median(seconds):8.2f} s   ({', '.join(f'{each:.2f}' for each in seconds)})")
     for name, ratio in figures["ratio"].items():
-        print(f"  qed is {ratio:.2f} times as fast as {name}")
-    print(json.dumps(figures))
+        print(f"  {name} needs {ratio:.2f} times the time, {figures['ratio_cpu'][name]:.2f} times the CPU seconds")
+    if note := load.describe_load(figures["load"]):
+        print(note)
+    print_result(figures, asked.json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_json(parser)
     parser.add_argument("--responses", type=Path, default=DATA / PUBLISHED, help="four columns of stored answers")
     parser.add_argument("--count", type=int, default=10_000, help="answers to score")
     parser.add_argument("--rounds", type=int, default=3, help="of each, in turns")
     parser.add_argument("--against", choices=("lm-eval",), help="sample with a model, beside this rival")
     parser.add_argument("--problems", type=int, default=200, help="to sample answers to")
+    parser.add_argument("--model", default="new:small", help="with random weights")
+    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="of lm-eval")
     parser.add_argument("--tasks", type=Path, default=DATA / "test.jsonl", help="their file")
-    parser.add_argument("--batches", default="128,1", help="of lm-eval; 128 is qed's own, 1 lm-eval's default")
+    parser.add_argument(
+        "--batches", default="128,1", help="of lm-eval: 128 is qed's own, 1 its default; with vLLM auto"
+    )
     parser.add_argument("--python", default=sys.executable, help="the Python that has lm-eval")
     return parser
 
 
-def _timed(rounds: int, rivals: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+def _timed(rounds: int, rivals: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Seconds by the clock and of the processor, that of processes that have ended included; the medians' ratios."""
+    wall: dict[str, list[float]] = {name: [] for name in rivals}
+    cpu: dict[str, list[float]] = {name: [] for name in rivals}
+    laps, watch = [], load.Watch()
     for _ in range(rounds):
         for name, work in rivals.items():
-            began = time.perf_counter()
+            watch.restart()
+            began, spent = time.perf_counter(), sum(os.times()[:4])
             work()
-            seconds[name].append(time.perf_counter() - began)
-    return seconds
+            wall[name].append(time.perf_counter() - began)
+            cpu[name].append(sum(os.times()[:4]) - spent)
+            laps.append(watch.lap())
+    ratios = {"ratio": _ratios(wall), "ratio_cpu": _ratios(cpu)}
+    return {"seconds": wall, "cpu_seconds": cpu, **ratios, "load": load.sum_up(laps)}
 
 
 def _ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
@@ -100,48 +123,46 @@ def _scoring(asked: argparse.Namespace) -> dict[str, Any]:
             return float(summarize_columns(score_responses(file, Scoring()))["answers"]["accuracy"])
 
         right = {"qed": ours(), "math-verify": theirs()}  # also warms both up
-        seconds = _timed(asked.rounds, {"qed": ours, "math-verify": theirs})
+        found = _timed(asked.rounds, {"qed": ours, "math-verify": theirs})
     print(f"right: {right}")
     libraries = {"math-verify": version("math-verify")}
     what = f"scoring {asked.count:,} stored answers to GSM8K"
-    return {"what": what, "seconds": seconds, "ratio": _ratios(seconds), "right": right, "libraries": libraries}
+    return {"what": what, **found, "right": right, "libraries": libraries}
 
 
 def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         problems = tasks.load_task(str(asked.tasks), "test", {})
-        network, tokenizer = build_model("new:small", [f"{each.question}\n{each.solution}" for each in problems], 0)
+        network, tokenizer = build_model(asked.model, [f"{each.question}\n{each.solution}" for each in problems], 0)
         network.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         _write_task(folder, asked.tasks.resolve(), TEXT)
 
         def ours() -> None:
-            out = folder / f"out-{time.monotonic_ns()}"
             _run(
-                [
-                    sys.executable,
-                    "-c",
-                    "from qed.cli.main import main; main()",
-                    "evaluate",
-                    "--model",
-                    folder / "model",
-                ],
-                ["--tasks", asked.tasks, "--limit", asked.problems, "--greedy", "--prompt", "r1_zero"],
-                ["--max-tokens", TOKENS, "--out", out],
+                [sys.executable, "-c", "from qed.cli.main import main; main()", "evaluate"],
+                ["--model", folder / "model", "--tasks", asked.tasks, "--limit", asked.problems, "--greedy"],
+                ["--prompt", "r1_zero", "--max-tokens", TOKENS, "--out", folder / f"out-{time.monotonic_ns()}"],
             )
 
         def theirs(batch: str) -> Callable[[], None]:
             return lambda: _run(
-                [asked.python, "-m", "lm_eval", "--model", "hf", "--tasks", "qed_speed", "--include_path", folder],
-                ["--model_args", f"pretrained={folder / 'model'},dtype=float32", "--device", "cpu"],
+                [asked.python, "-m", "lm_eval", "--model", asked.backend, *_describe_model(asked, folder / "model")],
+                ["--tasks", "qed_speed", "--include_path", folder],
                 ["--limit", asked.problems, "--batch_size", batch],
             )
 
         rivals = {"qed": ours} | {f"lm-eval, batches of {batch}": theirs(batch) for batch in asked.batches.split(",")}
-        seconds = _timed(asked.rounds, rivals)
-    what = f"{asked.problems} problems, greedy, at most {TOKENS} tokens, new:small"
-    return {"what": what, "seconds": seconds, "ratio": _ratios(seconds)}
+        found = _timed(asked.rounds, rivals)
+    return {"what": f"{asked.problems} problems, greedy, at most {TOKENS} tokens, {asked.model}", **found}
+
+
+def _describe_model(asked: argparse.Namespace, model: Path) -> list[str]:
+    """The arguments of lm-eval for its backend."""
+    if asked.backend == "hf":
+        return ["--model_args", f"pretrained={model},dtype=float32", "--device", "cpu"]
+    return ["--model_args", f"pretrained={model},dtype=float32,max_model_len={WINDOW}"]
 
 
 def _write_task(folder: Path, file: Path, prompt: str) -> None:
@@ -165,6 +186,7 @@ def _run(*words: list[Any]) -> None:
     command = [str(word) for part in words for word in part]
     home = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": home, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "4"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{command[:6]} failed:\n{done.stderr[-3000:]}")

@@ -25,6 +25,7 @@ from typing import Any
 from faults_parts import behaviour, commands, damage, resuming
 from faults_parts.rival import Finding, Rival
 from grading_parts.card import machine
+from results import add_json, print_result
 
 GROUPS: dict[str, Callable[[Rival], Iterator[Finding]]] = {
     "R1": resuming.r1,
@@ -55,14 +56,16 @@ def main() -> None:
     if not asked.against:
         for name in asked.only:
             print(f"{name}: {(GROUPS[name].__doc__ or '').partition(chr(10))[0]}")
-        print(json.dumps({"groups": asked.only}))
+        print_result({"groups": asked.only}, asked.json)
         return
     libraries = versions(asked.python)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         findings = measured(Rival(asked.python, asked.place or Path(folder)), asked.only)
     print(f"\n{machine()}, Python {platform.python_version()}, {libraries}\n")
     print("\n".join(card(findings)))
-    print(json.dumps({"machine": machine(), "versions": libraries, "findings": [one.plain() for one in findings]}))
+    print_result(
+        {"machine": machine(), "versions": libraries, "findings": [one.plain() for one in findings]}, asked.json
+    )
 
 
 def measured(rival: Rival, groups: list[str]) -> list[Finding]:
@@ -108,6 +111,7 @@ def groups_of(text: str) -> list[str]:
 
 def _asked(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json(parser)
     parser.add_argument("--against", choices=("trl",), help="the rival; TRL must be installed (qed[bench])")
     parser.add_argument("--only", type=groups_of, default=list(GROUPS), help="groups of cases, such as C1,D1")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the rival's interpreter")

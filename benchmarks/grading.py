@@ -9,7 +9,6 @@ is killed from outside. The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 from grading_parts import card, measures
 from grading_parts.cases import HOSTILE, golds, labelled
 from grading_parts.process import Worker
+from results import add_json, print_result
 
 
 def main() -> None:
@@ -44,11 +44,12 @@ def main() -> None:
     ours["reflexive"] = measures.reflexive(public)
     ours["pairs"] = measures.false_pairs(pool, drawn)
     card.show(figures)
-    print(json.dumps(figures))
+    print_result(figures, asked.json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_json(parser)
     parser.add_argument("--data", type=Path, default=Path("../shared/grading"), help="dev and realistic .jsonl.gz")
     parser.add_argument("--golds", type=Path, default=Path("../shared/data"), help="public data sets, for their golds")
     parser.add_argument("--rounds", type=int, default=5, help="of each grader on the realistic responses, in turns")

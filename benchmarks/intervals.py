@@ -10,7 +10,6 @@ The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import time
@@ -18,6 +17,7 @@ from functools import partial
 
 from intervals_parts import card, differences, means
 from intervals_parts.draws import Design
+from results import add_json, print_result
 
 GRID = tuple(Design(*each) for each in ((30, 32), (40, 32), (100, 8), (500, 1), (1319, 1), (5, 8)))
 STRATA = tuple(
@@ -28,6 +28,7 @@ STRATA = tuple(
 def main() -> None:
     """Measure, print the card, then one line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_json(parser)
     parser.add_argument("--simulations", type=int, default=2_000, help="of each cell of the grid")
     parser.add_argument("--quick", action="store_true", help="500 simulations of each cell")
     asked = parser.parse_args()
@@ -45,7 +46,7 @@ def main() -> None:
     figures = card.summarize(cells)
     card.show(figures)
     setting = {"simulations": simulations, "python": platform.python_version()}
-    print(json.dumps({**setting, "seconds": round(time.perf_counter() - start), "figures": figures}))
+    print_result({**setting, "seconds": round(time.perf_counter() - start), "figures": figures}, asked.json)
 
 
 if __name__ == "__main__":

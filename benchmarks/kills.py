@@ -26,6 +26,7 @@ from statistics import quantiles
 from typing import Any
 
 from making_runs import build_parser, build_problems, run_here, write_rows
+from results import print_result
 
 from qed.cli.main import main as qed
 from qed.runs import manifest
@@ -58,7 +59,7 @@ def main() -> None:
         result = measured(Path(folder), asked.method, asked.kills, random.Random(asked.seed))
     for line in card(result):
         print(line)
-    print(json.dumps({**result, "seed": asked.seed}))
+    print_result({**result, "seed": asked.seed}, asked.json)
     sys.exit(0 if result["same"] == result["runs"] else 1)
 
 

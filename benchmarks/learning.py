@@ -8,7 +8,6 @@ A card for people, one JSON line last. Runs that are there already are read and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from making_runs import build_parser, make_run
+from results import print_result
 
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
@@ -112,7 +112,7 @@ def main() -> None:
     rows = [row for row in [*first, *rows] if row["algorithm"] in asked.algorithms.split(",")]
     unique = list({(row["algorithm"], row["seed"]): row for row in rows}.values())
     print("\n".join(card(unique, asked.steps)))
-    print(json.dumps({"steps": asked.steps, "runs": unique}))
+    print_result({"steps": asked.steps, "runs": unique}, asked.json)
 
 
 if __name__ == "__main__":

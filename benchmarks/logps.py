@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from grading_parts.card import machine
+from results import add_json, print_result
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -48,11 +49,12 @@ def main() -> None:
             runs[name].append(_alone(name))
     figures = _figures(asked, runs)
     _show(figures)
-    print(json.dumps(figures))
+    print_result(figures, asked.json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_json(parser)
     parser.add_argument("--against", choices=("trl",), help="also measure TRL's ways, where TRL is installed")
     parser.add_argument("--tokens", type=int, default=2048, help="trained tokens of a micro-batch")
     parser.add_argument("--vocabulary", type=int, default=151_936)

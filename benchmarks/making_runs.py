@@ -13,10 +13,14 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
+from results import add_json
+
 
 def build_parser(text: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is a module's text as it stands."""
-    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """A parser whose help is a module's text as it stands, with the option for the last line."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json(parser)
+    return parser
 
 
 def run_here(command: Sequence[Any]) -> None:

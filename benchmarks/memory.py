@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import add_json, print_result
 from speed_parts.places import words
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -129,11 +130,12 @@ def main() -> None:
             rows.append([name, CASES[name].shape, *figures, f"{heap / MIB:.0f}", parts])
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(format_columns(rows))
-    print(json.dumps({"ranks": args.ranks, **shared, "cases": results}))
+    print_result({"ranks": args.ranks, **shared, "cases": results}, args.json)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json(parser)
     parser.add_argument("--cases", default="", help=f"some of: {', '.join(CASES)}")
     parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
     parser.add_argument("--shard", choices=("none", "grads", "full"), default="none", help="what the ranks share")

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from other_parts import tasks
+from results import add_json, print_result
 
 from qed.cli.commands import evaluate
 from qed.data.tasks import load_task
@@ -57,11 +58,12 @@ def main() -> None:
     comparisons = {"likelihood": compare_choices, "greedy": compare_greedy, "stored": compare_stored}
     for name in asked.only.split(","):
         figures[name] = comparisons[name](asked)
-    sys.stdout.write(json.dumps(figures) + "\n")
+    print_result(figures, asked.json)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json(parser)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--lm-eval", required=True, help="a Python with lm-eval 0.4.13")
     parser.add_argument("--qwen", default="", help="a Python with what Qwen's evaluator imports")

@@ -11,7 +11,6 @@ the undisturbed run. Answers are right by chance, so that a fresh model has some
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from kills import attempt, everything
 from making_runs import build_parser, build_problems, run_here, write_rows
+from results import print_result
 
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
@@ -77,7 +77,9 @@ def main() -> None:
     met = sum(len(one["faults"]) for one in found)
     print("| runs | faults that ended an attempt | ended as undisturbed |\n|--:|--:|--:|")
     print(f"| {len(found)} | {met} | {same} |")
-    print(json.dumps({"runs": len(found), "faults": met, "same": same, "others": [x for x in found if not x["same"]]}))
+    print_result(
+        {"runs": len(found), "faults": met, "same": same, "others": [x for x in found if not x["same"]]}, asked.json
+    )
     sys.exit(0 if same == len(found) else 1)
 
 

@@ -9,13 +9,13 @@ grader stands beside it. A card for people, one JSON line last. Runs that are th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from making_runs import build_parser, make_run, write_rows
+from results import print_result
 
 from qed.data.splits import VALIDATION
 from qed.evaluation.intervals import compute_wilson_interval
@@ -131,7 +131,7 @@ def main() -> None:
         if "error" in row:
             print(f"seed {row['seed']}: {row['error']}")
     print("\n".join(card([row for row in rows if "error" not in row])))
-    print(json.dumps({"runs": rows}))
+    print_result({"runs": rows}, asked.json)
 
 
 if __name__ == "__main__":

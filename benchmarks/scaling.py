@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any
 
 from making_runs import build_parser, run_here
+from results import print_result
 
 from qed.guards.timer import StageTimer
 
@@ -56,7 +57,7 @@ def main() -> None:
             row[f"ratio_{name}"] = round(row[f"tokens_per_{name}_s"] / result[ONE][f"tokens_per_{name}_s"], 3)
     for line in card(result):
         print(line)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def measure(asked: argparse.Namespace, ranks: int, shard: str) -> list[dict[str, Any]]:

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from grading_parts.card import machine
+from results import print_result
 from sampler import read_prompts
 from serving_parts import sides
 from speed_parts import figures, options, places
+from speed_parts.machine import find_versions
 from speed_parts.process import Worker
 
 from qed.models.load import SIZES, Size
@@ -58,11 +60,11 @@ def main() -> None:
         found = _take_turns(rounds, asked.rounds)
     result = _summarize(found, told)
     _show(result, told)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:
-    parser = options.parser(__doc__, rival="vllm")
+    parser = options.parser(__doc__, rivals=("vllm",))
     options.add_answers(parser, places.UNEVEN)
     parser.add_argument("--clients", type=int, default=64, help="each has one request at a time")
     parser.add_argument("--python", default="", help="the Python of an environment with vLLM")
@@ -99,7 +101,7 @@ def _summarize(found: dict[str, list[dict[str, Any]]], told: dict[str, Any]) -> 
         "settings": told,
         "machine": machine(),
         "python": platform.python_version(),
-        "versions": figures.versions(),
+        "versions": find_versions(),
     }
 
 

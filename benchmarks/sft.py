@@ -1,10 +1,11 @@
-"""SFT on demonstrations of uneven length: tokens for each CPU second, alone or beside TRL's SFTTrainer.
+"""SFT on demonstrations of uneven length: tokens for each CPU second, beside a plain packed loop and TRL's SFTTrainer.
 
     python benchmarks/sft.py --against trl
     python benchmarks/sft.py --against trl --vocabulary 32000 --precision bfloat16
 
 Lengths are log-normal. qed packs rows, or pads them (`qed padded`); SFTTrainer pads them, or packs them into as many
-rows of the longest length as hold a step's tokens. Only the completion is trained. The last line is JSON.
+rows of the longest length as hold a step's tokens, and so does the plain loop. Only the completion is trained. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ import json
 import random
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from results import print_result
 from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
-
-from qed.models.load import SIZES
 
 # Of the logarithm of a completion's length in words: a median of 33 words, which is about 100 tokens.
 MEAN, SPREAD = 3.5, 0.8
@@ -35,7 +34,8 @@ def main() -> None:
     folder = _folder(asked)
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
         data = Path(out) / "demonstrations.jsonl"
-        told = {**options.plain(asked), "folder": str(folder), "data": str(data), **_written(data, folder, asked)}
+        written = write_demonstrations(data, folder, asked.rows, asked.longest)
+        told = {**options.plain(asked), "folder": str(folder), "data": str(data), **written}
         workers = {}
         for side, (module, extra) in _sides(asked.against).items():
             own = {**told, "out": f"{out}/{side}", **extra, "extra": {**told["extra"], **extra.get("extra", {})}}
@@ -53,12 +53,13 @@ def main() -> None:
         rival,
         ratio=rates["qed packed"] / rates["trl padded"] if rival else None,
         ratio_packed=rates["qed packed"] / rates["trl packed"] if rival else None,
+        ratio_plain=rates["qed packed"] / rates["plain packed"],
         floor=floor.share(flops, ours, ceilings),
         tokens_per_cpu_s=rates,
         sides=sides,
     )
     _card(result)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:
@@ -72,11 +73,7 @@ def _asked() -> argparse.Namespace:
 
 def _folder(asked: argparse.Namespace) -> Path:
     """The folder that both sides load: a model from nothing, with another vocabulary where that is asked for."""
-    model = asked.model
-    if asked.vocabulary:
-        size = model.removeprefix("new:")
-        model = f"{model}-{asked.vocabulary}"
-        SIZES[model.removeprefix("new:")] = replace(SIZES[size], vocabulary=asked.vocabulary)
+    model = f"{asked.model}@{asked.vocabulary}" if asked.vocabulary else asked.model
     return places.prepared(asked.place, places.Kind(model, places.EVEN)).resolve()
 
 
@@ -85,25 +82,36 @@ def _sides(against: str | None) -> dict[str, tuple[str, dict[str, Any]]]:
     sides: dict[str, tuple[str, dict[str, Any]]] = {
         "qed packed": ("sft_ours", {"extra": {"learner.packing": "true"}}),
         "qed padded": ("sft_ours", {"extra": {"learner.packing": "false"}}),
+        "plain packed": ("sft_plain", {}),
     }
     if against:
         sides |= {"trl padded": ("sft_trl", {"packing": False}), "trl packed": ("sft_trl", {"packing": True})}
     return sides
 
 
-def _written(file: Path, folder: Path, asked: argparse.Namespace) -> Figures:
-    """Write the demonstrations, and say how many rows of the longest length a step's tokens fill."""
+def write_demonstrations(file: Path, folder: Path, count: int, longest: int) -> Figures:
+    """Write demonstrations of uneven length.
+
+    Args:
+        file: to write.
+        folder: with the model, for its tokenizer.
+        count: of a step.
+        longest: tokens of one.
+
+    Returns:
+        `bins`: how many rows of the longest length a step's tokens fill.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
     chance, rows, lengths = random.Random(0), [], []
-    for number in range(max(DEMONSTRATIONS, 4 * asked.rows)):
+    for number in range(max(DEMONSTRATIONS, 4 * count)):
         question = f"Write down some words, as number {number}."
         text = places.words(round(chance.lognormvariate(MEAN, SPREAD)) + 1, number)
         # The prompt, its tags and the end need some room.
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"][: asked.longest - 40]
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"][: longest - 40]
         rows.append({"prompt": question, "completion": tokenizer.decode(ids)})
         lengths.append(len(ids) + len(tokenizer(question)["input_ids"]) + 3)
     file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    return {"bins": max(1, round(asked.rows * sum(lengths) / len(lengths) / asked.longest))}
+    return {"bins": max(1, round(count * sum(lengths) / len(lengths) / longest))}
 
 
 def _card(result: dict[str, Any]) -> None:
@@ -111,6 +119,7 @@ def _card(result: dict[str, Any]) -> None:
     figures.show(f"SFT, {told['model']}, {told['rows']} demonstrations a step", result, result["sides"])
     for side, rate in result["tokens_per_cpu_s"].items():
         print(f"{side}: {rate:,.0f} tokens for each CPU second")
+    print(f"qed packed: {result['ratio_plain']:.2f} times the plain loop")
     if result["rival"]:
         print(f"qed packed: {result['ratio']:.2f} times SFTTrainer padded, {result['ratio_packed']:.2f} times packed")
 

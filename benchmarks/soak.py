@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from making_runs import build_parser
+from results import print_result
 
 from qed.cli.main import main as qed
 from qed.rewards.base import load_reward
@@ -63,7 +64,7 @@ def main() -> None:
     flat = all(row["slope"] < BOUND and row["files"][1] <= row["files"][0] for row in result.values())
     for line in card(result):
         print(line)
-    print(json.dumps({"flat": flat, **result}))
+    print_result({"flat": flat, **result}, asked.json)
     sys.exit(0 if flat else 1)
 
 

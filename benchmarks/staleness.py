@@ -10,13 +10,13 @@ two cores must be free. A card for people, one JSON line last. Runs that are the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from making_runs import build_parser, make_run
+from results import print_result
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
@@ -100,7 +100,7 @@ def main() -> None:
     ]
     rows = [made(pair, chosen.steps, chosen.sampler, chosen.correction, chosen.out) for pair in pairs]
     print("\n".join(card(rows, chosen.steps)))
-    print(json.dumps({"steps": chosen.steps, "correction": chosen.correction, "runs": rows}))
+    print_result({"steps": chosen.steps, "correction": chosen.correction, "runs": rows}, chosen.json)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ have one, while TRL computes all. The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from results import print_result
 from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from speed_parts.rewards import NOISE
@@ -49,7 +49,7 @@ def main() -> None:
     share = floor.share(flops, ours, ceilings)
     result = figures.result(options.plain(asked), ours, rival, floor=share, signal_share=ours["signal_share"])
     _card(result, sides)
-    print(json.dumps(result))
+    print_result(result, asked.json)
 
 
 def _asked() -> argparse.Namespace:

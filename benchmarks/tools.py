@@ -8,7 +8,6 @@ A card for people, one JSON line last. Runs that are there already are read and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from making_runs import build_parser, make_run
+from results import print_result
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
@@ -97,7 +97,7 @@ def main() -> None:
     with ThreadPoolExecutor(asked.jobs) as pool:
         rows = list(pool.map(lambda job: made(*job, steps, asked.out), jobs))
     print("\n".join(card(rows, steps)))
-    print(json.dumps({"steps": steps, "runs": rows}))
+    print_result({"steps": steps, "runs": rows}, asked.json)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ what is computed before them decides. The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
 from contextlib import nullcontext
 
 import torch
+from results import add_json, print_result
 
 from qed.models.load import build_model
 from qed.sampling.base import Sampling, keep_prefixes
@@ -28,6 +28,7 @@ ENDS = range(100, 110)  # of about 270 tokens, so that answers of a random model
 def main() -> None:
     """Measure, print a card, then one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    add_json(parser)
     parser.add_argument("--model", default="new:tiny")
     parser.add_argument("--answers", type=int, default=256)
     parser.add_argument("--prompts", type=int, nargs="+", default=[40, 400], help="tokens of a prompt")
@@ -43,7 +44,7 @@ def main() -> None:
         anew, in_place = (statistics.median(one[side] for one in found) for side in (0, 1))
         rows.append({"prompt": length, "anew_s": anew, "in_place_s": in_place, "times": anew / in_place})
         print(f"{length:5d} tokens  anew {anew:.3f} s  in place {in_place:.3f} s  {anew / in_place:.1f} times")
-    print(json.dumps({"model": asked.model, "answers": asked.answers, "rounds": asked.rounds, "rows": rows}))
+    print_result({"model": asked.model, "answers": asked.answers, "rounds": asked.rounds, "rows": rows}, asked.json)
 
 
 def measure(sampler: NativeSampler, length: int, answers: int, keep: bool) -> float:

@@ -10,7 +10,6 @@ of a page that has never been opened, in a headless Chromium; without one it is 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 from grading_parts.card import machine
 from making_runs import build_parser
+from results import print_result
 from viewer_parts.asking import Server, open_browser, serve
 from viewer_parts.making import write_large_run, write_long_run, write_runs
 
@@ -49,7 +49,7 @@ def main() -> None:
             figures["older"] = measure_older(large, place / "cache", asked.rounds)
             figures["answers"] = measure_answers(large, place / "another", asked.rounds, paint)
     show(figures)
-    print(json.dumps(figures))
+    print_result(figures, asked.json)
 
 
 def measure_runs(place: Path, cache: Path, rounds: int, paint: Any) -> Figures:

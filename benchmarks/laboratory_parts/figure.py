@@ -20,13 +20,13 @@ def draw_figure(studies: Sequence[TaskStudy]) -> str:
         'font-size="12" role="img">',
         "<title>Held-out accuracy of each method on each task</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        *(_text(LEFT - 10, TOP + ROW * row + 15, name, "end") for row, name in enumerate(names)),
+        *(draw_text(LEFT - 10, TOP + ROW * row + 15, name, "end") for row, name in enumerate(names)),
     ]
     for number, study in enumerate(studies):
         parts += _draw_panel(study, names, LEFT + number * (PANEL + GAP))
     legend = [
         f'<circle cx="{LEFT + 110 * n}" cy="{height - 10}" r="4" fill="{colour}"/>'
-        + _text(LEFT + 110 * n + 8, height - 6, kind)
+        + draw_text(LEFT + 110 * n + 8, height - 6, kind)
         for n, (kind, colour) in enumerate(COLOURS.items())
     ]
     return "\n".join([*parts, *legend, "</svg>"]) + "\n"
@@ -34,14 +34,17 @@ def draw_figure(studies: Sequence[TaskStudy]) -> str:
 
 def _draw_panel(study: TaskStudy, names: Sequence[str], left: int) -> list[str]:
     bottom = TOP + ROW * len(names)
-    parts = [_text(left + PANEL / 2, 18, study.task, "middle")]
+    parts = [draw_text(left + PANEL / 2, 18, study.task, "middle")]
     for tick in (0, 25, 50, 75, 100):
         x = _place(left, tick / 100)
-        parts += [_line(x, TOP, x, bottom, "#e5e7eb"), _text(x, bottom + 14, f"{tick} %", "middle")]
+        parts += [draw_line(x, TOP, x, bottom, "#e5e7eb"), draw_text(x, bottom + 14, f"{tick} %", "middle")]
     start = _place(left, float(study.start.sampled.mean()))
     best = _place(left, float(study.find_best_control().sampled.mean()))
-    parts += [_line(start, TOP, start, bottom, "#dc2626", "4 3"), _line(best, TOP, best, bottom, COLOURS["control"])]
-    parts += [_text(start, TOP - 6, "start", "middle"), _text(best, TOP - 16, "best control", "middle")]
+    parts += [
+        draw_line(start, TOP, start, bottom, "#dc2626", "4 3"),
+        draw_line(best, TOP, best, bottom, COLOURS["control"]),
+    ]
+    parts += [draw_text(start, TOP - 6, "start", "middle"), draw_text(best, TOP - 16, "best control", "middle")]
     for arm in study.arms:
         parts += _draw_arm(arm, left, TOP + ROW * names.index(arm.name) + ROW // 2)
     return parts
@@ -55,18 +58,24 @@ def _draw_arm(arm: Arm, left: int, y: int) -> list[str]:
         f'<circle cx="{_place(left, float(mean)):.1f}" cy="{y}" r="3" fill="{colour}" fill-opacity="0.45"/>'
         for mean in arm.sampled.mean(1)
     ]
-    return [*dots, _line(low, y, high, y, colour, width=2), _line(middle, y - 6, middle, y + 6, colour, width=2)]
+    return [
+        *dots,
+        draw_line(low, y, high, y, colour, width=2),
+        draw_line(middle, y - 6, middle, y + 6, colour, width=2),
+    ]
 
 
 def _place(left: int, share: float) -> float:
     return left + share * PANEL
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = "", width: int = 1) -> str:
+def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = "", width: int = 1) -> str:
+    """A line between two points."""
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashed}/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+def draw_text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """A text that starts, ends or has its middle at a point."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#111827">{escape(text)}</text>'

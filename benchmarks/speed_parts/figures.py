@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from grading_parts.card import machine
+from speed_parts import load
+from speed_parts.machine import describe_machine
 
 Figures = dict[str, Any]
-LIBRARIES = ("torch", "transformers", "trl")
 # Sampled answers differ in length by chance: beyond this share the sides did not do the same work.
 TOLERANCE = 0.1
 
@@ -29,6 +27,7 @@ def summary(rounds: Sequence[Figures]) -> Figures:
     found["tokens"] = statistics.fmean(one["tokens"] for one in rounds)
     found["cpu_per_1000_tokens"] = statistics.median(1000 * one["cpu"] / one["tokens"] for one in rounds)
     found["rss_gb"] = max(one["rss_gb"] for one in rounds)
+    found["laps"] = [one["machine"] for one in rounds if "machine" in one]
     return found
 
 
@@ -46,19 +45,9 @@ def ratios(ours: Figures, rival: Figures | None) -> Figures:
 
 def result(settings: Figures, ours: Figures, rival: Figures | None, **more: Any) -> Figures:
     """A benchmark's figures for JSON: ratios, both sides, whatever else there is, what was asked, where it ran."""
-    place = {"machine": machine(), "python": platform.python_version(), "versions": versions()}
+    laps = [lap for side in (ours, rival) if side is not None for lap in side["laps"]]
+    place = {**describe_machine(), "load": load.sum_up(laps)}
     return {**ratios(ours, rival), "ours": ours, "rival": rival, **more, "settings": settings, **place}
-
-
-def versions() -> dict[str, str]:
-    """Of the libraries that are there."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def show(what: str, result: Figures, sides: dict[str, Figures]) -> None:
@@ -81,6 +70,8 @@ def show(what: str, result: Figures, sides: dict[str, Figures]) -> None:
         f"{floor['by_memory']:.3f} at {floor['gb_per_cpu_s']:.1f} GB / CPU s; qed reaches {floor['share']:.0%} of the "
         "ceiling"
     )
+    if note := load.describe_load(result["load"]):
+        print(note)
 
 
 def describe_answers(told: Figures) -> str:

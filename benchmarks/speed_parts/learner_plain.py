@@ -31,15 +31,17 @@ def main() -> None:
         old[number, start - 1 : end - 1] = torch.tensor(row["logps"])
     weights = mask / mask.sum(1, keepdim=True) / len(rows)
     advantages = torch.tensor([row["advantage"] for row in rows])[:, None]
+    parts = torch.arange(len(rows)).split(told["micro"] or len(rows))
     pace.ready()
     while True:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=told["precision"] == "bfloat16"):
-            logits = model(input_ids=ids, attention_mask=there, use_cache=False).logits[:, :-1]
-        logps = logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
-        ratio = (logps - old).exp()
-        gain = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
-        (-(gain * weights).sum()).backward()
+        for part in parts:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=told["precision"] == "bfloat16"):
+                logits = model(input_ids=ids[part], attention_mask=there[part], use_cache=False).logits[:, :-1]
+            logps = logits.float().log_softmax(-1).gather(-1, ids[part, 1:, None]).squeeze(-1)
+            ratio = (logps - old[part]).exp()
+            gain = torch.minimum(ratio * advantages[part], ratio.clamp(1 - CLIP, 1 + CLIP) * advantages[part])
+            (-(gain * weights[part]).sum()).backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         pace.done(tokens=int(mask.sum()), rows=len(rows), norm=float(norm))

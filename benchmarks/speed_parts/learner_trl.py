@@ -35,6 +35,9 @@ def main() -> None:
 
     problems = [{"prompt": [{"role": "user", "content": str(number)}]} for number in range(told["problems"])]
     own = options(told, scale_rewards="none")
+    if told["micro"]:
+        own["per_device_train_batch_size"] = told["micro"]
+        own["gradient_accumulation_steps"] = len(rows) // told["micro"]
     train(pace, GRPOTrainer, GRPOConfig, own, problems, figures, reward_funcs=[reward], rollout_func=given)
 
 

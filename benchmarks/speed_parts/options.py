@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from results import add_json
 
 from speed_parts import places
 
 
-def parser(text: str | None, rival: str = "trl") -> argparse.ArgumentParser:
+def parser(text: str | None, rivals: Sequence[str] = ("trl",)) -> argparse.ArgumentParser:
     """A parser with the options of every benchmark of speed; the first line of `text` describes it."""
     made = argparse.ArgumentParser(description=(text or "").partition("\n")[0])
-    made.add_argument("--against", choices=(rival,), help="the rival; TRL must be installed (qed[bench])")
+    made.add_argument("--against", choices=rivals, help="the rival; TRL must be installed (qed[bench])")
     made.add_argument("--rounds", type=int, default=5, help="of each side, in turns, after the warm-up")
-    made.add_argument("--model", default="new:tiny", help="new:tiny, new:small, new:medium or new:large")
+    made.add_argument(
+        "--model",
+        default="new:tiny",
+        help=f"new:tiny, new:small, new:medium, new:large, {', '.join(places.SHAPES)}; @N sets the vocabulary",
+    )
     made.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--lr", type=float, default=1e-6)
     made.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
+    add_json(made)
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of qed's run")
     return made
 

@@ -1,4 +1,7 @@
-"""The worker's end of the pipe: it waits to be told, does a round, and answers with its figures."""
+"""The worker's end of the pipe: it waits to be told, does a round, and answers with its figures.
+
+Nothing of qed is imported here, so that a rival in an environment of its own can be a worker too.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import os
 import resource
 import sys
 import time
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
-
-from qed.console.live import Console
 
 
 class Pace:
@@ -25,6 +28,7 @@ class Pace:
         os.dup2(2, 1)
         self.settings: dict[str, Any] = json.loads(sys.stdin.readline())
         torch.set_num_threads(self.settings["threads"])
+        _check_source(self.settings.get("source"))
         self._wall = self._cpu = 0.0
         self.laps: dict[str, float] = {}
 
@@ -58,16 +62,11 @@ class Pace:
         self.restart()
 
 
-class PacedConsole(Console):
-    """The console of a run whose every step is a round; a step's metrics become its figures.
-
-    A recipe shows a step when it has done everything for it, so the whole of the recipe is what is measured.
-    """
-
-    def __init__(self, pace: Pace, chosen: Any) -> None:
-        super().__init__(json=True)
-        self._pace, self._chosen = pace, chosen
-
-    def step(self, step: int, last: int, metrics: Any) -> None:
-        """End the round."""
-        self._pace.done(**self._chosen(metrics))
+def _check_source(source: str | None) -> None:
+    """Stop where qed is not that of the folder which is to be measured."""
+    if source is None:
+        return
+    spec = find_spec("qed")
+    origin = Path(spec.origin).resolve() if spec and spec.origin else None
+    if origin is None or not origin.is_relative_to(Path(source).resolve()):
+        raise SystemExit(f"qed would be imported from {origin}, and not from {source}.")

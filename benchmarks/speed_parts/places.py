@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from qed.config.phases import Settings
 from qed.config.resolve import resolve_settings
@@ -26,13 +27,19 @@ from qed.data.prompts import think_answer
 from qed.data.splits import list_training_texts
 from qed.data.tasks import arithmetic
 from qed.loops.train import train
-from qed.models.load import SIZES, build_model
+from qed.models.load import SIZES, Size, build_model, check_name
 from qed.runs.run import Launch
 from qed.types import Problem
 
 PROBLEMS = 2048
 NATURAL, UNEVEN, EVEN = LENGTHS = ("natural", "uneven", "even")
 DATA = "problems.jsonl"
+# The shapes that only the benchmarks have, and the width of their feed-forward layers.
+SHAPES = {
+    "new:qwen2.5-0.5b": (Size(24, 896, 14, 2, 151_936, 4096), 4864),
+    "new:long": (replace(SIZES["large"], window=8192), 4 * SIZES["large"].width),  # answers of thousands of tokens
+}
+SCORES = 2**27  # logits that are in memory at the same time when an end is set: 1 GiB
 # The end's probability at each token, times the budget: of geometric lengths cut off there, the mean is 0.4 of it.
 HAZARD = 2.2
 NEVER = 1e-9
@@ -78,14 +85,36 @@ def prepared(place: Path, kind: Kind) -> Path:
 
 def _fresh(hf: Path, kind: Kind, problems: Sequence[Problem]) -> None:
     """A model from nothing, whose answers end as asked unless it is to be taught."""
-    vocabulary = SIZES[kind.model.removeprefix("new:")].vocabulary
-    network, tokenizer = build_model(
-        kind.model, [words(vocabulary, 0), *list_training_texts(problems, think_answer)], 0
-    )
+    size, inner = find_size(kind.model)
+    texts = [words(size.vocabulary, 0), *list_training_texts(problems, think_answer)]
+    SIZES[kind.model.removeprefix("new:")] = size
+    network, tokenizer = build_model(kind.model, texts, 0)
+    if inner != network.config.intermediate_size:
+        torch.manual_seed(0)
+        network = Qwen2ForCausalLM(Qwen2Config(**{**network.config.to_dict(), "intermediate_size": inner}))
     if kind.lengths != NATURAL:
         set_ends(network, tokenizer.eos_token_id, HAZARD / kind.budget if kind.lengths == UNEVEN else NEVER)
     network.save_pretrained(hf)
     tokenizer.save_pretrained(hf)
+
+
+def find_size(model: str) -> tuple[Size, int]:
+    """The shape of a model and the width of its feed-forward layers.
+
+    Args:
+        model: one of qed's, such as new:tiny, or one of `SHAPES`; `@N` behind it sets the vocabulary.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    name, _, vocabulary = model.partition("@")
+    if name in SHAPES:
+        size, inner = SHAPES[name]
+    else:
+        check_name(name)
+        size = SIZES[name.removeprefix("new:")]
+        inner = 4 * size.width
+    return (replace(size, vocabulary=int(vocabulary)) if vocabulary else size), inner
 
 
 def words(count: int, seed: int) -> str:
@@ -122,7 +151,8 @@ def set_ends(network: Any, end: int, probability: float) -> None:
     table: Tensor = body.embed_tokens.weight
     table[:, -1] = 1
     source = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(table), (64, 64), generator=source)
+    rows = min(64, max(1, SCORES // (64 * len(table))))
+    ids = torch.randint(len(table), (rows, 64), generator=source)
     ids[ids == end] = 0  # nothing is ever written behind the end
     hidden = body(input_ids=ids).last_hidden_state.flatten(0, 1).double()
     scores = hidden @ table.double().T

@@ -6,7 +6,8 @@ from qed.loops.setup import open_run
 from qed.loops.sft import train_sft
 from qed.runs.run import Launch
 from speed_parts.floor import ceilings
-from speed_parts.pace import Pace, PacedConsole
+from speed_parts.pace import Pace
+from speed_parts.paced_console import PacedConsole
 from speed_parts.step_ours import settings_of
 
 

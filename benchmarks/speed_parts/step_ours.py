@@ -13,7 +13,8 @@ from qed.loops.setup import open_run
 from qed.runs.run import Launch
 from qed.types import Grade, Group
 from speed_parts.floor import ceilings
-from speed_parts.pace import Pace, PacedConsole
+from speed_parts.pace import Pace
+from speed_parts.paced_console import PacedConsole
 from speed_parts.rewards import NoisyGrader, digest
 
 STEPS = 1_000_000  # more than anybody waits for: the asking side ends the worker

@@ -1,0 +1,37 @@
+"""The two commits, each in a working tree of its own that is removed in the end."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[2]
+HERE = "."  # in place of a commit: the files as they are
+
+
+@contextmanager
+def check_out(commit: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Give a commit's number, and a folder with its files.
+
+    Args:
+        commit: anything that git knows, or a dot for the files as they are.
+        folder: where its working tree is made; it must not be there.
+    """
+    if commit == HERE:
+        yield "the files as they are", HOME
+        return
+    number = _git("rev-parse", "--verify", f"{commit}^{{commit}}")
+    _git("worktree", "add", "--quiet", "--detach", str(folder), number)
+    try:
+        yield number, folder
+    finally:
+        _git("worktree", "remove", "--force", str(folder))
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(HOME), *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"git {' '.join(words)} ended with exit code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.strip()

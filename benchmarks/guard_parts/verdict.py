@@ -1,0 +1,54 @@
+"""Whether one commit needs more processor time than another, judged so that noise alone is not named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+LIMIT = 1.05  # times as much
+CONFIDENCE = 0.99  # of each interval: there are about ten workloads
+DRAWS = 4000
+FEWEST = 5  # pairs from which an interval says anything
+SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "too few rounds"
+Pairs = Sequence[tuple[float, float]]
+
+
+def judge(starts: Sequence[Pairs], limit: float = LIMIT) -> dict[str, Any]:
+    """Compare the costs of a workload on two commits.
+
+    The ratio is the median over all pairs. Its interval is a bootstrap over starts, and over the pairs of each: a
+    process has a speed of its own, by its place in memory, which its rounds share.
+
+    Args:
+        starts: of the processes; each has pairs of costs, base and head, that were taken one after the other.
+        limit: a larger ratio counts, if its interval is above 1 as a whole.
+
+    Returns:
+        `ratio`, head over base; `low` and `high`; `verdict`; the median `base` and `head` costs; and how many `pairs`.
+    """
+    ratios = [np.array([head / base for base, head in pairs]) for pairs in starts if pairs]
+    costs = np.array([pair for pairs in starts for pair in pairs])
+    ratio = float(np.median(np.concatenate(ratios)))
+    low, high = _draw_interval(ratios)
+    verdict = SAME if len(costs) >= FEWEST else UNKNOWN
+    if verdict == SAME and ratio > limit and low > 1:
+        verdict = SLOWER
+    elif verdict == SAME and ratio < 1 / limit and high < 1:
+        verdict = FASTER
+    base, head = (float(cost) for cost in np.median(costs, axis=0))
+    told = {"base": base, "head": head, "pairs": len(costs)}
+    return {"ratio": ratio, "low": low, "high": high, "verdict": verdict, **told}
+
+
+def _draw_interval(ratios: Sequence[np.ndarray[Any, np.dtype[np.float64]]]) -> tuple[float, float]:
+    """The bootstrap's interval of the median of all ratios."""
+    source = np.random.default_rng(0)
+    medians = []
+    for _ in range(DRAWS):
+        chosen = [ratios[place] for place in source.integers(len(ratios), size=len(ratios))]
+        medians.append(np.median(np.concatenate([source.choice(own, len(own)) for own in chosen])))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(medians, [tail, 1 - tail])
+    return float(low), float(high)

@@ -1,0 +1,92 @@
+"""A whole command as a side of a comparison: every round is a process from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from speed_parts.process import HERE, Figures, build_environment, find_paths
+
+QED = (sys.executable, "-P", "-c", "from qed.cli.main import main; main()")
+CODES = (0, 5)  # a run of one step on a new model need not have a gradient, which is exit code 5
+
+
+class Command:
+    """A command that is run once a round, in an empty folder that is removed afterwards.
+
+    Its processor time is that of its process and of all that it has waited for.
+
+    Args:
+        command: its words; those of qed's are behind `QED`.
+        threads: of its numeric kernels.
+        source: the folder that holds the qed to measure; None takes the one that this script is part of.
+        here: whether it runs where this process does, and not in an empty folder.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        threads: int = 1,
+        source: Path | None = None,
+        here: bool = False,
+    ) -> None:
+        self.command, self.here = [*command], here
+        self.environment = build_environment(threads, find_paths(source or HERE.parent))
+        self.ready: Figures = {}
+        if source is not None:
+            self._check_source(source)
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing runs between rounds."""
+
+    def _check_source(self, source: Path) -> None:
+        """Stop where qed is not that of the folder which is to be measured."""
+        words = [sys.executable, "-P", "-c", "import qed; print(qed.__file__)"]
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, check=False)
+        if not Path(done.stdout.strip()).resolve().is_relative_to(source.resolve()):
+            raise SystemExit(f"qed would be imported from {done.stdout.strip() or done.stderr}, and not from {source}.")
+
+    def round(self) -> Figures:
+        """Run it; the figures of that."""
+        with tempfile.TemporaryDirectory(prefix="speed-") as folder, tempfile.TemporaryFile("w+") as output:
+            began = time.perf_counter()
+            process = subprocess.Popen(
+                self.command,
+                cwd=None if self.here else folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            _, status, used = os.wait4(process.pid, 0)
+            wall = time.perf_counter() - began
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            text = output.read()
+        if process.returncode not in CODES:
+            command = " ".join(self.command)[:300]
+            raise SystemExit(f"{command} ended with exit code {process.returncode}:\n{text[-3000:]}")
+        rss = used.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+        return {"cpu": used.ru_utime + used.ru_stime, "wall": wall, "rss_gb": rss, "tokens": 0}
+
+
+def keep_cores(count: int) -> int:
+    """Keep this process, and all that it starts, to so many of its cores; how many there are then.
+
+    Args:
+        count: 0 leaves them as they are, and so does a system that does not know of it.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = sorted(os.sched_getaffinity(0))
+    if count:
+        os.sched_setaffinity(0, cores[:count])
+    return len(os.sched_getaffinity(0))
