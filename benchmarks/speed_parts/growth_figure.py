@@ -13,6 +13,7 @@ from qed.report.numbers import compute_log_ticks, format_plain
 COLOURS = ("#2563eb", "#d97706")
 LEFT, WIDTH, TOP, HEIGHT, COLUMN, ROW = 60, 300, 40, 190, 400, 290
 PAD = 1.15  # times that the scales go beyond the points
+LEGEND = 1.6  # times that there is room above them
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class _Scale:
 def _draw_panel(panel: Panel, left: float, top: float) -> list[str]:
     points = [point for line in panel.lines.values() for point in line]
     across = _Scale([x for x, _ in points], left, left + WIDTH)
-    up = _Scale([y for _, y in points], top + HEIGHT, top)
+    seconds = [y for _, y in points]
+    up = _Scale([*seconds, LEGEND * max(seconds)], top + HEIGHT, top)
     bottom = top + HEIGHT
     parts = [draw_text(left, top - 22, panel.title), draw_text(left + WIDTH / 2, bottom + 34, panel.unit, "middle")]
     parts += [draw_text(left - 8, top - 6, "CPU s", "end")]

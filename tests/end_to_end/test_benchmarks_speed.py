@@ -34,8 +34,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(script: str, place: Path, *more: str) -> dict[str, Any]:
-    """The last line of a benchmark of one round."""
-    asked = [str(BENCHMARKS / f"{script}.py"), "--rounds", "1", "--place", str(place), *SMALLEST[script], *more]
+    """The last line of a benchmark of one round, which is in the file as well."""
+    file = place / "last.json"
+    found = start(script, place, "--rounds", "1", *SMALLEST[script], "--json", str(file), *more)
+    assert found == json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def start(script: str, place: Path, *more: str) -> dict[str, Any]:
+    """The last line of a script."""
+    asked = [str(BENCHMARKS / f"{script}.py"), "--place", str(place), *more]
     path = os.pathsep.join([str(BENCHMARKS.parent), *filter(None, sys.path)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, *asked], capture_output=True, text=True, env=environment)
@@ -79,10 +87,34 @@ def test_beside_the_rival(script: str, place: Path) -> None:
         assert 0 < found["ceiling_share"] < 1
     if script == "step":
         assert found["ours"]["live_rows"] == 0, "without noise no row of a random model has a gradient"
+    if script == "sft":
+        assert found["ratio_plain"] > 0
     if script in ("step", "learner"):
         assert found["rival"]["rows"] == 4
     if script == "learner":
         assert found["rival"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-3)
+
+
+@pytest.mark.faults
+def test_the_table_of_one_row(place: Path) -> None:
+    found = start("all", place, "--quick", "--only", "help")
+    assert [row["name"] for row in found["rows"]] == ["help"]
+    assert found["rows"][0]["figures"][0]["value"] > 0
+    assert found["kernels"]["libraries"]
+
+
+@pytest.mark.faults
+def test_the_guard_of_the_same_files(place: Path) -> None:
+    found = start("guard", place, ".", ".", "--only", "sft,help", "--starts", "1", "--rounds", "1", "--limit", "10")
+    assert (found["slower"], found["failed"], found["workloads"]["sft"]["pairs"]) == ([], [], 1)
+
+
+@pytest.mark.faults
+def test_growth_over_the_batch(place: Path, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path))
+    found = start("growth", place, "--quick", "--axes", "batch", "--rounds", "1", *out)
+    assert len(found["points"]["batch"]["sampling"]) == 2
+    assert (tmp_path / "growth.svg").is_file()
 
 
 def ends(network: Any, tokenizer: Any) -> Tensor:
