@@ -67,32 +67,30 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
     Returns:
         tokens [B] int64 and log-probs [B] in the precision of the logits.
     """
-    probabilities = logits.softmax(-1)
+    logps = logits.log_softmax(-1)
     if uniform is None:
         chosen = logits.argmax(-1)
     else:
         # With NaN logits the index is out of range. Any token will do then, because its log-prob is NaN too.
-        tokens = _invert_cumulative(probabilities.to(uniform.device), uniform).clamp_(max=logits.shape[-1] - 1)
+        tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=logits.shape[-1] - 1)
         chosen = tokens.to(logits.device)
-    # A sampled token's probability is not 0, and a float's logarithm is as exact as the float.
-    return chosen, probabilities.gather(-1, chosen[:, None]).squeeze(-1).log_()
+    return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
 
 
 def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """Return the tokens [B] at which the cumulative probabilities [B, V] exceed the numbers [B].
 
     In a large vocabulary the block of tokens is found first, then the token in it, so that only block sums are
-    accumulated over the vocabulary. That sum and the one in the block are float64, because float32 would lose tokens of
-    small probability; the sum of a block itself is as exact as its largest probability.
+    accumulated over the vocabulary. Sums are float64, because float32 would lose tokens of small probability.
     """
     size = probabilities.shape[-1]
     if size <= BLOCKS_FROM:
         cumulative = probabilities.cumsum(-1, dtype=torch.float64)
         return _find_passed(cumulative, uniform[:, None] * cumulative[:, -1:]).squeeze(-1)
     in_blocks = size - size % BLOCK
-    sums = probabilities[:, :in_blocks].view(len(probabilities), -1, BLOCK).sum(-1)
-    rest = probabilities[:, in_blocks:].sum(-1, keepdim=True)
-    ends = torch.cat([sums, rest], -1).cumsum(-1, dtype=torch.float64)
+    sums = probabilities[:, :in_blocks].view(len(probabilities), -1, BLOCK).sum(-1, dtype=torch.float64)
+    rest = probabilities[:, in_blocks:].sum(-1, keepdim=True, dtype=torch.float64)
+    ends = torch.cat([sums, rest], -1).cumsum(-1)
     target = uniform[:, None] * ends[:, -1:]
     block = _find_passed(ends, target)
     before = ends.gather(-1, (block - 1).clamp(min=0)).where(block > 0, 0.0)
