@@ -66,6 +66,8 @@ class Clause:
 
     def find_denied(self) -> Iterator[int]:
         """Yield the values that the clause says are not the answer."""
+        if not self.values:
+            return
         boundaries = [match.start() for match in self.find_words(BOUNDARY)]
         for match in self.find_words(words.NOT):
             if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in PAUSES:

@@ -76,10 +76,11 @@ def read_whole(text: str) -> Result:
     letter = choices.ALONE.fullmatch(line) or choices.LETTER.fullmatch(choices.ARTICLE.sub("", plain, count=1))
     if letter is not None:
         return letter.group(1)
-    stated = any(pattern.search(plain) for pattern in (words.SO, words.COPULA, words.ANSWER))
-    short = 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha()
-    counted = read_number(plain.casefold().replace("-", " ").split()) is not None
-    return plain if (short and not stated) or counted else None
+    if 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha():
+        stated = any(pattern.search(plain) for pattern in (words.SO, words.COPULA, words.ANSWER))
+        if not stated:
+            return plain
+    return plain if read_number(plain.casefold().replace("-", " ").split()) is not None else None
 
 
 def _read_whole_formula(line: str, exclaimed: bool) -> Result:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import NamedTuple
 
 from qed.grading.extraction.sentences import is_money
@@ -35,11 +36,15 @@ FUNCTIONS = list_words(
 COUNTS = list_words("one two three four five six seven eight nine ten")
 COMMANDS_OF_PROSE = frozenset({"\\text", "\\textbf", "\\mathrm", "\\mbox", "\\textit", "\\rm"})
 DELIMITERS = {"$$": "$$", "$": "$", "\\[": "\\]", "\\(": "\\)"}
+OPENING = frozenset("$\\")  # what a delimiter begins with
 CONJUNCTIONS = frozenset("and or и или und oder et ou y o e и 和 或 与 및 और या".split())  # noqa: SIM905
 SHORT_WORDS = list_words(
     "is in it to of at on as an am pm be by do go he if me my no or so up us we cm mm km kg mg ml ft lb "
     "oz mi hr st nd rd th ok eh oh ah ha hi no de la le el es un et ou se ja da"
 )
+
+
+CACHED_TEXTS = 16  # a clause is read for its prefix, its conjunctions and its values, one right after the other
 
 
 class Piece(NamedTuple):
@@ -53,9 +58,10 @@ class Piece(NamedTuple):
     """Whether there is a space before it."""
 
 
-def read_pieces(text: str) -> list[Piece]:
+@lru_cache(CACHED_TEXTS)
+def read_pieces(text: str) -> tuple[Piece, ...]:
     """Split a sentence into its pieces, in order."""
-    return _merge(_Scanner(text).scan(), text)
+    return tuple(_merge(_Scanner(text).scan(), text))
 
 
 class _Scanner:
@@ -89,7 +95,8 @@ class _Scanner:
         return self.pieces
 
     def peek(self, ahead: int = 0) -> tuple[str, str, int]:
-        return self.tokens[min(self.index + ahead, len(self.tokens) - 1)]
+        place = self.index + ahead
+        return self.tokens[place] if place < len(self.tokens) else self.tokens[-1]
 
     def add(self, kind: str, start: int, end: int, text: str = "") -> None:
         spaced = start > 0 and self.text[start - 1].isspace()
@@ -98,6 +105,8 @@ class _Scanner:
     def scan_delimited(self) -> bool:
         """Scan a formula between delimiters."""
         start = self.peek()[2]
+        if self.text[start] not in OPENING:
+            return False
         opening = next((sign for sign in DELIMITERS if self.text.startswith(sign, start)), None)
         if opening is None or opening in self.unclosed or (start and self.text[start - 1] == "\\"):
             return False

@@ -6,6 +6,7 @@ Each table has several languages. Words of languages without spaces are found an
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
@@ -19,9 +20,10 @@ def compile_words(words: str) -> re.Pattern[str]:
             parts.append("")
         else:
             parts[-1] += sign
-    parts = [part.strip() for part in parts]
-    plain = [part if NO_SPACES.search(part) else rf"(?<!\w){part}(?!\w)" for part in parts]
-    return re.compile("|".join(plain), re.IGNORECASE)
+    runs = groupby((part.strip() for part in parts), key=lambda part: NO_SPACES.search(part) is not None)
+    # Whether a word may begin is looked at once for all words that follow each other, as most places are within one.
+    joined = ["|".join(run) if anywhere else rf"(?<!\w)(?:{'|'.join(run)})(?!\w)" for anywhere, run in runs]
+    return re.compile("|".join(joined), re.IGNORECASE)
 
 
 def list_words(words: str) -> frozenset[str]:
