@@ -19,7 +19,8 @@ WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # MKL's conditional numerical reproducibility: which code paths MKL may choose.
 MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 # glibc's malloc: the options of mallopt, with their values in bytes, and environment variables that set the same.
-KEPT_MEMORY = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD
+# M_MMAP_THRESHOLD, of which glibc before 2.35 refuses more than 32 MiB, and M_TRIM_THRESHOLD.
+KEPT_MEMORY = {-3: (1 << 30, 1 << 25), -1: ((1 << 31) - 1,)}
 ALLOCATION = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 # New objects between two passes of the garbage collector while a process starts. Importing torch and transformers
 # creates a million objects that stay, and Python's 700 make it look through them again and again.
@@ -186,8 +187,8 @@ def keep_freed_memory() -> None:
     if not any(name in os.environ for name in ALLOCATION):
         with suppress(AttributeError, OSError, TypeError):  # another system, or another C library
             set_option = ctypes.CDLL(None).mallopt
-            for option, value in KEPT_MEMORY.items():
-                set_option(option, value)
+            for option, values in KEPT_MEMORY.items():
+                next((value for value in values if set_option(option, value)), None)
 
 
 def collect_garbage_rarely() -> None:

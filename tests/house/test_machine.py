@@ -146,14 +146,28 @@ def test_freed_memory_is_kept_unless_the_environment_says_otherwise(
     name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda option, value: options.append((option, value)))
+    library = SimpleNamespace(mallopt=lambda option, value: not options.append((option, value)))  # type: ignore[func-returns-value]
     monkeypatch.setattr("ctypes.CDLL", lambda _: library)
     for each in host.ALLOCATION:
         monkeypatch.delenv(each, raising=False)
     if name:
         monkeypatch.setenv(name, "1")
     host.keep_freed_memory()
-    assert options == ([] if name else [*host.KEPT_MEMORY.items()])
+    assert options == ([] if name else [(option, values[0]) for option, values in host.KEPT_MEMORY.items()])
+
+
+def test_a_library_that_refuses_a_value_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: dict[int, int] = {}
+
+    def set_option(option: int, value: int) -> bool:
+        accepted = value <= 1 << 25 or option == -1
+        return accepted and taken.setdefault(option, value) == value
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(mallopt=set_option))
+    for each in host.ALLOCATION:
+        monkeypatch.delenv(each, raising=False)
+    host.keep_freed_memory()
+    assert taken == {-3: 1 << 25, -1: (1 << 31) - 1}
 
 
 def test_another_c_library_keeps_its_own_way_of_freeing(monkeypatch: pytest.MonkeyPatch) -> None:
