@@ -150,7 +150,7 @@ def test_a_layout_is_that_of_its_tokens(batch: Batch) -> None:
     batch = batch.select(batch.attention.sum(1).nonzero().flatten())
     if len(batch) == 0:
         return
-    layout = pack_batch(batch)
+    layout = pack_batch(batch, fill=False)
     packed, segments, spans, order = pack_plainly(batch)
     assert layout.ids.tolist() == [packed.ids]
     assert layout.positions.tolist() == [packed.positions]
@@ -179,7 +179,7 @@ def test_cuts_are_those_of_the_tokens(batch: Batch, budget: int, together: int) 
     parts = cut_packed_microbatches(batch, budget, together)
     assert parts == cut_plainly(batch, budget, together)
     for part in parts:
-        assert count_packed_tokens(batch, part) == pack_batch(batch.select(part)).ids.numel()
+        assert count_packed_tokens(batch, part) == pack_batch(batch.select(part), fill=False).ids.numel()
 
 
 def test_rows_without_inputs_are_packed() -> None:
@@ -191,3 +191,18 @@ def test_rows_without_inputs_are_packed() -> None:
     assert layout.ids.tolist() == [[1, 1]]
     assert layout.place.tolist() == [[0, 0, 0], [0, 1, 0]]
     assert pack_batch(Batch(one, one, torch.zeros_like(attention), **unread)).ids.shape == (1, 0)
+
+
+@given(batch=batches(), copies=st.integers(1, 20))
+def test_nothing_reads_what_fills_a_row(batch: Batch, copies: int) -> None:
+    """The exact layout is the beginning of the filled one, which is at most a 16th longer."""
+    batch = batch.select(list(range(len(batch))) * copies)
+    exact, filled = pack_batch(batch, fill=False), pack_batch(batch)
+    tokens, more = exact.ids.numel(), filled.ids.numel() - exact.ids.numel()
+    assert 0 <= more <= tokens / 16
+    assert tokens < 64 * 16 or filled.ids.numel() % 64 == 0
+    assert filled.ids[:, :tokens].equal(exact.ids)
+    assert filled.positions[:, :tokens].equal(exact.positions)
+    assert filled.place.equal(exact.place)
+    assert filled.segments[: len(exact.segments)] == exact.segments
+    assert all(segment.prompt_length == 0 for segment in filled.segments[len(exact.segments) :])

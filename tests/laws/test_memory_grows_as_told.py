@@ -101,7 +101,7 @@ def count_stored(model: Any, precision: torch.dtype) -> tuple[int, int]:
     source = random.Random(0)
     rows = [tuple(source.randrange(2, 20) for _ in range(40)) for _ in range(4)]
     batch = collate([Rollout(Problem("p", "?", "1"), row[:9], row[9:], (-1.0,) * 31, "", "stop") for row in rows])
-    layout, seen = pack_batch(batch), dict[int, Tensor]()
+    layout, seen = pack_batch(batch, fill=False), dict[int, Tensor]()
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
     def keep(tensor: Tensor) -> Tensor:

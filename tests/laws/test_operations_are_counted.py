@@ -80,7 +80,7 @@ def test_a_shared_prompt_counts_once(sizes: list[int], prompt: int, seed: int) -
     group = build_group(random.Random(seed), sizes, prompt)
     batch = collate(group)
     work, sampled = count_work(batch), count_sampled_work([group])
-    assert work.tokens == pack_batch(batch).ids.numel() == prompt + sum(sizes) - len(sizes)
+    assert work.tokens == pack_batch(batch, fill=False).ids.numel() == prompt + sum(sizes) - len(sizes)
     assert work.labels == sampled.labels == sum(sizes)
     assert sampled.tokens == work.tokens + len(sizes)
     ends = [prompt + size for size in sizes]
