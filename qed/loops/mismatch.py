@@ -13,12 +13,15 @@ from qed.training.batch import split_rows
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
-# Answers that the learner scores for the measure alone, where the step needs no old log-probs: about 1 % of its time.
+# Answers that the learner scores for the measure alone, where the step scores no old log-probs: about 1 % of its time.
 ANSWERS = 4
+Scored = tuple[Rollout, Sequence[float]]  # an answer, and the learner's log-probs of its tokens
 RARE = 0.99  # the quantile of the gap that is reported with its mean and maximum
 
 
-def measure_sampler(learner: Learner, sampler: Sampler, groups: Groups, step: int) -> dict[str, float]:
+def measure_sampler(
+    learner: Learner, sampler: Sampler, groups: Groups, step: int, scored: Sequence[Scored] = ()
+) -> dict[str, float]:
     """Return the metrics of a step's sampler, before its update; all ranks must ask.
 
     Args:
@@ -26,12 +29,13 @@ def measure_sampler(learner: Learner, sampler: Sampler, groups: Groups, step: in
         sampler: of the step. One of this process with exact log-probs has no metrics.
         groups: of the step, scored.
         step: its number.
+        scored: answers that the learner has scored for another reason, read where the step needs no old log-probs.
     """
     remote = is_remote(sampler)
     if not remote and has_exact_logps(sampler):
         return {}
     answers = [rollout for rollout in flatten(groups) if rollout.source == "policy"]
-    figures = _measure_gap(learner, answers, remote)
+    figures = _measure_gap(learner, answers, scored)
     versions = [rollout.version for rollout in answers]
     if remote and versions:
         figures |= {"rollout/version_min": min(versions), "rollout/version_max": max(versions)}
@@ -55,10 +59,11 @@ def rest_servers(sampler: Sampler) -> None:
         sync.rest()
 
 
-def _measure_gap(learner: Learner, answers: Sequence[Rollout], remote: bool) -> dict[str, float]:
+def _measure_gap(learner: Learner, answers: Sequence[Rollout], others: Sequence[Scored]) -> dict[str, float]:
     """Measure |sampler - learner| of the log-probs of sampled tokens, in nats."""
     scored = [(rollout, rollout.old_logps) for rollout in answers if rollout.old_logps is not None]
-    if not scored and remote:
+    scored = scored or [each for each in others if each[0].source == "policy"]
+    if not scored:
         some = answers[:: max(1, len(answers) // ANSWERS)][:ANSWERS]
         scored = list(zip(some, _score(learner, some), strict=True))
     gaps = sorted(

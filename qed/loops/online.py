@@ -27,7 +27,7 @@ from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.curriculum import ADAPTIVE, Curriculum
 from qed.rollout.replay import ReplayBuffer
 from qed.rollout.stages import assign_advantages, flatten, split_into_updates
-from qed.sampling.base import Sampler, has_exact_logps
+from qed.sampling.base import Sampler, has_exact_logps, is_remote
 from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
@@ -65,8 +65,8 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
             fallback_recorded = fallback_recorded or record_graph_fallback(setup, sampler)
             with timer("score"):  # advantages, minibatches, log-probs of the old policy and of the reference model
                 minibatches = score_step(phase, sampler, collected, step)
-                measured = measure_sampler(learner, sampler, collected.groups, step)
                 token_stats.score_before(collected.sampled, minibatches)
+                measured = measure_sampler(learner, sampler, collected.groups, step, token_stats.scored)
             algorithm.remember(collected.groups, collector.pool, version=step - 1)
             counts = {**collected.counts, **measured, **collected.times, **collector.pool.sizes()}
             with timer("update"):  # one optimizer step for each minibatch
@@ -100,8 +100,10 @@ def score_step(phase: Phase, sampler: Sampler, collected: CollectedStep, step: i
     address = (phase.settings.run.seed, "minibatches", step)
     minibatches = split_into_updates(rows, phase.settings.learner, algorithm.together, address)
     if not algorithm.scored_before_credit:
-        score_old = len(minibatches) > 1 or needs_old_logps(algorithm, sampler)
-        learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
+        in_update = takes_update_logps(algorithm, sampler, len(minibatches))
+        old = not in_update and (len(minibatches) > 1 or needs_old_logps(algorithm, sampler))
+        version = 0 if algorithm.needs_old_logps else step - 1
+        learner.score(rows, old=old, version=version, in_update=in_update)
     return minibatches
 
 
@@ -148,6 +150,19 @@ def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
     If the sampler's log-probs are not exact, a ratio to them would be clipped because of their rounding error.
     """
     return algorithm.needs_old_logps or (algorithm.has_ratio and not has_exact_logps(sampler))
+
+
+def takes_update_logps(algorithm: Algorithm, sampler: Sampler, updates: int) -> bool:
+    """Return whether the old log-probs may be those that a step's only update computes itself.
+
+    Both are of the same weights and micro-batches. Answers of servers are scored beforehand, because that also measures
+    the servers, and so are those whose old log-probs something else reads: a correction, advantages, other updates, or
+    later steps.
+    """
+    kind = type(algorithm)
+    read_later = kind.extra_minibatches is not Algorithm.extra_minibatches or kind.remember is not Algorithm.remember
+    otherwise = algorithm.scored_before_credit or algorithm.needs_old_logps or not needs_old_logps(algorithm, sampler)
+    return not (otherwise or read_later or is_remote(sampler)) and updates == 1
 
 
 def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:

@@ -1,7 +1,8 @@
 """Records statistics of single tokens of a few answers of each online step, for a viewer.
 
 The learner scores them before and after the step's updates, in the same micro-batches, so that the ratio of the two has
-no rounding of its own. It changes nothing in the step: neither its results nor its metrics, besides times.
+no rounding of its own. It changes nothing in the step: neither its results nor its metrics, besides times and, with
+a sampler that is not exact, the answers of which the gap to it is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from qed.algorithms.base import Algorithm
+from qed.loops.mismatch import Scored
 from qed.loops.phase import Phase
 from qed.models.families import split_head
 from qed.rollout.stages import flatten
@@ -43,6 +45,7 @@ class TokenStats:
         self.phase = phase
         self.count = settings.save_token_stats if settings.save_rollouts else 0
         self.top = settings.save_top_logps
+        self.scored: list[Scored] = []  # the chosen answers of the last step, before its updates
         self._chosen: dict[Place, Rollout] = {}
         self._rows: list[Row] = []
 
@@ -55,6 +58,7 @@ class TokenStats:
         """
         learner = self.phase.learner
         self._chosen = choose_answers(groups, flatten(minibatches), learner.algorithm, self.count)
+        self.scored = []
         if not self._chosen:
             return
         rollouts = list(self._chosen.values())
@@ -62,7 +66,7 @@ class TokenStats:
             batch = learner.collate(rollouts)
             logps, entropy = (split_rows(column, rollouts) for column in self._score(batch))
             top = self._list_top(batch, rollouts) if self.top else []
-        self._rows = []
+        self._rows, self.scored = [], list(zip(rollouts, logps, strict=True))
         for number, ((group, answer), rollout) in enumerate(self._chosen.items()):
             row = {"group": group, "answer": answer, "learner_logps": _mask(logps[number], rollout)}
             row["entropy"] = _mask(entropy[number], rollout)

@@ -47,7 +47,7 @@ from qed.training.offload import Places, lend_device, move_back, move_to_host
 from qed.training.out_of_memory import explain_out_of_memory, share_budget
 from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.training.parallel import ALONE, Parallel, call_scores, read_full
-from qed.training.ratios import is_older, require_ratios
+from qed.training.ratios import forget_old_logps, is_older, require_ratios
 from qed.training.slices import Part, copy_sharded
 from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
@@ -97,6 +97,7 @@ class Learner:
         self.value_head: TrunkCritic | None = None  # a critic on the policy's trunk, which updates train too
         self.served: Scores | None = None  # asks a teacher behind a server for the log-probs of rollouts
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
+        self.unscored_from: int | None = None  # the version from which on an update takes its own log-probs as old ones
         self.device = next(model.parameters()).device
         with parallel.gather_weights(model), self._autocast():
             require_known_logits(model)
@@ -121,6 +122,7 @@ class Learner:
         old: bool,
         reference: nn.Module | AdapterDisabled | None = None,
         version: int = 0,
+        in_update: bool = False,
     ) -> None:
         """Write `old_logps` and `ref_logps` of rollouts, before the first update of a step.
 
@@ -133,8 +135,9 @@ class Learner:
             old: whether to compute `old_logps`.
             reference: the reference model, if the learner has none.
             version: rollouts of an older policy than this keep their sampler's log-probs, if known, as the old ones.
+            in_update: the old log-probs are those that the step's only update computes, which saves a forward pass.
         """
-        self.moved = 0.0
+        self.moved, self.unscored_from = 0.0, version if in_update else None
         given, reference = reference is not None, reference or self.reference
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
@@ -204,7 +207,7 @@ class Learner:
         stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
         if not rollouts:
             return stats
-        batch = self.collate(rollouts)
+        batch = forget_old_logps(self.collate(rollouts), rollouts, self.unscored_from)
         stats |= self.algorithm.compute_metrics(batch)
         batch = self._prepare_batch(batch)
         live = self.algorithm.has_gradient(batch).nonzero().flatten()
@@ -272,10 +275,7 @@ class Learner:
         optim.load_optimizer_tensors(self.optimizer, self.model, tensors)
 
     def sleep(self) -> None:
-        """Move the optimizer's state, and the initial weights to restart from, to the host; gradients are dropped.
-
-        The weights stay, because a sampler in this process reads them.
-        """
+        """Move the optimizer's state and initial weights to the host, and drop gradients; samplers need the weights."""
         self._drop_gradients()
         self.hosted += move_to_host([*optim.list_state_tensors(self.optimizer), *self.initial_weights.values()])
 

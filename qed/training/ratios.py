@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
 
 from qed.errors import QedError
+from qed.training.batch import Batch
 from qed.types import Rollout
 
 
@@ -33,3 +37,14 @@ def is_older(rollout: Rollout, version: int) -> bool:
     """Whether an older policy than `version` sampled a rollout, with known log-probs."""
     sampled = [logp for logp, on_policy in zip(rollout.logps, rollout.on_policy, strict=False) if on_policy]
     return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))
+
+
+def forget_old_logps(batch: Batch, rollouts: Sequence[Rollout], version: int | None) -> Batch:
+    """Return the batch of the rollouts with unknown old log-probs, so that the loss takes the policy's own.
+
+    Rollouts of an older policy than `version` keep theirs, and all do where it is None.
+    """
+    if version is None:
+        return batch
+    newest = torch.tensor([[not is_older(rollout, version)] for rollout in rollouts], device=batch.mask.device)
+    return replace(batch, old_logps=batch.old_logps.masked_fill(newest & (batch.mask > 0), torch.nan))

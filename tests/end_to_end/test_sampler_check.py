@@ -164,7 +164,7 @@ def test_it_can_be_left_out_and_comes_again_with_a_resumed_run(
 
 
 @pytest.mark.parametrize(
-    ("method", "precision", "scored"),
+    ("method", "precision", "in_update"),
     [
         ("gspo", "bfloat16", True),
         ("grpo", "bfloat16", True),
@@ -179,13 +179,13 @@ def test_a_ratio_is_never_one_of_rounding(
     monkeypatch: pytest.MonkeyPatch,
     method: str,
     precision: str,
-    scored: bool,
+    in_update: bool,
 ) -> None:
     """On policy, with one update a step, nothing is clipped; the sampler's own log-probs are still told apart."""
-    asked, score = [], Learner.score
+    asked, score = list[tuple[bool, bool]](), Learner.score
 
     def spy(self: Learner, rollouts: Any, old: bool, *more: Any, **given: Any) -> None:
-        asked.append(old)
+        asked.append((old, given["in_update"]))
         score(self, rollouts, old, *more, **given)
 
     monkeypatch.setattr(Learner, "score", spy)
@@ -194,13 +194,13 @@ def test_a_ratio_is_never_one_of_rounding(
     small += ["--evaluation.problems", 2, "--evaluation.samples", 0, "--run.preflight", "false"]
     done = qed(method, "--model.precision", precision, "--out", tmp_path / "run", *small)
     assert done.code == 0, done.err
-    assert asked == [scored] * 2
+    assert asked == [(False, in_update)] * 2
     rows = [row for row in read_lines(tmp_path / "run" / "metrics.jsonl") if "train/loss" in row]
     assert len(rows) == 2
     for row in rows:
         assert row["train/live_rows"] > 0
         assert row["mismatch/logp"] > (1e-4 if precision == "bfloat16" else 0)
-        if scored:
+        if in_update:
             assert row["clip/low"] == row["clip/high"] == 0
             assert row["ratio/log_max"] < 1e-6
 
