@@ -4,8 +4,9 @@
     python benchmarks/learner.py --model new:small --problems 8 --tokens 128 --lengths uneven --precision bfloat16
 
 qed's learner runs as it is by default, and once more for each setting that may make it faster; every row has a
-gradient. Peak memory is that of a process of its own for each; where not all fit, --sides takes some of them, and
---micro cuts the rivals' batch. The last line is JSON.
+gradient. Peak memory is that of a process of its own for each; where not all fit, --sides takes some of them,
+--micro cuts the rivals' batch, and --apart starts a side anew for each round and ends it before the next. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import argparse
 import json
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from results import print_result
 from speed_parts import figures, floor, options, places
-from speed_parts.process import Worker, in_turns
+from speed_parts.process import Apart, Side, Worker, in_turns
 from speed_parts.rollouts import sample_rollouts
 
 
@@ -31,12 +33,13 @@ def main() -> None:
         told = {**options.plain(asked), "folder": str(options.folder_of(asked)), "rollouts": str(file), "out": out}
         rollouts = sample_rollouts(told)
         file.write_text(json.dumps(rollouts, default=list), encoding="utf-8")  # columns of numbers
-        workers = {
-            side: stack.enter_context(Worker(module, {**told, "extra": {**told["extra"], **extra}}, asked.threads))
-            for side, (module, extra) in _sides(asked).items()
-        }
+        workers: dict[str, Side] = {}
+        for side, (module, extra) in _sides(asked).items():
+            start = partial(Worker, module, {**told, "extra": {**told["extra"], **extra}}, asked.threads)
+            workers[side] = Apart(start) if asked.apart else stack.enter_context(start())
         ceilings = workers["qed"].ready
-        sides = {side: figures.summary(own) for side, own in in_turns(workers, asked.rounds).items()}
+        rounds = in_turns(workers, asked.rounds, 0 if asked.apart else 2)
+        sides = {side: figures.summary(own) for side, own in rounds.items()}
     ours, rival = sides["qed"], sides.get("trl") or sides.get("plain")
     read = sum(len(row["prompt"]) for row in rollouts) / asked.group
     work = floor.Floor(Path(told["folder"]), len(rollouts), ours["tokens"], read)
@@ -52,6 +55,7 @@ def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__)
     options.add_answers(parser, places.UNEVEN)
     parser.add_argument("--sides", default="qed,packing off,plain,trl", help="some of these; qed is always there")
+    parser.add_argument("--apart", action="store_true", help="only one side is in memory at a time")
     parser.add_argument("--micro", type=int, default=0, help="rows that a rival computes at a time; 0: all")
     return parser.parse_args()
 

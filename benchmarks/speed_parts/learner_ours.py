@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from qed.models import threads
 from qed.models.precision import read_precision
 from qed.rollout.policy import load_policy
 from qed.training.learner import Learner
@@ -21,6 +22,7 @@ def main() -> None:
     pace = Pace()
     told = pace.settings
     settings = settings_of(told)
+    threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     policy = load_policy(settings, [], torch.device("cpu"), None)
     learner = Learner(
         policy.model,

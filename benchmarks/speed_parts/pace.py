@@ -49,8 +49,8 @@ class Pace:
     def done(self, **figures: Any) -> None:
         """End a round, tell its figures, and wait for the next."""
         spent = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-        self._tell({**spent, "rss_gb": rss, **{f"cpu_{name}": value for name, value in self.laps.items()}, **figures})
+        laps = {f"cpu_{name}": value for name, value in self.laps.items()}
+        self._tell({**spent, "rss_gb": _read_peak(), **laps, **figures})
         self._wait()
 
     def _tell(self, figures: dict[str, Any]) -> None:
@@ -60,6 +60,16 @@ class Pace:
         if not sys.stdin.readline():
             raise SystemExit(0)  # nobody asks any more
         self.restart()
+
+
+def _read_peak() -> float:
+    """GiB that this process has held at most; on Linux getrusage also counts what its parent held before it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
 
 
 def _check_source(source: str | None) -> None:

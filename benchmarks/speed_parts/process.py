@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +94,38 @@ class Worker:
     def _broken(self) -> None:
         code = self._process.wait()
         raise SystemExit(f"The worker {self.name} ended with exit code {code}; what it said stands above.")
+
+
+class Apart:
+    """A worker that is there for its own rounds alone, where the sides do not fit into memory together.
+
+    Every round is the second of a process that starts anew.
+
+    Args:
+        start: makes the worker.
+    """
+
+    def __init__(self, start: Callable[[], Worker]) -> None:
+        self.start = start
+
+    @cached_property
+    def ready(self) -> Figures:
+        """What it told when all was loaded."""
+        with self.start() as worker:
+            return worker.ready
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing runs between rounds."""
+
+    def round(self) -> Figures:
+        """The figures of one round, behind one that warms up."""
+        with self.start() as worker:
+            _ = worker.ready
+            worker.round()
+            return worker.round()
 
 
 class Side(Protocol):

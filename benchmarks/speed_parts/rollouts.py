@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from pathlib import Path
@@ -26,6 +27,8 @@ def sample_rollouts(told: dict[str, Any]) -> list[dict[str, Any]]:
     prompts = [policy.template.tokens(policy.template.prompt(problem)) for problem in problems]
     seeds = [[derive_seed(problem.id, place) for place in range(told["group"])] for problem in problems]
     groups = policy.sampler.generate(prompts, seeds, Sampling(1.0, told["tokens"]))
+    del policy
+    gc.collect()  # the sides need the memory
     chance, rows = random.Random(0), []
     for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
         rewards = [chance.gauss(0, 1) for _ in group]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from qed.models import threads
 from qed.randomness import derive_seed
 from qed.rollout.policy import load_policy
 from qed.sampling.base import Sampling
@@ -20,6 +21,7 @@ def main() -> None:
     pace = Pace()
     told = pace.settings
     settings = settings_of(told)
+    threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     policy = load_policy(settings, [], torch.device("cpu"), None)
     prompts = json.loads(Path(told["prompts"]).read_text(encoding="utf-8"))
     pace.ready(**ceilings(told["precision"]))
