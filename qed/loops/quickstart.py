@@ -20,7 +20,7 @@ from qed.report.write import write_report
 from qed.runs.run import Launch, Row, read_evaluations, read_lines
 
 CONTROL = "control"
-CONTROL_EVALUATIONS = 6
+CONTROL_EVALUATIONS = 3
 # Sampling a token takes as long as training on about this many tokens, prompts included; measured on 2 cores
 # (docs/log.md).
 SAMPLED_TOKEN_COST = 1.25

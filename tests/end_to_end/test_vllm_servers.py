@@ -136,13 +136,15 @@ def test_the_largest_rank_is_the_next_that_vllm_knows(rank: int) -> None:
     assert not any(rank <= allowed < chosen for allowed in LORA_RANKS)
 
 
-def test_a_cpu_keeps_room_for_all_rows(tmp_path: Path) -> None:
+def test_a_cpu_keeps_room_for_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qed.host.read_memory", lambda: (16 << 30, 8 << 30))
     config = {"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "hidden_size": 896}
     (tmp_path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32768}))
     options = VllmOptions(str(tmp_path), "policy", "bfloat16", window=4096, rows=64, memory_share=0.99)
     # 24 layers x 2 heads x 64 numbers, for keys and values, of 2 bytes: 12 KiB a token, 3 GiB for 64 x 4096.
     assert choose_cache_gib(options) == 3
     assert choose_cache_gib(replace(options, rows=1, window=8)) == 1
+    assert choose_cache_gib(replace(options, memory_share=0.25)) == 2
 
 
 def test_serve_runs_vllm_in_the_foreground(tmp_path: Path) -> None:
