@@ -8,6 +8,7 @@ import pickle
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from qed.errors import ModelError
 from qed.models.load import build_model, load_model, load_tokenizer
 
 HOME = Path(qed.__file__).parent
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in HOME.rglob("*.py")}
 EVIL = "import pathlib\npathlib.Path({marker!r}).write_text('owned')\n"
 
 
@@ -116,15 +116,21 @@ def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.Monk
             function()
 
 
+@cache
+def parse_sources() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in HOME.rglob("*.py")}
+
+
 def calls() -> list[tuple[Path, ast.Call]]:
-    return [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [(path, node) for path, tree in parse_sources().items() for node in ast.walk(tree)]
+    return [(path, node) for path, node in found if isinstance(node, ast.Call)]
 
 
 def test_no_call_trusts_remote_code() -> None:
     """Nowhere is the flag anything but False, and whoever loads a configuration, tokenizer or model sets it."""
     flags = [
         ast.unparse(node)
-        for tree in TREES.values()
+        for tree in parse_sources().values()
         for node in ast.walk(tree)
         if (isinstance(node, ast.keyword) and node.arg == "trust_remote_code")
         or (isinstance(node, ast.Constant) and node.value == "trust_remote_code")

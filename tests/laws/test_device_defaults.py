@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from gpu_parts.shapes import SHAPES, make_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,16 +34,14 @@ from qed.loops.device_defaults import (
 )
 from qed.loops.device_fit import build_request, measure_sizes
 from qed.models.load import build_model
+from qed.models.shapes import KNOWN
 from qed.runs.run import read_lines
 
 GIB = 2**30
 H100 = Card("H100", (9, 0), 80 * GIB, 79 * GIB)
 T4 = Card("T4", (7, 5), 16 * GIB, 15 * GIB)
-# Qwen2.5 0.5B, 1.5B, and 7B with adapters.
-HALF, MIDDLE, SEVEN = (
-    device_fit.measure_shape(make_model(SHAPES[name], torch.device("meta"), checkpointing=False))
-    for name in ("0.5b", "1.5b", "7b-lora")
-)
+HALF, MIDDLE = (KNOWN[f"Qwen/Qwen2.5-{size}"] for size in ("0.5B", "1.5B"))
+SEVEN = KNOWN["Qwen/Qwen2.5-7B"].with_adapters(16)
 PLENTY = 10_000 * GIB
 WINDOW = 32_768
 

@@ -79,7 +79,7 @@ def test_packed_log_probs_are_those_of_the_rows(family: str) -> None:
 
 def test_a_prompt_is_computed_once_for_all_its_answers() -> None:
     batch = rows_with_shared_prompts()
-    layout = pack_batch(batch)
+    layout = pack_batch(batch, fill=False)
     prompts, own = 12 + 9, (5 + 1 + 9 + 2) + (7 + 3) - 6
     alone = int(batch.attention[[1, 5, 8]].sum())
     assert layout.ids.numel() == prompts + own + alone
@@ -95,7 +95,7 @@ def test_packed_cuts_keep_prompts_together_within_the_budget(seed: int, budget: 
     parts = cut_packed_microbatches(batch, budget, together)
     assert sorted(row for part in parts for row in part) == list(range(9))
     for part in parts:
-        assert pack_batch(batch.select(part)).ids.numel() <= budget or len(part) == together
+        assert pack_batch(batch.select(part), fill=False).ids.numel() <= budget or len(part) == together
         assert all(part[at] // together == part[at + together - 1] // together for at in range(0, len(part), together))
     assert len(cut_packed_microbatches(batch, 10**6, together)) == 1
 
