@@ -30,8 +30,12 @@ def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_packed")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("few", [0, 32], ids=["always packed", "few rows plain"])
 @pytest.mark.parametrize("rows", [1, 7, 129])
-def test_packed_layers_compute_linear_layers(rows: int, precision: torch.dtype, bias: bool) -> None:
+def test_packed_layers_compute_linear_layers(
+    rows: int, few: int, precision: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection, "FEW_ROWS", few)
     torch.manual_seed(0)
     model, states = make_model(dtype=torch.float32), torch.randn(rows, 24)
     first, second = nn.Linear(24, 40, bias=bias), nn.Linear(24, 9, bias=bias)
