@@ -141,7 +141,7 @@ def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
 
         def ours() -> None:
             _run(
-                [sys.executable, "-c", "from qed.cli.main import main; main()", "evaluate"],
+                [sys.executable, "-m", "qed", "evaluate"],
                 ["--model", folder / "model", "--tasks", asked.tasks, "--limit", asked.problems, "--greedy"],
                 ["--prompt", "r1_zero", "--max-tokens", TOKENS, "--out", folder / f"out-{time.monotonic_ns()}"],
             )

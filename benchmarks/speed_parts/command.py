@@ -12,7 +12,7 @@ from pathlib import Path
 
 from speed_parts.process import HERE, Figures, build_environment, find_paths
 
-QED = (sys.executable, "-P", "-c", "from qed.cli.main import main; main()")
+QED = (sys.executable, "-P", "-m", "qed")  # as the script `qed` starts and ends
 CODES = (0, 5)  # a run of one step on a new model need not have a gradient, which is exit code 5
 
 

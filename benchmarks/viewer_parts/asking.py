@@ -53,7 +53,7 @@ class Server:
 @contextmanager
 def serve(places: Sequence[Path], cache: Path) -> Iterator[Server]:
     """A viewer of some places, until the block ends."""
-    command = [sys.executable, "-c", "from qed.cli.main import main; main()", "view", *map(str, places)]
+    command = [sys.executable, "-m", "qed", "view", *map(str, places)]
     home = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": home, "XDG_CACHE_HOME": str(cache)}
     began = time.perf_counter()
