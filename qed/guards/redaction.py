@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 
 REDACTED = "REDACTED"  # has no special characters of YAML, JSON, HTML or a shell
 # Values of environment variables with such names are redacted; shorter ones could be part of ordinary words.
@@ -31,6 +32,8 @@ PATTERNS = (
     r"(?i)(passw(?:or)?d['\"]?\s*[=:]\s*['\"]?)[^\s'\",}\])]{4,}",
 )
 _KEYS = [re.compile(pattern) for pattern in PATTERNS]
+SHORTEST = 7  # characters of the shortest text that a pattern finds: the address a://:x@
+SHORT = 200  # names and labels repeat, and a page has tens of thousands of them; longer texts are not remembered
 
 
 def strip_control(text: str) -> str:
@@ -40,9 +43,19 @@ def strip_control(text: str) -> str:
 
 def redact(text: str) -> str:
     """Replace keys and passwords: values of environment variables, and everything that looks like a key."""
-    for name, value in os.environ.items():
-        if len(value) >= MIN_LENGTH and value in text and NAMES.search(name):
-            text = text.replace(value, REDACTED)
+    if len(text) >= MIN_LENGTH:
+        for name, value in os.environ.items():
+            if len(value) >= MIN_LENGTH and value in text and NAMES.search(name):
+                text = text.replace(value, REDACTED)
+    if len(text) < SHORTEST:
+        return text
+    return _redact_short(text) if len(text) <= SHORT else _redact_keys(text)
+
+
+def _redact_keys(text: str) -> str:
     for pattern in _KEYS:
         text = pattern.sub(rf"\g<1>{REDACTED}", text)
     return text
+
+
+_redact_short = lru_cache(maxsize=8192)(_redact_keys)

@@ -55,6 +55,10 @@ def _in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SERVICE_TOKEN", SECRETS["environment"][0])
 
 
+def test_the_shortest_password_is_redacted() -> None:
+    assert redact("a://:x@") == f"a://:{REDACTED}@"
+
+
 @pytest.mark.parametrize("name", SECRETS)
 @pytest.mark.parametrize("around", ["{}", "before {} after", '{{"x": "{}"}}', "a,{},b", "'{}'\n"])
 def test_a_key_is_redacted_wherever_it_stands(name: str, around: str) -> None:

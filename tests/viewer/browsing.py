@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-WAIT = 6_000  # milliseconds for a page to be there; nothing waits that long unless it is broken
+WAIT = 60_000  # milliseconds for a page to be there; nothing waits that long unless it is broken, on any machine
 SERIOUS = {"serious", "critical"}
 # Counts what only hostile text could bring into a page.
 STRANGERS = """() => {

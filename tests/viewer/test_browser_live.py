@@ -50,7 +50,7 @@ def test_the_end_of_a_run_is_seen(live_viewer: Viewer, live: LiveRun, open_tab: 
     """The status changes by itself."""
     tab = open_tab(live_viewer.url).open("run", "live")
     live.finish()
-    tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)", timeout=15_000)
+    tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)")
 
 
 def test_a_run_that_is_written_fast_stays_readable(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
