@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qed.models.last_layer import can_read_part
 from qed.models.layer_windows import compute_layer_windows
 from qed.training.batch import COLUMNS, Batch
 from qed.training.block_attention import attend_blocks, build_block_mask
-from qed.training.packing import Layout, pack_batch
+from qed.training.packing import Layout, count_missing, pack_batch
 from qed.training.segments import Segment
 from qed.training.spans import Span, attend_spans, build_spans, read_compute_dtype
 
@@ -28,6 +29,7 @@ NAME = "qed_packed"
 # The rows on which `supports_packing` tests a model; the first two share a prompt.
 PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 2], [2, 2])
 PROBE_PROMPTS = (8, 8, 1, 1)
+READ_SHARE = 0.875  # of a row, up to which it is worth leaving the other inputs out of the last layer
 BLOCK_DEVICES = ("cuda",)  # whose kernels of attention by blocks have a backward pass
 # The row on which attention by blocks is tried, of more than one block: a prompt, two answers to it, and a row alone.
 TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
@@ -48,8 +50,18 @@ class Shape:
 _FAULTS: dict[Shape, str] = {}  # of attention by blocks on CUDA devices; "" where there is none
 
 
-def compute_packed_states(body: nn.Module, layout: Layout, **extra: Any) -> Tensor:
-    """Compute the hidden states of a packed row, [N, H]; `extra` is passed to every layer's attention."""
+def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None = None, **extra: Any) -> Tensor:
+    """Compute the hidden states of a packed row, [N, H], or those at some positions.
+
+    Args:
+        body: the decoder.
+        layout: of the row.
+        read: [M] int64, the positions of the states to return, [M, H]; None for all.
+        extra: passed to every layer's attention.
+    """
+    partly = read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1] and can_read_part(body)
+    if read is not None and partly:
+        extra["read"] = torch.cat([read, read[:1].expand(count_missing(len(read), read.device))])
     with use_packed_attention(body.config):
         states: Tensor = body(
             input_ids=layout.ids,
@@ -59,7 +71,9 @@ def compute_packed_states(body: nn.Module, layout: Layout, **extra: Any) -> Tens
             layout=layout,
             **extra,
         ).last_hidden_state
-    return states[0]
+    if read is None:
+        return states[0]
+    return states[0, : len(read)] if partly else states[0].index_select(0, read)
 
 
 @torch.no_grad()

@@ -168,7 +168,7 @@ def compute_states(model: nn.Module, batch: Batch, layout: Layout | None = None)
     body, _ = split_head(model)
     chosen = batch.mask.bool()
     if layout is not None:
-        hidden = compute_packed_states(body, layout).index_select(0, layout.place[chosen])
+        hidden = compute_packed_states(body, layout, layout.place[chosen])
     else:
         attention = None if bool(batch.attention.all()) else batch.attention
         hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]

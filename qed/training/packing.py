@@ -99,8 +99,8 @@ def pack_batch(batch: Batch, fill: bool = True) -> Layout:
         for row in rows:
             places[row] = (prompt, shared, packed.add(row, shared, lengths[row], prompt))
     device = batch.inputs.device
-    if fill and device.type == "cpu":
-        _fill_up(packed, lengths)
+    if fill:
+        _fill_up(packed, lengths, device)
     table = [(*source, one.start, one.length) for source, one in zip(packed.sources, packed.segments, strict=True)]
     columns = torch.tensor(table, dtype=torch.int64, device=device).reshape(-1, 4)
     # Each input gets the values of its segment; without `output_size` this would wait for the device.
@@ -115,16 +115,24 @@ def pack_batch(batch: Batch, fill: bool = True) -> Layout:
     )
 
 
-def _fill_up(packed: _Row, lengths: Sequence[int]) -> None:
-    """Append inputs that nothing reads, up to a multiple of 64, of at most a 16th of the row.
-
-    On a processor oneDNN prepares a product for each number of inputs that it has not met lately, which takes as long
-    as a small product.
-    """
-    multiple = 1 << min(MULTIPLE, packed.length // FILLED_SHARE).bit_length() >> 1
+def _fill_up(packed: _Row, lengths: Sequence[int], device: torch.device) -> None:
+    """Append inputs that nothing reads, see `count_missing`."""
     row = max(range(len(lengths)), key=lengths.__getitem__, default=0)
-    while missing := multiple and -packed.length % multiple:
-        packed.add(row, 0, min(missing, lengths[row]))
+    missing = count_missing(packed.length, device)
+    while missing:
+        added = min(missing, lengths[row])
+        packed.add(row, 0, added)
+        missing -= added
+
+
+def count_missing(length: int, device: torch.device) -> int:
+    """Count how many inputs a packed row lacks for a length that computes fast.
+
+    On a processor that is a multiple of 64, or of less for short rows, so that at most a 16th is added: oneDNN prepares
+    a product for each number of inputs that it has not met lately, which takes as long as a small product.
+    """
+    multiple = 1 << min(MULTIPLE, length // FILLED_SHARE).bit_length() >> 1
+    return -length % multiple if multiple and device.type == "cpu" else 0
 
 
 def _compute_place(places: Sequence[tuple[int, int, int]], lengths: Sequence[int], inputs: Tensor) -> Tensor:

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from qed.models.last_layer import LLAMA_LIKE, PARTS
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.sampling.native.kv_cache import KVCacheLayer
 from qed.sampling.native.projection import Projections
 from qed.sampling.native.sequences import Sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 FUSED_FROM = 1 << 21  # numbers in the keys of a layer from which on torch's fused attention is faster in half precision
-PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a layer of these families
 
 
 class Decoder(Protocol):
@@ -52,7 +51,7 @@ def is_llama_like(model: Any) -> bool:
     rope = getattr(config, "rope_parameters", None) or {}
     layers = getattr(model.base_model, "layers", ())
     return (
-        config.model_type in FAMILIES
+        config.model_type in LLAMA_LIKE
         and compute_layer_windows(config) is not None
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from qed.models.fast_float32 import compute_batches_in
+from qed.models.last_layer import can_read_part
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.sequences import SequenceId
 
@@ -92,5 +93,6 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **({"read": ids.new_tensor([fresh - 1])} if can_read_part(model.base_model) else {}),
         ).logits[:, -1]
     return cache, mask, logits

@@ -1,0 +1,95 @@
+"""The last layer gives the same where it leaves out the inputs whose output nobody reads."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from families import make_family
+from test_packing import rows_with_shared_prompts
+from torch import Tensor, nn
+
+from qed.models.families import split_head
+from qed.models.last_layer import LLAMA_LIKE, can_read_part
+from qed.sampling.native.kept import NOTHING
+from qed.sampling.native.prefill import prefill
+from qed.training.attention import use_packed_attention
+from qed.training.logps import compute_logps
+from qed.training.packing import pack_batch
+
+PROMPTS = [(5, 6, 7, 8, 9), (4, 3), (9, 9, 9, 2)]
+
+
+def make_network(family: str = "qwen2") -> Any:
+    return make_family(family).double()
+
+
+def compute(network: Any) -> tuple[Tensor, Tensor]:
+    """The log-probs and entropies of packed rows, and their gradients."""
+    batch = rows_with_shared_prompts()
+    network.zero_grad()
+    with use_packed_attention(network.config):
+        logps, entropy = compute_logps(network, batch, 0.8, pack_batch(batch))
+        (logps.sin() + entropy).sum().backward()
+    gradients = [one.grad.flatten() for one in network.parameters() if one.grad is not None]
+    return torch.stack([logps, entropy]).detach(), torch.cat(gradients)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", LLAMA_LIKE)
+def test_packed_rows(family: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network(family)
+    if checkpointing:
+        network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        network.train()
+    widths: list[int] = []
+    network.base_model.layers[-1].mlp.register_forward_hook(lambda *passed: widths.append(passed[1][0].shape[1]))
+    monkeypatch.setattr("qed.training.attention.READ_SHARE", 0)
+    expected = compute(network)
+    monkeypatch.setattr("qed.training.attention.READ_SHARE", 1)
+    found = compute(network)
+    assert min(widths) < 0.7 * max(widths)
+    for one, other in zip(found, expected, strict=True):
+        # The norms and rotations of these models are float32 whatever the weights are.
+        assert (one - other).norm() <= 1e-6 * other.norm()
+
+
+@pytest.mark.parametrize("family", LLAMA_LIKE)
+def test_prompts_of_the_sampler(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network(family)
+    with torch.no_grad():
+        cache, _, logits = prefill(network, PROMPTS, [NOTHING] * 3)
+        monkeypatch.setattr("qed.sampling.native.prefill.can_read_part", lambda body: False)
+        whole, _, expected = prefill(network, PROMPTS, [NOTHING] * 3)
+    torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
+    width = max(map(len, PROMPTS))  # behind it is room for answers, with whatever was there
+    for one, other in zip(cache.layers, whole.layers, strict=True):
+        torch.testing.assert_close(one.keys[:, :, :width], other.keys[:, :, :width])
+        torch.testing.assert_close(one.values[:, :, :width], other.values[:, :, :width])
+
+
+def test_a_copy_has_a_last_layer_of_its_own() -> None:
+    """Copies by `copy` and by `pickle`: changing their weights does not change the first one, nor the reverse."""
+    network = make_network()
+    expected = compute(network)[0]
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        with torch.no_grad():
+            other.base_model.layers[-1].mlp.up_proj.weight.zero_()
+        assert not torch.allclose(compute(other)[0], expected)
+    assert torch.equal(compute(network)[0], expected)
+
+
+def test_layers_that_are_not_known_are_left_alone() -> None:
+    """Other families, a compiled decoder, and a layer whose forward pass somebody replaced."""
+    for family in ("gemma2", "granite", "gpt2", "qwen2_moe", "cohere"):
+        assert not can_read_part(split_head(make_family(family))[0]), family
+    compiled = make_network().base_model
+    compiled.compile()
+    replaced = make_network().base_model
+    replaced.layers[-1].forward = nn.Identity()
+    assert not can_read_part(compiled)
+    assert not can_read_part(replaced)
+    assert not can_read_part(nn.Linear(2, 2))
