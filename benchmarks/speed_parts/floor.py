@@ -52,14 +52,16 @@ class Floor:
         config = AutoConfig.from_pretrained(folder / "hf")
         self.layers, self.width = config.num_hidden_layers, config.hidden_size
         self.kv_width = 2 * config.num_key_value_heads * self.width // config.num_attention_heads
-        self.blocks = self.layers * self.width * (2 * self.width + self.kv_width + 3 * config.intermediate_size)
+        self.feed_forward = 3 * self.width * config.intermediate_size  # of a layer
+        self.blocks = self.layers * (self.width * (2 * self.width + self.kv_width) + self.feed_forward)
         self.head = config.vocab_size * self.width
         self.tokens, self.prompts, self.rows = tokens, prompts, rows
 
     def forward(self, prompt: float) -> float:
         """Operations of a forward pass, with log-probs of the answers; `prompt` tokens stand before each of them."""
         attended = (prompt + self.tokens / self.rows / 2) * self.tokens
-        through = 2 * self.blocks * (self.tokens + self.prompts)
+        # Nothing reads the output of the last layer at a prompt.
+        through = 2 * self.blocks * (self.tokens + self.prompts) - 2 * self.feed_forward * self.prompts
         return through + 2 * self.head * self.tokens + 4 * self.layers * self.width * attended
 
     def moved(self, longest: float, bytes_each: int) -> float:
