@@ -22,10 +22,10 @@ def can_read_part(body: nn.Module) -> bool:
     Args:
         body: a decoder. Its last layer is prepared for the argument, and does the same as before without it.
     """
-    config: Any = getattr(body, "config", None)
-    if getattr(config, "model_type", "") not in LLAMA_LIKE or body._compiled_call_impl is not None:
+    config, layers = getattr(body, "config", None), getattr(body, "layers", ())
+    if getattr(config, "model_type", "") not in LLAMA_LIKE or not layers or body._compiled_call_impl is not None:
         return False
-    layer: Any = body.layers[-1]  # type: ignore[index]
+    layer: Any = layers[-1]
     forward = vars(layer).get("forward")
     if forward is None and {name for name, _ in layer.named_children()} == PARTS:
         layer.forward = partial(_forward, layer)

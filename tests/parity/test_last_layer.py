@@ -83,7 +83,7 @@ def test_a_copy_has_a_last_layer_of_its_own() -> None:
 
 
 def test_layers_that_are_not_known_are_left_alone() -> None:
-    """Other families, a compiled decoder, and a layer whose forward pass somebody replaced."""
+    """Other families, a compiled decoder, a module around one, and a layer whose forward pass somebody replaced."""
     for family in ("gemma2", "granite", "gpt2", "qwen2_moe", "cohere"):
         assert not can_read_part(split_head(make_family(family))[0]), family
     compiled = make_network().base_model
@@ -92,4 +92,5 @@ def test_layers_that_are_not_known_are_left_alone() -> None:
     replaced.layers[-1].forward = nn.Identity()
     assert not can_read_part(compiled)
     assert not can_read_part(replaced)
+    assert not can_read_part(make_network())
     assert not can_read_part(nn.Linear(2, 2))
