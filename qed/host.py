@@ -22,6 +22,7 @@ MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 # M_MMAP_THRESHOLD, of which glibc before 2.35 refuses more than 32 MiB, and M_TRIM_THRESHOLD.
 KEPT_MEMORY = {-3: (1 << 30, 1 << 25), -1: ((1 << 31) - 1,)}
 ALLOCATION = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
+CACHE = "QED_CACHE"  # the environment variable with the folder of qed's cache
 # New objects between two passes of the garbage collector while a process starts. Importing torch and transformers
 # creates a million objects that stay, and Python's 700 make it look through them again and again.
 START_THRESHOLDS = (200_000, 10, 10)
@@ -100,6 +101,12 @@ def read_memory(root: Path = ROOT) -> tuple[int, int]:
     total, free = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limit = read_memory_limit(root)
     return (total, free) if limit is None else (min(total, limit), min(free, limit))
+
+
+def find_cache() -> Path:
+    """Return the folder of qed's cache: `QED_CACHE`, or `qed` in the user's folder of caches."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return Path(os.environ.get(CACHE) or caches / "qed").expanduser()
 
 
 def may_have_cuda(root: Path = ROOT) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qed import host
 from qed.cli.commands.policy_options import resolve_policy_settings
 from qed.errors import UsageError
 from qed.serving.install import CPU_INDEX, TESTED, VARIABLE, find_vllm, install_vllm
@@ -68,14 +69,13 @@ def serve_vllm(args: argparse.Namespace, name: str, format_curl: Callable[[str, 
         QedError: vLLM is not installed, the model cannot be served, or the server does not start.
     """
     from qed.console.live import Console
-    from qed.data.token_store import find_cache
     from qed.serving.foreground import run_in_foreground
     from qed.serving.vllm import build_vllm_spec
 
     _require_local(args)
     vllm = find_vllm(args.engine_python, args.allow_untested)
     settings, shown = resolve_policy_settings(args)
-    spec = build_vllm_spec(vllm, _build_options(args, settings, name), find_cache() / "logs", port=args.port)
+    spec = build_vllm_spec(vllm, _build_options(args, settings, name), host.find_cache() / "logs", port=args.port)
     console = Console(args.json)
     console.say(f"Starting vLLM {vllm.version} with {shown}; this takes one to three minutes.")
 

@@ -21,11 +21,12 @@ from typing import Any, overload
 import numpy as np
 
 import qed
+from qed import host
 from qed.data.changed_chat import ChangedChat
 from qed.data.prompts.base import PromptTemplate, read_author_logps
 from qed.data.prompts.demonstrations import iterate_demonstrations
 from qed.data.prompts.in_environment import PromptInEnvironment
-from qed.data.token_store import TokenRow, TokenStore, build_store, find_cache, open_store, pack_ids
+from qed.data.token_store import TokenRow, TokenStore, build_store, open_store, pack_ids
 from qed.guards.signals import check_signals
 from qed.types import Problem, Prompt, Rollout
 
@@ -163,7 +164,7 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
     if sum(map(_count_characters, problems)) < CACHED_CHARACTERS:
         return build_store(_tokenize(template, enumerate(problems)))
     began = time.monotonic()
-    folder = find_cache() / "demonstrations" / build_key(template, problems)
+    folder = host.find_cache() / "demonstrations" / build_key(template, problems)
     made = False
 
     def make() -> Iterator[TokenRow]:

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qed import host
 from qed.errors import QedError
 from qed.guards.signals import check_signals
 from qed.types import Column
 
-PLACE = "QED_CACHE"  # the environment variable with the cache's folder
 SIZES = "sizes.json"
 KEPT_DAYS = 30  # a store that no run has opened for so long is removed when another one is written
 WAIT = 0.2  # seconds between two looks at another process's lock
@@ -81,12 +81,6 @@ def pack_ids(ids: np.ndarray) -> Column[int]:
     return Column(array("i", ids.tobytes()))
 
 
-def find_cache() -> Path:
-    """Return the folder of qed's cache: `QED_CACHE`, or `qed` in the user's folder of caches."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(os.environ.get(PLACE) or caches / "qed").expanduser()
-
-
 def build_store(rows: Iterable[TokenRow]) -> TokenStore:
     """Build a store in memory."""
     tokens, arrays = array("i"), _Arrays()
@@ -120,7 +114,7 @@ def open_store(folder: Path, make: Callable[[], Iterable[TokenRow]], say: Callab
     except OSError as error:
         raise QedError(
             f"The tokenised data cannot be written to {folder}: {error.strerror or error}. Free some space, or set the "
-            f"environment variable {PLACE} to another folder."
+            f"environment variable {host.CACHE} to another folder."
         ) from error
     return store
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 import qed
+from qed import host
 from qed.config.phases import Settings
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.config.values import format_value
@@ -227,5 +228,4 @@ def _find_cache_file(request: FitRequest, settings: Settings, card: Card) -> Pat
         "versions": [qed.__version__, *map(read_version, ("torch", "transformers"))],
     }
     key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "qed" / "fits" / f"{key}.json"
+    return host.find_cache() / "fits" / f"{key}.json"

@@ -14,6 +14,7 @@ from qed import host
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.console.live import Console
+from qed.kernels.decoding import has_kernels
 from qed.models import alignment, fast_float32
 from qed.runs.environment import RECORD
 from qed.runs.run import Launch, Run, read_json
@@ -85,6 +86,7 @@ def read_kernel_settings() -> dict[str, Any]:
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkl_cbwr": alignment.read_mkl_mode(),
         "float32_layers": "oneDNN" if fast_float32.is_faster() else "torch",
+        "decoding": "C++" if has_kernels() else "torch",
     }
 
 

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from qed.kernels.decoding import draw, has_kernels
 from qed.sampling.base import Sampling
 
 BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
@@ -67,6 +68,8 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
     Returns:
         tokens [B] int64 and log-probs [B] in the precision of the logits.
     """
+    if logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.stride(-1) == 1 and has_kernels():
+        return draw(logits, uniform)
     logps = logits.log_softmax(-1)
     if uniform is None:
         chosen = logits.argmax(-1)

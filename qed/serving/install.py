@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from qed import host
 from qed.errors import QedError, UsageError
 from qed.guards.parents import die_with_parent
 from qed.guards.signals import check_signals
@@ -141,9 +142,8 @@ def choose_package() -> str:
 
 
 def _engine_folder(version: str) -> Path:
-    from qed.data.token_store import find_cache  # noqa: PLC0415 -- numpy, which the help of `qed serve` does not need
 
-    return find_cache() / "engines" / f"vllm-{version}"
+    return host.find_cache() / "engines" / f"vllm-{version}"
 
 
 def _read_marker(folder: Path) -> dict[str, str]:

@@ -29,6 +29,7 @@ ORDER = [
     "errors",
     "randomness",
     "host",
+    "kernels",
     "net",
     "guards",
     "config",

@@ -104,7 +104,10 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
 
     monkeypatch.setattr("qed.sampling.native.batch.with_cuda_graphs", graphed)
     monkeypatch.setattr("qed.sampling.native.batch.COMPACT_SHARE", {"cpu": 2})
-    monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)  # as on a device
+    # As on a device.
+    monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)
+    monkeypatch.setattr("qed.sampling.native.projection.is_linear_faster", lambda _: False)
+    monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda _: False)
     return capture
 
 

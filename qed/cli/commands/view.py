@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qed import host
 from qed.cli.commands.base import Parser
 from qed.errors import UsageError
 from qed.guards.redaction import strip_control
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
     for place in places:
         _require_runs(place, has_runs, given=bool(args.places))
-    library = Library(places, find_cache())
+    library = Library(places, host.find_cache() / "view")
     if args.export is not None:
         from qed.viewer.export import export_site
 
@@ -146,12 +147,6 @@ def _describe(places: Sequence[str]) -> str:
 
 def _say(text: str) -> None:
     print(strip_control(text), file=sys.stderr, flush=True)
-
-
-def find_cache() -> Path:
-    """Return the folder of the user's cache for the viewer."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "qed" / "view"
 
 
 def parse_steps(text: str) -> list[int]:

@@ -88,9 +88,14 @@ def group_rows(
     A single group takes all rows, as views of them: returned ones are computed along with it until they are removed.
     """
     members: dict[Hashable, list[int]] = {}
+    known: dict[Hashable, list[int]] = {}  # by the identity of the parameters, which the answers of a call share
     for row, each in enumerate(ids):
         if each != RETURNED:
-            members.setdefault(answers[each].group, []).append(row)
+            answer = answers[each]
+            key = id(answer.sampling), answer.ends, answer.top
+            if key not in known:
+                known[key] = members.setdefault(answer.group, [])
+            known[key].append(row)
     groups = []
     for rows in members.values():
         chosen = range(len(ids)) if len(members) == 1 else rows

@@ -23,7 +23,14 @@ from qed.sampling.native.decoder import choose_decoder
 from qed.sampling.native.kept import NOTHING, KeptPrefixes, Reused
 from qed.sampling.native.kv_cache import count_token_bytes
 from qed.sampling.native.prefill import chunk_prompts, compute_common, prefill
-from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences, new_sequences, pack_sequences
+from qed.sampling.native.sequences import (
+    RETURNED,
+    SequenceId,
+    Sequences,
+    append_tokens,
+    new_sequences,
+    pack_sequences,
+)
 from qed.sampling.native.shared_prefix import SharedPrefix
 from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
@@ -191,11 +198,11 @@ class DecodingBatch:
         """Sample the next token of the rows from `first` on, and mark those that finish."""
         rows = self.running
         assert rows is not None
-        lengths, finished, position = rows.output_lens[first:], rows.finished[first:], rows.output_lens[first:, None]
+        lengths, finished = rows.output_lens[first:], rows.finished[first:]
         # A finished row is decoded until it is removed; its further tokens are written behind its end and never read.
         uniform = None
         if rows.uniforms is not None:
-            uniform = rows.uniforms[first:].gather(1, position.to(rows.uniforms.device)).squeeze(1)
+            uniform = rows.uniforms[first:].gather(1, lengths[:, None].to(rows.uniforms.device)).squeeze(1)
         if len(groups) == 1:
             chosen, logps, ended = self._sample(groups[0], scores, lengths, uniform)
         else:
@@ -204,10 +211,7 @@ class DecodingBatch:
                 part = self._sample(group, scores[group.rows], lengths[group.rows], uniform)
                 for whole, values in zip((chosen, logps, ended), part, strict=True):
                     whole[group.rows] = values.to(whole.dtype)
-        rows.tokens[first:].scatter_(1, position, chosen[:, None])
-        rows.logps[first:].scatter_(1, position, logps[:, None])
-        lengths += ~finished
-        finished |= ended | (lengths >= rows.max_output_lens[first:])
+        append_tokens(rows, first, chosen, logps, ended)
         self.steps += 1
         if self.steps % STOP_EVERY == 0 and any(group.sampling.stop for group in groups):
             self._check_stop_strings()
@@ -285,7 +289,9 @@ class DecodingBatch:
         finished = sequences.finished.nonzero().flatten().tolist()
         self.unfinished = len(sequences) - len(finished)
         new = [row for row in finished if sequences.ids[row] != RETURNED]
-        completions = dict(zip([sequences.ids[row] for row in new], self._build_completions(new), strict=True))
+        completions = {}
+        if new:
+            completions = dict(zip([sequences.ids[row] for row in new], self._build_completions(new), strict=True))
         for row in new:
             self._forget(row)
         if self.unfinished == 0:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qed.models.last_layer import LLAMA_LIKE, PARTS
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
+from qed.sampling.native.compiled import CompiledDecoder, can_compile
 from qed.sampling.native.kv_cache import KVCacheLayer
 from qed.sampling.native.projection import Projections
 from qed.sampling.native.sequences import Sequences
@@ -42,7 +43,9 @@ class Decoder(Protocol):
 
 def choose_decoder(model: Any, columns: int) -> Decoder:
     """Return the fastest decoder that supports a model; `columns` is the maximum length of a sequence."""
-    return LlamaDecoder(model, columns) if is_llama_like(model) else ForwardDecoder(model, columns)
+    if not is_llama_like(model):
+        return ForwardDecoder(model, columns)
+    return CompiledDecoder(model, columns) if can_compile(model) else LlamaDecoder(model, columns)
 
 
 def is_llama_like(model: Any) -> bool:

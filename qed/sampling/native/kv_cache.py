@@ -44,6 +44,14 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         self.used = last
         return self.keys[:, :, :last], self.values[:, :, :last]
 
+    def add_column(self) -> int:
+        """Count another column as used, and return its index; the caller writes it."""
+        if self.used == self.keys.shape[2]:
+            columns = self.used + 1 + SPARE
+            self.keys, self.values = (_widen(states, self.used, columns) for states in (self.keys, self.values))
+        self.used += 1
+        return self.used - 1
+
     def write_slot(self, key_states: Tensor, value_states: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
         """Write the column whose index is in a tensor [1], without counting it as used.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from qed import host
+from qed.kernels.decoding import Linear, has_kernels
 from qed.models import fast_float32
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
@@ -35,10 +36,12 @@ class Projections:
         self.cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         size = sum(weight.numel() * (self.cast or weight.dtype).itemsize for weight in model.parameters())
         fits = size * COPIES_SHARE <= host.total_memory()
-        self.packs = kind == "cpu" and fits and can_pack(self.cast or next(model.parameters()).dtype)
+        dtype = self.cast or next(model.parameters()).dtype
+        self.compiled = kind == "cpu" and fits and is_linear_faster(dtype)
+        self.packs = self.compiled or (kind == "cpu" and fits and can_pack(dtype))
         self.copied_bytes = size if self.packs else 0
 
-    def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]]:
+    def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
         """Join several layers that read the same states into one function."""
         plain = [module for module in modules if _is_plain(module)]
         biased = {module.bias is not None for module in plain}
@@ -50,8 +53,7 @@ class Projections:
             torch.cat([module.weight for module in plain]),
             torch.cat([module.bias for module in plain]) if biased == {True} else None,
         )
-        sizes = [module.out_features for module in plain]
-        return lambda states: torch.split(multiply(states), sizes, -1)
+        return Joined(multiply, [module.out_features for module in plain])
 
     def take(self, module: Any) -> Callable[[Tensor], Tensor]:
         """Return a layer as a function; a plain one without the overhead of a module's call."""
@@ -65,7 +67,20 @@ class Projections:
         # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once.
         dtype = self.cast or weight.dtype
         weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+        if self.compiled:
+            return Linear(weight, bias)
         return _Packed(weight, bias) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
+
+
+class Joined(NamedTuple):
+    """Several linear layers of the same states as one product."""
+
+    multiply: Callable[[Tensor], Tensor]
+    sizes: list[int]  # the outputs of each
+
+    def __call__(self, states: Tensor) -> Sequence[Tensor]:
+        """Return the result of each layer, views of one tensor."""
+        return torch.split_with_sizes(self.multiply(states), self.sizes, -1)
 
 
 class _Packed:
@@ -92,6 +107,11 @@ def can_pack(dtype: torch.dtype) -> bool:
         has_products = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         return has_products and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype == torch.float32 and fast_float32.is_faster()
+
+
+def is_linear_faster(dtype: torch.dtype) -> bool:
+    """Return whether the product in C++ is there for a dtype: it is faster than MKL for few rows, and starts faster."""
+    return dtype == torch.float32 and has_kernels()
 
 
 def _is_plain(module: Any) -> bool:

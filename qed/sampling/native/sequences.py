@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qed.kernels import decoding
+from qed.kernels.decoding import has_kernels
 from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
 from qed.sampling.native.kv_cache import SPARE, new_cache
@@ -124,6 +126,27 @@ def new_sequences(
         cache=cache,
         checked=[0] * count,
     )
+
+
+def append_tokens(rows: Sequences, first: int, chosen: Tensor, logps: Tensor, ended: Tensor) -> None:
+    """Write the next tokens of the rows from `first` on, and mark those that finish: at an end, or as long as allowed.
+
+    Args:
+        rows: the sequences.
+        first: of the rows that get a token; a finished one has it written behind its end.
+        chosen: [rows] int64, the tokens.
+        logps: [rows], their log-probs.
+        ended: [rows] bool, which of them are end tokens.
+    """
+    lengths, finished, longest = rows.output_lens[first:], rows.finished[first:], rows.max_output_lens[first:]
+    if chosen.device.type == "cpu" and rows.logps.dtype == logps.dtype == torch.float32 and has_kernels():
+        decoding.append(chosen, logps, ended, longest, (rows.tokens[first:], rows.logps[first:], lengths, finished))
+        return
+    position = lengths[:, None]
+    rows.tokens[first:].scatter_(1, position, chosen[:, None])
+    rows.logps[first:].scatter_(1, position, logps[:, None])
+    lengths += ~finished
+    finished |= ended | (lengths >= longest)
 
 
 def pack_sequences(config: Any, parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Sequences:

@@ -1,0 +1,55 @@
+// What the functions share; `qed/kernels/structures.py` has the same fields.
+
+#pragma once
+
+#include <cstdint>
+
+// The rows of a step.
+struct Rows {
+    int64_t count, column, prefix_columns;  // the column to write; no columns of prompts: each row has a copy
+    const int64_t *prompts, *outputs;       // [count], tokens of each prompt and of each answer so far
+    const int64_t *owner;                   // [count], the prompt of each row
+    const bool *finished;                   // [count]: rows whose attention is not computed, but 0
+};
+
+// Attention of a layer.
+struct Attention {
+    int64_t heads, grouped, width, window, threads;   // `heads` of keys, each for `grouped` queries; window 0: none
+    int64_t query_stride, key_stride, value_stride;   // between two rows of the new states
+    int64_t cache_row, cache_head;                    // strides of keys and values, [rows, heads, columns, width]
+    int64_t prefix_row, prefix_head;                  // and of those of the prompts
+    void *keys, *values, *prefix_keys, *prefix_values;
+    const float *cos, *sin, *query_norm, *key_norm;   // the sine with the sign of the rotated half; no norm: null
+    float query_epsilon, key_epsilon, scaling;
+};
+
+// A linear layer, see `pack`.
+struct Product {
+    const float *panels, *bias;
+    int64_t outputs, inputs;
+};
+
+struct Layer {
+    Attention attention;
+    Product project, out, gate_and_up, down;
+    const float *before, *between;  // weights of the norms
+    float before_epsilon, between_epsilon;
+};
+
+// A model of `count` layers, whose states have `width` numbers.
+struct Model {
+    const Layer *layers;
+    int64_t count, width, threads;
+    const float *norm;
+    float epsilon;
+    Product head;
+};
+
+extern "C" {
+void multiply(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out);
+void attend_float32(const Rows *, const Attention *, const float *query, const float *key, const float *value, float *out);
+void norm_float32(float *states, const float *changes, const float *weight, float epsilon, int64_t rows, int64_t width,
+                  int64_t threads, float *out);
+void gate_float32(const float *gates, const float *ups, int64_t stride, int64_t rows, int64_t width, int64_t threads,
+                  float *out);
+}

@@ -1,0 +1,162 @@
+"""The operations of a decoding step on a processor, in float32, or in bfloat16 with float32 states and norms.
+
+They do what the functions of torch with the same names do, in fewer and larger steps. What they compute for a row does
+not depend on the other rows of the batch, nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qed.kernels.build import load_library
+from qed.kernels.structures import COUNT, NUMBER, POINTER, Attention, Product, Rows
+
+LANES = 8  # numbers of a vector in vectors.h: a head's width is a multiple of it
+KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+SIGNATURES = {
+    "pack": (POINTER, COUNT, COUNT, POINTER),
+    "multiply": (POINTER, COUNT, COUNT, POINTER, COUNT, POINTER),
+    "attend": (POINTER,) * 6,
+    "norm": (POINTER, POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, POINTER),
+    "gate": (POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
+    "draw": (POINTER, COUNT, COUNT, COUNT, POINTER, COUNT, POINTER, POINTER),
+    "append": (COUNT, COUNT, *(POINTER,) * 8),
+    "step": (POINTER,) * 5,
+}
+
+
+def has_kernels() -> bool:
+    """Return whether the functions of this module can be called."""
+    return load_library().library is not None
+
+
+@cache
+def find_function(name: str, dtype: torch.dtype | None = None) -> Callable[..., None]:
+    """Return a function in C++; those with a dtype exist for each."""
+    library = load_library().library
+    assert library is not None
+    function: Any = getattr(library, name if dtype is None else f"{name}_{KINDS[dtype]}")
+    function.argtypes, function.restype = SIGNATURES[name], None
+    return function  # type: ignore[no-any-return]
+
+
+class Linear:
+    """A linear layer in float32, [R, outputs] of [R, inputs], whose weight is copied in the order in which it is read.
+
+    Args:
+        weight: [outputs, inputs].
+        bias: [outputs], or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        library = load_library().library
+        assert library is not None
+        outputs, inputs = weight.shape
+        panel = library.find_panel()
+        whole = -(-outputs // panel) * panel
+        self.panels, self.bias = torch.empty(whole * inputs), torch.zeros(whole)
+        find_function("pack")(weight.detach().contiguous().data_ptr(), outputs, inputs, self.panels.data_ptr())
+        if bias is not None:
+            self.bias[:outputs] = bias.detach()
+        self.product = Product(self.panels.data_ptr(), self.bias.data_ptr(), outputs, inputs)
+        self.threads, self._multiply = torch.get_num_threads(), find_function("multiply")
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Multiply states, of which each row is contiguous."""
+        rows = len(states)
+        out = states.new_empty(rows, self.product.outputs)
+        self._multiply(states.data_ptr(), rows, states.stride(0), byref(self.product), self.threads, out.data_ptr())
+        return out
+
+
+class Norm:
+    """RMSNorm (arXiv 1910.07467) of the states, [R, H] float32, behind the sum of a layer's residual branch.
+
+    Args:
+        weight: [H] float32.
+        epsilon: added to the mean of the squares.
+        dtype: of the change and of the result, float32 or bfloat16.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float, dtype: torch.dtype) -> None:
+        self.weight, self.epsilon, self.dtype = weight.detach().contiguous(), epsilon, dtype
+        self.threads, self._norm = torch.get_num_threads(), find_function("norm", dtype)
+
+    def __call__(self, states: Tensor, change: Tensor | None) -> Tensor:
+        """Add the change, [R, H] or None, to the states in place, and return their norm."""
+        rows, width = states.shape
+        out = states.new_empty(rows, width, dtype=self.dtype)
+        added = None if change is None else change.data_ptr()
+        sizes = rows, width, self.threads
+        self._norm(states.data_ptr(), added, self.weight.data_ptr(), self.epsilon, *sizes, out.data_ptr())
+        return out
+
+
+def gate(gates: Tensor, ups: Tensor) -> Tensor:
+    """Return silu(gates) * ups, [R, F], rounded once; both have the same strides, and contiguous rows."""
+    assert gates.stride() == ups.stride()
+    rows, width = gates.shape
+    out = gates.new_empty(rows, width)
+    sizes = gates.stride(0), rows, width, torch.get_num_threads()
+    find_function("gate", gates.dtype)(gates.data_ptr(), ups.data_ptr(), *sizes, out.data_ptr())
+    return out
+
+
+def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Draw a token of each row, see `qed.sampling.draw.draw_tokens`.
+
+    Args:
+        logits: [B, V] float32, with contiguous rows.
+        uniform: [B] float64, or None.
+    """
+    rows, size = logits.shape
+    tokens, logps = logits.new_empty(rows, dtype=torch.int64), logits.new_empty(rows)
+    numbers = None if uniform is None else uniform.contiguous()
+    address = None if numbers is None else numbers.data_ptr()
+    sizes = rows, logits.stride(0), size
+    out = tokens.data_ptr(), logps.data_ptr()
+    find_function("draw", logits.dtype)(logits.data_ptr(), *sizes, address, torch.get_num_threads(), *out)
+    return tokens, logps
+
+
+def append(chosen: Tensor, logps: Tensor, ended: Tensor, longest: Tensor, rows: tuple[Tensor, ...]) -> None:
+    """Write tokens behind those of the rows, see `qed.sampling.native.sequences.append_tokens`.
+
+    Args:
+        chosen: [R] int64, the tokens.
+        logps: [R] float32, their log-probs.
+        ended: [R] bool, which of them are end tokens.
+        longest: [R] int64, tokens that a row may have.
+        rows: tokens [R, W], log-probs [R, W] float32, lengths [R] and whether a row has finished, [R]; they change.
+    """
+    tensors = (chosen, logps, ended, longest, *rows)
+    assert all(each.is_contiguous() for each in tensors)
+    find_function("append")(*rows[0].shape, *(each.data_ptr() for each in tensors))
+
+
+def attend(rows: Rows, attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Rotate queries and keys, write keys and values into the column of the cache, and compute attention.
+
+    Args:
+        rows: of the step.
+        attention: of the layer; its strides of the new states are set here.
+        query: [R, heads * grouped * width], in the precision of the cache, as are the others.
+        key: [R, heads * width].
+        value: [R, heads * width].
+
+    Returns:
+        [R, heads * grouped * width]; 0 in rows that have finished.
+    """
+    attention.query_stride, attention.key_stride, attention.value_stride = (
+        states.stride(0) for states in (query, key, value)
+    )
+    out = query.new_empty(query.shape)
+    new = query.data_ptr(), key.data_ptr(), value.data_ptr()
+    find_function("attend", query.dtype)(byref(rows), byref(attention), *new, out.data_ptr())
+    return out

@@ -1,0 +1,84 @@
+// Linear layers in float32 of few rows, whose weights are in the order in which they are read.
+
+#include <utility>
+
+#include "decoding.h"
+#include "vectors.h"
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int64_t WIDE = 16;  // numbers of a vector
+constexpr int64_t TILE = 12;  // rows that are computed together: their sums, two vectors each, fit into the registers
+#else
+constexpr int64_t WIDE = 8;
+constexpr int64_t TILE = 6;
+#endif
+constexpr int64_t PANEL = 2 * WIDE;     // outputs that are computed together
+constexpr int64_t LARGE = 1 << 20;      // products from which on several threads share the outputs
+
+typedef float Wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+
+// The sums of `Count` rows and the outputs of a panel.
+template <int Count>
+void multiply_tile(const float *states, int64_t stride, const float *panel, int64_t inputs, const float *bias, float *out,
+                   int64_t out_stride, int64_t width) {
+    typedef float Sum __attribute__((vector_size(4 * WIDE)));
+    Sum low[Count], high[Count];
+    for (int row = 0; row < Count; row++) {
+        low[row] = *reinterpret_cast<const Wide *>(bias);
+        high[row] = *reinterpret_cast<const Wide *>(bias + WIDE);
+    }
+    for (int64_t input = 0; input < inputs; input++) {
+        Sum first = *reinterpret_cast<const Wide *>(panel + input * PANEL);
+        Sum second = *reinterpret_cast<const Wide *>(panel + input * PANEL + WIDE);
+        for (int row = 0; row < Count; row++) {
+            float value = states[row * stride + input];
+            low[row] += value * first;
+            high[row] += value * second;
+        }
+    }
+    for (int row = 0; row < Count; row++) {
+        float sums[PANEL];
+        *reinterpret_cast<Wide *>(sums) = low[row];
+        *reinterpret_cast<Wide *>(sums + WIDE) = high[row];
+        std::memcpy(out + row * out_stride, sums, width * sizeof(float));
+    }
+}
+
+typedef void Multiply(const float *, int64_t, const float *, int64_t, const float *, float *, int64_t, int64_t);
+
+template <int... Counts>
+Multiply *choose(int64_t count, std::integer_sequence<int, Counts...>) {
+    static Multiply *const each[] = {multiply_tile<Counts + 1>...};
+    return each[count - 1];
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t find_panel() { return PANEL; }
+
+// Copies a weight, [outputs, inputs], into panels, [panels, inputs, PANEL], with zeros behind the last output.
+void pack(const float *weight, int64_t outputs, int64_t inputs, float *panels) {
+    for (int64_t first = 0; first < outputs; first += PANEL)
+        for (int64_t input = 0; input < inputs; input++)
+            for (int64_t i = 0; i < PANEL; i++)
+                *panels++ = first + i < outputs ? weight[(first + i) * inputs + input] : 0;
+}
+
+// [rows, outputs] of [rows, inputs]; the bias has numbers for whole panels.
+void multiply(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out) {
+    int64_t inputs = product->inputs, outputs = product->outputs, panels = (outputs + PANEL - 1) / PANEL;
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
+    for (int64_t panel = 0; panel < panels; panel++) {
+        int64_t first = panel * PANEL, width = std::min(PANEL, outputs - first);
+        for (int64_t row = 0; row < rows; row += TILE) {
+            Multiply *tile = choose(std::min(TILE, rows - row), std::make_integer_sequence<int, TILE>());
+            tile(states + row * stride, stride, product->panels + first * inputs, inputs, product->bias + first,
+                 out + row * outputs + first, outputs, width);
+        }
+    }
+}
+}

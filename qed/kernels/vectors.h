@@ -1,0 +1,139 @@
+// Vectors of 8 numbers, which the compiler splits where the processor's are shorter, and the numbers of tensors.
+//
+// Every number of a row is computed in an order that depends on the row alone: not on the other rows of the batch, the
+// number of threads, or the alignment of memory. All tensors are row-major; strides count elements.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+constexpr int64_t LANES = 8;  // numbers of a vector
+
+typedef float Vector __attribute__((vector_size(32)));
+typedef float Unaligned __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Half __attribute__((vector_size(16)));
+typedef int32_t Integers __attribute__((vector_size(32)));
+typedef uint32_t Words __attribute__((vector_size(32)));
+typedef uint16_t Shorts __attribute__((vector_size(16), aligned(2), may_alias));
+typedef double Doubles __attribute__((vector_size(32)));
+
+struct bfloat16 {
+    uint16_t bits;
+};
+
+inline float widen(float value) { return value; }
+
+inline float widen(bfloat16 value) {
+    uint32_t bits = uint32_t(value.bits) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+inline void narrow(float value, float *to) { *to = value; }
+
+inline void narrow(float value, bfloat16 *to) {  // to the nearest, and to even
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+    to->bits = is_nan ? uint16_t(0x7fc0) : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline Vector load(const float *from) { return *reinterpret_cast<const Unaligned *>(from); }
+
+inline Vector load(const bfloat16 *from) {
+    Words wide = __builtin_convertvector(*reinterpret_cast<const Shorts *>(from), Words) << 16;
+    return reinterpret_cast<Vector>(wide);
+}
+
+inline void store(Vector values, float *to) { *reinterpret_cast<Unaligned *>(to) = values; }
+
+inline void store(Vector values, bfloat16 *to) {  // as `narrow`
+    Words bits = reinterpret_cast<Words>(values);
+    Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    rounded = values == values ? rounded : Words{} + 0x7fc0;
+    *reinterpret_cast<Shorts *>(to) = __builtin_convertvector(rounded, Shorts);
+}
+
+// The first `count` numbers, and `other` behind them.
+template <typename T>
+inline Vector load_part(const T *from, int64_t count, float other) {
+    if (count >= LANES) return load(from);
+    float part[LANES];
+    for (int64_t i = 0; i < LANES; i++) part[i] = i < count ? widen(from[i]) : other;
+    return load(part);
+}
+
+template <typename T>
+inline void store_part(Vector values, T *to, int64_t count) {
+    if (count >= LANES) return store(values, to);
+    for (int64_t i = 0; i < count; i++) narrow(values[i], to + i);
+}
+
+inline Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
+
+inline void split(Vector values, Half *low, Half *high) {
+    std::memcpy(low, &values, sizeof *low);
+    std::memcpy(high, reinterpret_cast<char *>(&values) + sizeof *low, sizeof *high);
+}
+
+inline float add_up(Vector values) {
+    Half low, high;
+    split(values, &low, &high);
+    low += high;
+    return (low[0] + low[2]) + (low[1] + low[3]);
+}
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
+#else
+#define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, Integers{__VA_ARGS__})
+#endif
+
+inline Vector add_neighbours(Vector one, Vector other) {
+    return SHUFFLE(one, other, 0, 2, 8, 10, 4, 6, 12, 14) + SHUFFLE(one, other, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+
+// The sums of 8 vectors.
+inline Vector add_up_each(const Vector *each) {
+    Vector first = add_neighbours(add_neighbours(each[0], each[1]), add_neighbours(each[2], each[3]));
+    Vector second = add_neighbours(add_neighbours(each[4], each[5]), add_neighbours(each[6], each[7]));
+    return SHUFFLE(first, second, 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(first, second, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+inline float find_largest(Vector values) {
+    float largest = values[0];
+    for (int64_t i = 1; i < LANES; i++) largest = values[i] > largest ? values[i] : largest;
+    return largest;
+}
+
+// e^x to two units in the last place, as in Cephes; 0 below -87, where float32 has few digits left.
+inline Vector exponential(Vector x) {
+    Vector steps = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // x / ln 2, rounded to an integer
+    Vector rest = x - steps * 0.693359375f - steps * -2.12194440e-4f;
+    Vector sum = fill(1.9875691500e-4f);
+    sum = sum * rest + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    Integers power = (__builtin_convertvector(steps, Integers) + 127) << 23;
+    return x < -87.0f ? Vector{} : sum * reinterpret_cast<Vector>(power);
+}
+
+// Memory of a thread for the numbers of one call.
+inline float *find_room(int64_t count) {
+    static thread_local float *room = nullptr;
+    static thread_local int64_t size = 0;
+    if (count > size) {
+        std::free(room);
+        room = static_cast<float *>(std::malloc(count * sizeof(float)));
+        size = count;
+    }
+    return room;
+}

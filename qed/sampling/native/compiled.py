@@ -1,0 +1,176 @@
+"""The decoding step of Llama-like models on a processor, by functions in C++.
+
+A layer is four products and four other operations, where torch needs about thirty, and a small model spends its time on
+starting them. If all products are in C++ too, a step is a single call. Attention reads the columns of a row alone, and
+not those of longer ones. What is computed for a row does not depend on the batch.
+"""
+
+from __future__ import annotations
+
+from ctypes import byref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qed.kernels import decoding
+from qed.kernels.decoding import Linear, Norm
+from qed.kernels.structures import Attention, Layer, Model, Rows
+from qed.models.layer_windows import compute_reached_windows
+from qed.sampling.native.projection import Projections
+from qed.sampling.native.sequences import Sequences
+
+
+def can_compile(model: Any) -> bool:
+    """Return whether `CompiledDecoder` computes a Llama-like model, in the current autocast."""
+    cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    width = getattr(model.config, "head_dim", None) or model.config.hidden_size // model.config.num_attention_heads
+    body = model.base_model
+    norms = [layer.input_layernorm.weight for layer in body.layers]
+    return (
+        model.device.type == "cpu"
+        and cast in decoding.KINDS
+        and width % decoding.LANES == 0
+        and all(weight.dtype == torch.float32 for weight in (body.embed_tokens.weight, *norms))
+        and decoding.has_kernels()
+    )
+
+
+class CompiledDecoder:
+    """Computes a step of a model that `can_compile` accepts; see `Decoder`."""
+
+    def __init__(self, model: Any, columns: int) -> None:
+        windows = compute_reached_windows(model.config, columns)
+        assert windows is not None
+        self.shares_prefix = not any(windows)
+        body: Any = model.base_model
+        self.embed: nn.Module = body.embed_tokens
+        projections = Projections(model)
+        self.copied_bytes, dtype = projections.copied_bytes, projections.cast or torch.float32
+        cos, sin = body.rotary_emb(body.embed_tokens.weight[:1], torch.arange(columns)[None])
+        # x cos + rotate_half(x) sin, with the sign of the rotated half moved into the sine.
+        half = cos.shape[-1] // 2
+        self.angles = cos[0].contiguous(), torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1).contiguous()
+        self.rows, self.memory = Rows(), (Layer * len(body.layers))()
+        for attention, window in zip((each.attention for each in self.memory), windows, strict=True):
+            attention.heads, attention.window = model.config.num_key_value_heads, window or 0
+            attention.cos, attention.sin = (angles.data_ptr() for angles in self.angles)
+        self.layers = [
+            _Layer(layer, projections, dtype, memory) for layer, memory in zip(body.layers, self.memory, strict=True)
+        ]
+        self.norm = Norm(body.norm.weight, body.norm.variance_epsilon, dtype)
+        self.head: Any = projections.take(model.get_output_embeddings())
+        self.step = _Step(self) if all(layer.is_whole for layer in self.layers) and type(self.head) is Linear else None
+
+    def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
+        """Compute the logits of the next token of every row; see `Decoder`. Those of finished rows are arbitrary."""
+        states: Tensor = self.embed(last)
+        self._set_rows(rows)
+        if self.step is not None:
+            return self.step(states)
+        change = None
+        for layer in self.layers:
+            change = layer(states, change, self.rows)
+        logits: Tensor = self.head(self.norm(states, change))
+        return logits
+
+    def _set_rows(self, rows: Sequences) -> None:
+        """Set what the functions read of the rows; the tensors live at least as long as the step."""
+        count, prefix = self.rows, rows.shared_prefix
+        count.count, count.prompts, count.outputs = len(rows), rows.prompt_lens.data_ptr(), rows.output_lens.data_ptr()
+        count.finished, count.prefix_columns = rows.finished.data_ptr(), 0
+        if prefix is not None:
+            count.owner, count.prefix_columns = prefix.owner.data_ptr(), prefix.cache.layers[0].used
+        for number, memory in enumerate(self.memory):
+            cache, attention = rows.cache.layers[number], memory.attention
+            count.column = cache.add_column()
+            attention.keys, attention.values = cache.keys.data_ptr(), cache.values.data_ptr()
+            attention.cache_row, attention.cache_head = cache.keys.stride()[:2]
+            if prefix is not None:
+                shared = prefix.cache.layers[number]
+                attention.prefix_keys, attention.prefix_values = shared.keys.data_ptr(), shared.values.data_ptr()
+                attention.prefix_row, attention.prefix_head = shared.keys.stride()[:2]
+
+
+class _Layer:
+    """Computes one layer.
+
+    Args:
+        layer: of the model.
+        projections: make its linear layers.
+        dtype: of their results.
+        memory: what the functions read of the layer.
+    """
+
+    def __init__(self, layer: Any, projections: Projections, dtype: torch.dtype, memory: Layer) -> None:
+        own, self.dtype, self.attention = layer.self_attn, dtype, memory.attention
+        self.before, self.between = (
+            Norm(norm.weight, norm.variance_epsilon, dtype)
+            for norm in (layer.input_layernorm, layer.post_attention_layernorm)
+        )
+        self.project = projections.join(own.q_proj, own.k_proj, own.v_proj)
+        self.out = projections.take(own.o_proj)
+        self.gate_and_up = projections.join(layer.mlp.gate_proj, layer.mlp.up_proj)
+        self.down = projections.take(layer.mlp.down_proj)
+        _set_attention(self.attention, own)
+        products: dict[str, Any] = {
+            "project": getattr(self.project, "multiply", None),
+            "out": self.out,
+            "gate_and_up": getattr(self.gate_and_up, "multiply", None),
+            "down": self.down,
+        }
+        self.is_whole = all(type(each) is Linear for each in products.values())
+        if self.is_whole:
+            for name, linear in products.items():
+                setattr(memory, name, linear.product)
+            for name, norm in (("before", self.before), ("between", self.between)):
+                setattr(memory, name, norm.weight.data_ptr())
+                setattr(memory, f"{name}_epsilon", norm.epsilon)
+
+    def __call__(self, states: Tensor, change: Tensor | None, rows: Rows) -> Tensor:
+        """Add the change of the layer before to the states, [R, H], in place, and return that of this layer."""
+        new = (self._fit(part) for part in self.project(self.before(states, change)))
+        attended = decoding.attend(rows, self.attention, *new)
+        gates, ups = self.gate_and_up(self.between(states, self._fit(self.out(attended))))
+        return self._fit(self.down(decoding.gate(self._fit(gates), self._fit(ups))))
+
+    def _fit(self, states: Tensor) -> Tensor:
+        """Return what a layer computes, perhaps with an adapter or a hook, as the functions read it."""
+        return states.to(self.dtype) if states.stride(-1) == 1 else states.to(self.dtype).contiguous()
+
+
+class _Step:
+    """A step as a single call.
+
+    Args:
+        decoder: a decoder all of whose products are in C++.
+    """
+
+    def __init__(self, decoder: CompiledDecoder) -> None:
+        for memory in decoder.memory:
+            outputs = memory.project.outputs
+            memory.attention.query_stride = memory.attention.key_stride = memory.attention.value_stride = outputs
+        self.rows, self.outputs = decoder.rows, decoder.head.product.outputs
+        width = len(decoder.norm.weight)
+        threads, address, head = torch.get_num_threads(), decoder.norm.weight.data_ptr(), decoder.head.product
+        self.model = Model(decoder.memory, len(decoder.memory), width, threads, address, decoder.norm.epsilon, head)
+        # Of each row: see step.cpp.
+        wide = max(max(memory.project.outputs, memory.gate_and_up.outputs) for memory in decoder.memory)
+        inner = max(max(memory.out.inputs, memory.down.inputs) for memory in decoder.memory)
+        self.room = 2 * width + wide + inner
+        self.step = decoding.find_function("step")
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return the logits, [R, V], of embeddings, [R, H]."""
+        room = states.new_empty(len(states) * self.room)
+        logits = states.new_empty(len(states), self.outputs)
+        self.step(byref(self.model), byref(self.rows), states.data_ptr(), room.data_ptr(), logits.data_ptr())
+        return logits
+
+
+def _set_attention(attention: Attention, layer: Any) -> None:
+    attention.grouped, attention.width = layer.num_key_value_groups, layer.head_dim
+    attention.scaling, attention.threads = layer.scaling, torch.get_num_threads()
+    if getattr(layer, "q_norm", None) is not None:
+        attention.query_norm, attention.key_norm = layer.q_norm.weight.data_ptr(), layer.k_norm.weight.data_ptr()
+        attention.query_epsilon, attention.key_epsilon = layer.q_norm.variance_epsilon, layer.k_norm.variance_epsilon

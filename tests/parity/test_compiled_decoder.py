@@ -1,0 +1,141 @@
+"""Decoding steps by functions in C++: the answers of the reference, of every batch, and of torch's operators."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from making import VOCABULARY, make_model
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from qed.config.settings import ModelSettings
+from qed.kernels.build import load_library
+from qed.kernels.decoding import has_kernels
+from qed.models.lora import add_adapters
+from qed.models.precision import compute_in
+from qed.randomness import derive_seed
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.compiled import CompiledDecoder
+from qed.sampling.native.decoder import choose_decoder
+from qed.sampling.native.sampler import NativeSampler
+from qed.types import Completion
+
+pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++: {load_library().reason}")
+
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.5,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+}
+MODELS = {
+    "qwen2": lambda: make_model(0, torch.float32, **SHAPE),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=6)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16)),
+}
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(0)
+    return MODELS[name]().eval()
+
+
+def is_compiled(model: Any, precision: torch.dtype = torch.float32) -> bool:
+    with compute_in("cpu", precision):
+        return isinstance(choose_decoder(model, 64), CompiledDecoder)
+
+
+def sample(sampler: HFSampler, prompts: list[tuple[int, ...]], temperature: float = 1.0) -> list[Completion]:
+    """Answers of several lengths to prompts of several lengths."""
+    seeds = [[derive_seed(which, place) for place in range(5)] for which in range(len(prompts))]
+    return list(chain.from_iterable(sampler.generate(prompts, seeds, Sampling(temperature, 30))))
+
+
+def make_prompts(longest: int) -> list[tuple[int, ...]]:
+    source = random.Random(1)
+    return [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, longest))) for _ in range(7)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("shared", [1, 999], ids=["shared prompts", "copied prompts"])
+def test_it_writes_what_the_reference_writes(
+    name: str, temperature: float, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows that come and go, so that the KV cache is compacted and joined."""
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+    model = build(name)
+    assert is_compiled(model)
+    prompts = make_prompts(20)
+    expected = sample(HFSampler(model, None, ends=(1,)), prompts, temperature)
+    for rows in (128, 6):
+        found = sample(NativeSampler(model, None, ends=(1,), rows_per_batch=rows), prompts, temperature)
+        assert [own.tokens for own in found] == [other.tokens for other in expected]
+        assert [own.logps for own in found] == [pytest.approx(other.logps, abs=1e-4) for other in expected]
+
+
+def test_adapters_are_part_of_it() -> None:
+    model = add_adapters(build("qwen2"), ModelSettings(lora_rank=4), 0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_()
+    assert is_compiled(model)
+    prompts = make_prompts(9)
+    expected = sample(HFSampler(model, None, ends=(1,)), prompts)
+    found = sample(NativeSampler(model, None, ends=(1,)), prompts)
+    assert [own.tokens for own in found] == [other.tokens for other in expected]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shared", [1, 999], ids=["shared prompts", "copied prompts"])
+def test_in_bfloat16_it_computes_what_the_operators_compute(
+    name: str, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as bfloat16 is exact: the most likely tokens of a model that is sure of them."""
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+    model = build(name)
+    assert is_compiled(model, torch.bfloat16)
+    sampler, prompts = NativeSampler(model, None, ends=(1,), precision=torch.bfloat16), make_prompts(20)
+    found = sample(sampler, prompts, temperature=0)
+    monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda model: False)
+    expected = sample(sampler, prompts, temperature=0)
+    differences = []
+    for own, other in zip(found, expected, strict=True):
+        pairs = zip(own.tokens, other.tokens, own.logps, other.logps, strict=False)
+        for first, second, logp, other_logp in pairs:
+            if first != second:  # two tokens as likely as each other; the answers part here
+                break
+            differences.append(abs(logp - other_logp))
+    assert len(differences) > 0.7 * sum(len(own.tokens) for own in expected)
+    assert sum(differences) / len(differences) < 0.02
+
+
+def test_other_models_are_left_to_torch() -> None:
+    assert not is_compiled(build("qwen2").double())
+    assert not is_compiled(build("qwen2").bfloat16())
+    assert not is_compiled(make_model(dtype=torch.float32))  # heads of 4 numbers
+
+
+def test_the_bits_of_an_answer_do_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where prompts are computed alone, the log-probs of 35 answers in batches of any size are the same bits."""
+    monkeypatch.setattr("qed.sampling.native.prefill.PREFILL_TOKENS", 1)
+    monkeypatch.setattr("qed.sampling.native.projection.is_linear_faster", lambda dtype: dtype == torch.float32)
+    model, prompts = build("qwen2"), make_prompts(9)
+    found = [
+        [(own.tokens, own.logps) for own in sample(NativeSampler(model, None, ends=(1,), rows_per_batch=rows), prompts)]
+        for rows in (128, 6, 1)
+    ]
+    assert found[0] == found[1] == found[2]
