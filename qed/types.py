@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, overload
 
 StopReason = Literal["stop", "length"]
@@ -253,6 +253,21 @@ class Rollout:
             if length not in (None, len(self.output)):
                 raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one per token.")
 
+    def copy_with(self, **changes: Any) -> Rollout:
+        """Return a copy with other values of some fields, as `dataclasses.replace`, which sets all fields anew.
+
+        Raises:
+            TypeError: there is no such field.
+        """
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        for name, value in changes.items():
+            if name not in copy.__dict__:
+                raise TypeError(f"A rollout has no field {name}.")
+            setattr(copy, name, value)
+        copy.__post_init__()
+        return copy
+
     @property
     def reward(self) -> float:
         """The reward that training uses; 0 before grading."""
@@ -319,8 +334,7 @@ def append_tokens(
     """
     count, before = len(tokens), len(rollout.output)
     logps_before = rollout.logps or (math.nan,) * before
-    return replace(
-        rollout,
+    return rollout.copy_with(
         output=(*rollout.output, *tokens),
         logps=(*logps_before, *(logps or (math.nan if sampled else 0.0,) * count)),
         sampled_mask=_extend_mask(rollout.sampled_mask, before, count, sampled),

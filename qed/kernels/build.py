@@ -21,7 +21,8 @@ from qed import host
 
 SOURCES = Path(__file__).parent
 # Sums are in the order that the files write, and NaN stays NaN: no option here lets the compiler assume otherwise.
-FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fopenmp"]
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+SHARED = ("-Wno-psabi", "-fopenmp", "-shared", "-fPIC")
 PATIENCE = 120  # seconds for the compiler
 
 
@@ -54,7 +55,7 @@ def load_library() -> Build:
 def _hash_inputs(compiler: str) -> str:
     """Return a name for what the result depends on: a home folder may be shared by machines."""
     processor = sorted({value for name, value in host.read_cpuinfo() if name in ("model name", "flags", "Features")})
-    inputs = hashlib.sha256(repr((compiler, FLAGS, platform.machine(), processor)).encode())
+    inputs = hashlib.sha256(repr((compiler, FLAGS, SHARED, platform.machine(), processor)).encode())
     for path in (*sorted(SOURCES.glob("*.cpp")), *sorted(SOURCES.glob("*.h"))):
         inputs.update(path.read_bytes())
     return inputs.hexdigest()[:16]
@@ -73,7 +74,7 @@ def _compile(compiler: str, target: Path) -> None:
     os.close(handle)
     try:
         files = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
-        command = [compiler, *FLAGS, "-shared", "-fPIC", *files, "-o", made]
+        command = [compiler, *FLAGS, *SHARED, *files, "-o", made]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
         os.replace(made, target)
     finally:

@@ -84,7 +84,7 @@ def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of t
         members = start_group(request, template, sampling.max_tokens, address, counts)
         # If a problem is in a step twice, its indices continue; otherwise both groups would have the same answers.
         first = sampled[request.problem.id]
-        groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
+        groups.append([member.copy_with(index=first + number) for number, member in enumerate(members)])
         sampled[request.problem.id] += len(members)
     places = [(n, index) for n, group in enumerate(groups) for index, one in enumerate(group) if one.source == "policy"]
     turn = 0
@@ -131,7 +131,7 @@ def _sample_members(
             sampled_by = version if answer.version is None else answer.version
             # Servers may have newer weights for a later turn; the oldest ones say how stale an answer is.
             oldest = min(sampled_by, member.version) if member.turn_rewards else sampled_by
-            groups[group_index][index] = replace(member, version=oldest)
+            groups[group_index][index] = member.copy_with(version=oldest)
 
 
 def start_group(
@@ -194,8 +194,7 @@ def _append_completion(rollout: Rollout, answer: Completion, template: PromptTem
     extended = append_tokens(rollout, answer.tokens, answer.logps, support=answer.support)
     # Earlier turns have at least `min_tokens`.
     read, least = (answer.tokens, 0) if rollout.turn_rewards else (extended.output, sampling.min_tokens)
-    return replace(
-        extended,
+    return extended.copy_with(
         text=template.read(Prompt(rollout.prompt_text, rollout.text), read, least),
         stop_reason=answer.stop_reason,
     )
