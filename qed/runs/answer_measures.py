@@ -17,6 +17,7 @@ DIGITS = 4
 STEP = 0x9E3779B97F4A7C15
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHINGLES = np.array([[(STEP * (2 * number + 1)) % (1 << 64)] for number in range(1, 9)], np.uint64)
+POWERS = np.array([pow(STEP, number, 1 << 64) for number in range(REPEATED_GRAM)], np.uint64)  # a gram is a polynomial
 MANY_GRAMS = 1 << 16  # of an answer: above, eight products of each at once would take much memory
 Hashes = NDArray[np.uint64]
 
@@ -86,11 +87,9 @@ def _hash_content(mixed: Hashes) -> list[int]:
 
 def _hash_grams(mixed: Hashes, length: int) -> Hashes:
     """Hash all grams of so many tokens."""
-    count = max(0, len(mixed) - length + 1)
-    hashes = np.zeros(count, np.uint64)
-    for offset in range(length):
-        hashes *= np.uint64(STEP)
-        hashes += mixed[offset : offset + count]
+    if len(mixed) < length:
+        return np.zeros(0, np.uint64)
+    hashes = np.convolve(mixed, POWERS[:length], "valid")  # modulo 2^64
     # The upper bits depend on all tokens, and the lower ones are mixed with them.
     return hashes ^ (hashes >> np.uint64(29))
 
