@@ -27,6 +27,7 @@ CHECKS = {
     "dtypes": "hardware",
     "attention": "hardware",
     "products": "hardware",
+    "decoding": "hardware",
     "threads": "surroundings",
     "versions": "surroundings",
     "vllm": "surroundings",

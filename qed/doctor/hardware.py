@@ -1,4 +1,4 @@
-"""Check the devices: their memory, hardware precisions, attention kernels and matrix products."""
+"""Check the devices: their memory, hardware precisions, attention kernels, matrix products and decoding steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qed import host
 from qed.doctor.card import Finding
+from qed.kernels.build import load_library
 from qed.models import alignment
 
 GIB = 2**30
@@ -74,6 +75,15 @@ def check_products() -> Finding:
     line += "depend on memory alignment" if matters else "are the same at every memory alignment"
     facts = {"library": library, "mkl_cbwr": mode, "alignment_matters": matters}
     return Finding((line,), facts, (alignment.explain_alignment(),) if matters else ())
+
+
+def check_decoding() -> Finding:
+    """Check whether decoding steps on the CPU are computed by functions in C++."""
+    library, reason = load_library()
+    if library is not None:
+        return Finding(("by functions in C++, compiled for this processor",), {"compiled": True, "reason": ""})
+    advice = () if platform.system() != "Linux" else ("With a C++ compiler (g++) sampling on the CPU is faster.",)
+    return Finding((f"by torch: {reason}",), {"compiled": False, "reason": reason}, advice)
 
 
 def choose_device() -> str:

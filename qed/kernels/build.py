@@ -9,9 +9,11 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -36,10 +38,10 @@ class Build(NamedTuple):
 @cache
 def load_library() -> Build:
     """Load the functions; compile them first if this processor has not done so."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    compiler = shlex.split(os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "")
     if platform.system() != "Linux":
         return Build(None, "the functions in C++ are for Linux")
-    if compiler is None:
+    if not compiler:
         return Build(None, "there is no C++ compiler (g++)")
     target = host.find_cache() / "kernels" / f"{_hash_inputs(compiler)}.so"
     try:
@@ -47,12 +49,12 @@ def load_library() -> Build:
             _compile(compiler, target)
         return Build(ctypes.CDLL(str(target)), "")
     except subprocess.CalledProcessError as error:
-        return Build(None, f"{compiler} failed: {error.stderr.strip().splitlines()[-1] if error.stderr else error}")
+        return Build(None, f"{compiler[0]} failed: {error.stderr.strip().splitlines()[-1] if error.stderr else error}")
     except (OSError, subprocess.TimeoutExpired) as error:
         return Build(None, str(error))
 
 
-def _hash_inputs(compiler: str) -> str:
+def _hash_inputs(compiler: Sequence[str]) -> str:
     """Return a name for what the result depends on: a home folder may be shared by machines."""
     processor = sorted({value for name, value in host.read_cpuinfo() if name in ("model name", "flags", "Features")})
     inputs = hashlib.sha256(repr((compiler, FLAGS, SHARED, platform.machine(), processor)).encode())
@@ -61,7 +63,7 @@ def _hash_inputs(compiler: str) -> str:
     return inputs.hexdigest()[:16]
 
 
-def _compile(compiler: str, target: Path) -> None:
+def _compile(compiler: Sequence[str], target: Path) -> None:
     """Compile to a file of its own, which then takes the place of the target: other processes may do so too.
 
     Raises:
@@ -74,7 +76,7 @@ def _compile(compiler: str, target: Path) -> None:
     os.close(handle)
     try:
         files = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
-        command = [compiler, *FLAGS, *SHARED, *files, "-o", made]
+        command = [*compiler, *FLAGS, *SHARED, *files, "-o", made]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
         os.replace(made, target)
     finally:

@@ -15,6 +15,9 @@ constexpr int64_t WIDE = 8;
 constexpr int64_t TILE = 6;
 #endif
 constexpr int64_t PANEL = 2 * WIDE;     // outputs that are computed together
+constexpr int64_t PACKED = 64;          // inputs that are packed together, so that a few pages are in use at a time
+constexpr int64_t LEAST = 96;           // rows that read a panel together at least, and
+constexpr int64_t NEAR = 1 << 16;       // numbers of rows that stay in the processor's cache meanwhile
 constexpr int64_t LARGE = 1 << 20;      // products from which on several threads share the outputs
 
 typedef float Wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
@@ -62,22 +65,27 @@ int64_t find_panel() { return PANEL; }
 
 // Copies a weight, [outputs, inputs], into panels, [panels, inputs, PANEL], with zeros behind the last output.
 void pack(const float *weight, int64_t outputs, int64_t inputs, float *panels) {
-    for (int64_t first = 0; first < outputs; first += PANEL)
-        for (int64_t input = 0; input < inputs; input++)
+    for (int64_t first = 0; first < outputs; first += PANEL, panels += PANEL * inputs)
+        for (int64_t begin = 0; begin < inputs; begin += PACKED)
             for (int64_t i = 0; i < PANEL; i++)
-                *panels++ = first + i < outputs ? weight[(first + i) * inputs + input] : 0;
+                for (int64_t input = begin; input < std::min(inputs, begin + PACKED); input++)
+                    panels[input * PANEL + i] = first + i < outputs ? weight[(first + i) * inputs + input] : 0;
 }
 
 // [rows, outputs] of [rows, inputs]; the bias has numbers for whole panels.
 void multiply(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out) {
     int64_t inputs = product->inputs, outputs = product->outputs, panels = (outputs + PANEL - 1) / PANEL;
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
-    for (int64_t panel = 0; panel < panels; panel++) {
-        int64_t first = panel * PANEL, width = std::min(PANEL, outputs - first);
-        for (int64_t row = 0; row < rows; row += TILE) {
-            Multiply *tile = choose(std::min(TILE, rows - row), std::make_integer_sequence<int, TILE>());
-            tile(states + row * stride, stride, product->panels + first * inputs, inputs, product->bias + first,
-                 out + row * outputs + first, outputs, width);
+    int64_t together = std::max(LEAST, NEAR / inputs) / TILE * TILE, blocks = (rows + together - 1) / together;
+#pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
+    for (int64_t block = 0; block < blocks; block++) {
+        for (int64_t panel = 0; panel < panels; panel++) {
+            int64_t first = panel * PANEL, width = std::min(PANEL, outputs - first);
+            int64_t end = std::min(rows, (block + 1) * together);
+            for (int64_t row = block * together; row < end; row += TILE) {
+                Multiply *tile = choose(std::min(TILE, end - row), std::make_integer_sequence<int, TILE>());
+                tile(states + row * stride, stride, product->panels + first * inputs, inputs, product->bias + first,
+                     out + row * outputs + first, outputs, width);
+            }
         }
     }
 }

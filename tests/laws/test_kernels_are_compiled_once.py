@@ -87,7 +87,7 @@ def test_no_compiler_and_no_place(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_other_processors_of_a_shared_home_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = build._hash_inputs("g++")
-    assert own == build._hash_inputs("g++") != build._hash_inputs("clang++")
+    own = build._hash_inputs(["g++"])
+    assert own == build._hash_inputs(["g++"]) != build._hash_inputs(["clang++"])
     monkeypatch.setattr(host, "read_cpuinfo", lambda: [("model name", "another"), ("flags", "avx2")])
-    assert own != build._hash_inputs("g++")
+    assert own != build._hash_inputs(["g++"])

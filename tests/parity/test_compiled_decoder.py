@@ -132,7 +132,7 @@ def test_other_models_are_left_to_torch() -> None:
 def test_the_bits_of_an_answer_do_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where prompts are computed alone, the log-probs of 35 answers in batches of any size are the same bits."""
     monkeypatch.setattr("qed.sampling.native.prefill.PREFILL_TOKENS", 1)
-    monkeypatch.setattr("qed.sampling.native.projection.is_linear_faster", lambda dtype: dtype == torch.float32)
+    monkeypatch.setattr("qed.sampling.native.projection.has_product", lambda dtype: dtype == torch.float32)
     model, prompts = build("qwen2"), make_prompts(9)
     found = [
         [(own.tokens, own.logps) for own in sample(NativeSampler(model, None, ends=(1,), rows_per_batch=rows), prompts)]

@@ -106,7 +106,7 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
     monkeypatch.setattr("qed.sampling.native.batch.COMPACT_SHARE", {"cpu": 2})
     # As on a device.
     monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)
-    monkeypatch.setattr("qed.sampling.native.projection.is_linear_faster", lambda _: False)
+    monkeypatch.setattr("qed.sampling.native.projection.has_product", lambda _: False)
     monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda _: False)
     return capture
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not HAS_PACKING, reason="This torch has no oneDN
 def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack on processors where it is not faster, too."""
     monkeypatch.setattr(projection, "can_pack", lambda dtype: dtype in (torch.bfloat16, torch.float32))
-    monkeypatch.setattr(projection, "is_linear_faster", lambda _: False)
+    monkeypatch.setattr(projection, "has_product", lambda _: False)
 
 
 @pytest.mark.usefixtures("_packed")

@@ -1,8 +1,8 @@
-"""Linear layers of a decoding step, those of the same states joined, and on a processor packed by oneDNN.
+"""Linear layers of a decoding step, those of the same states joined, and on a processor with packed weights.
 
-A decoding step multiplies few rows by every weight, again and again with the same weights. oneDNN can bring a weight
-into the order in which its kernel reads it, which halves the time of few rows in bfloat16. In float32 torch uses MKL,
-which leaves AVX-512 unused on AMD's processors, so there oneDNN takes half of the time too.
+A decoding step multiplies few rows by every weight, again and again with the same weights, so it pays to bring a weight
+into the order in which it is read. In float32 the functions in C++ do so. oneDNN does in bfloat16, which halves the
+time of few rows, and without a C++ compiler also in float32 on AMD's processors with AVX-512, which MKL leaves unused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Projections:
         size = sum(weight.numel() * (self.cast or weight.dtype).itemsize for weight in model.parameters())
         fits = size * COPIES_SHARE <= host.total_memory()
         dtype = self.cast or next(model.parameters()).dtype
-        self.compiled = kind == "cpu" and fits and is_linear_faster(dtype)
+        self.compiled = kind == "cpu" and fits and has_product(dtype)
         self.packs = self.compiled or (kind == "cpu" and fits and can_pack(dtype))
         self.copied_bytes = size if self.packs else 0
 
@@ -102,15 +102,15 @@ class _Packed:
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Return whether this processor multiplies few rows faster by packed weights of a dtype."""
+    """Return whether this processor multiplies few rows faster by weights of a dtype that oneDNN has packed."""
     if dtype == torch.bfloat16:
         has_products = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         return has_products and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype == torch.float32 and fast_float32.is_faster()
 
 
-def is_linear_faster(dtype: torch.dtype) -> bool:
-    """Return whether the product in C++ is there for a dtype: it is faster than MKL for few rows, and starts faster."""
+def has_product(dtype: torch.dtype) -> bool:
+    """Return whether there is a product in C++ for a dtype: for few rows it is faster than MKL's."""
     return dtype == torch.float32 and has_kernels()
 
 
