@@ -11,7 +11,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 StopReason = Literal["stop", "length"]
 Source = Literal["policy", "greedy", "demonstration", "expert", "replay"]
@@ -38,20 +38,14 @@ class Column(Sequence[T]):
         return len(self.numbers)
 
     def __iter__(self) -> Iterator[T]:
-        read: Any = bool if self.numbers.typecode == "b" else None
-        return map(read, self.numbers) if read else iter(self.numbers)
+        read: Any = map(bool, self.numbers) if self.numbers.typecode == "b" else self.numbers
+        return iter(read)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+    def __getitem__(self, index: int | slice) -> Any:
         part: Any = self.numbers[index]
         if isinstance(index, slice):
             return Column(part) if part else ()
-        return bool(part) if self.numbers.typecode == "b" else part  # type: ignore[return-value]
+        return bool(part) if self.numbers.typecode == "b" else part
 
     def __add__(self, other: Sequence[T]) -> tuple[T, ...]:
         return (*self, *other)
@@ -225,9 +219,7 @@ class Rollout:
     sampled_mask: Sequence[bool] = ()  # collect: which tokens of `output` this policy sampled; empty: all
     loss_mask: Sequence[bool] = ()  # collect: which tokens of `output` are trained; empty: all
     behaviour: Sequence[float] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
-    turns: Sequence[
-        tuple[str, str]
-    ] = ()  # collect: what each turn wrote and what an environment replied, less the last
+    turns: Sequence[tuple[str, str]] = ()  # collect: each turn and the environment's reply to it, less the last
     turn_rewards: Sequence[float] = ()  # collect: of each of these turns
     teacher_prompt: Sequence[int] = ()  # collect: the prompt that a teacher sees; empty: the same one
     grade: Grade | None = None  # grade
@@ -254,16 +246,11 @@ class Rollout:
                 raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one per token.")
 
     def copy_with(self, **changes: Any) -> Rollout:
-        """Return a copy with other values of some fields, as `dataclasses.replace`, which sets all fields anew.
-
-        Raises:
-            TypeError: there is no such field.
-        """
+        """Return a copy with other values of some fields, as `dataclasses.replace`, which sets all fields anew."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
+        assert changes.keys() <= copy.__dict__.keys()
         for name, value in changes.items():
-            if name not in copy.__dict__:
-                raise TypeError(f"A rollout has no field {name}.")
             setattr(copy, name, value)
         copy.__post_init__()
         return copy
@@ -354,9 +341,8 @@ def _extend_support(support: Support | None, before: int, count: int, added: Sup
     """Append the support of `count` tokens to that of `before` tokens; None where every token could be sampled."""
     if support is None and added is None:
         return None
-    first, second = (
-        part or Support(array("i", [0]) * length, array("i")) for part, length in ((support, before), (added, count))
-    )
+    first = support or Support(array("i", [0]) * before, array("i"))
+    second = added or Support(array("i", [0]) * count, array("i"))
     return Support(first.counts + second.counts, first.ids + second.ids)
 
 

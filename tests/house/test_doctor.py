@@ -77,7 +77,13 @@ def test_torch_that_cannot_be_loaded_costs_only_its_own_checks(monkeypatch: pyte
 
     monkeypatch.setattr(card, "import_module", loads)
     told = card.run_checks().as_object()
-    assert [name for name in card.CHECKS if "failed" in told[name]] == ["device", "dtypes", "attention", "products"]
+    assert [name for name in card.CHECKS if "failed" in told[name]] == [
+        "device",
+        "dtypes",
+        "attention",
+        "products",
+        "decoding",
+    ]
 
 
 @pytest.mark.parametrize(
