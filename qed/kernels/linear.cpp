@@ -15,6 +15,8 @@ constexpr int64_t WIDE = 8;
 constexpr int64_t TILE = 6;
 #endif
 constexpr int64_t PANEL = 2 * WIDE;     // outputs that are computed together
+constexpr int64_t LINE = 16;            // numbers of a line of the processor's cache
+constexpr int64_t AHEAD = 48;           // inputs for which the processor is asked for weights in time
 constexpr int64_t PACKED = 64;          // inputs that are packed together, so that a few pages are in use at a time
 constexpr int64_t LEAST = 96;           // rows that read a panel together at least, and
 constexpr int64_t NEAR = 1 << 16;       // numbers of rows that stay in the processor's cache meanwhile
@@ -33,6 +35,7 @@ void multiply_tile(const float *states, int64_t stride, const float *panel, int6
         high[row] = *reinterpret_cast<const Wide *>(bias + WIDE);
     }
     for (int64_t input = 0; input < inputs; input++) {
+        for (int64_t i = 0; i < PANEL; i += LINE) __builtin_prefetch(panel + (input + AHEAD) * PANEL + i);
         Sum first = *reinterpret_cast<const Wide *>(panel + input * PANEL);
         Sum second = *reinterpret_cast<const Wide *>(panel + input * PANEL + WIDE);
         for (int row = 0; row < Count; row++) {
