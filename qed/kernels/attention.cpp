@@ -5,9 +5,10 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 256;  // columns of a block: its values stay in the processor's cache
-constexpr int64_t QUERIES = 4;  // queries that read a key together
-constexpr int64_t AHEAD = 128;  // columns of the next keys that are asked for in time
+constexpr int64_t BLOCK = 256;      // columns of a block: its values stay in the processor's cache
+constexpr int64_t QUERIES = 4;      // queries that read a key together
+constexpr int64_t AHEAD = 128;      // columns of the next keys that are asked for in time
+constexpr int64_t LARGE = 1 << 15;  // numbers of keys from which on several threads share the rows
 
 // Columns of keys and values that one head of a row attends to, and its place in the scores.
 template <typename T>
@@ -154,7 +155,8 @@ void attend_head(const float *queries, int64_t count, const Segment<T> *segments
 template <typename T>
 static void attend(const Rows &rows, const Attention &a, const T *query, const T *key, const T *value, T *out) {
     int64_t all = a.heads * a.grouped * a.width;
-#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
+    int64_t numbers = rows.count * a.heads * a.width * (rows.column + rows.prefix_columns);
+#pragma omp parallel for num_threads(a.threads) if (a.threads > 1 && numbers > LARGE)
     for (int64_t item = 0; item < rows.count * a.heads; item++) {
         int64_t row = item / a.heads, head = item % a.heads;
         T *to = out + row * all + head * a.grouped * a.width;

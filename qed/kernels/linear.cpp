@@ -14,13 +14,13 @@ constexpr int64_t TILE = 12;  // rows that are computed together: their sums, tw
 constexpr int64_t WIDE = 8;
 constexpr int64_t TILE = 6;
 #endif
-constexpr int64_t PANEL = 2 * WIDE;     // outputs that are computed together
-constexpr int64_t LINE = 16;            // numbers of a line of the processor's cache
-constexpr int64_t AHEAD = 48;           // inputs for which the processor is asked for weights in time
-constexpr int64_t PACKED = 64;          // inputs that are packed together, so that a few pages are in use at a time
-constexpr int64_t LEAST = 96;           // rows that read a panel together at least, and
-constexpr int64_t NEAR = 1 << 16;       // numbers of rows that stay in the processor's cache meanwhile
-constexpr int64_t LARGE = 1 << 20;      // products from which on several threads share the outputs
+constexpr int64_t PANEL = 2 * WIDE;  // outputs that are computed together
+constexpr int64_t LINE = 16;         // numbers of a line of the processor's cache
+constexpr int64_t AHEAD = 48;        // inputs for which the processor is asked for weights in time
+constexpr int64_t PACKED = 64;       // inputs that are packed together, so that a few pages are in use at a time
+constexpr int64_t LEAST = 96;        // rows that read a panel together at least, and
+constexpr int64_t NEAR = 1 << 16;    // numbers of rows that stay in the processor's cache meanwhile
+constexpr int64_t LARGE = 1 << 20;   // products from which on several threads share the outputs
 
 typedef float Wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
 
