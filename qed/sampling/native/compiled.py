@@ -76,14 +76,15 @@ class CompiledDecoder:
 
     def _set_rows(self, rows: Sequences) -> None:
         """Set what the functions read of the rows; the tensors live at least as long as the step."""
-        count, prefix = self.rows, rows.shared_prefix
-        count.count, count.prompts, count.outputs = len(rows), rows.prompt_lens.data_ptr(), rows.output_lens.data_ptr()
-        count.finished, count.prefix_columns = rows.finished.data_ptr(), 0
+        fields, prefix = self.rows, rows.shared_prefix
+        fields.count, fields.prefix_columns = len(rows), 0
+        fields.prompts, fields.outputs = rows.prompt_lens.data_ptr(), rows.output_lens.data_ptr()
+        fields.finished = rows.finished.data_ptr()
         if prefix is not None:
-            count.owner, count.prefix_columns = prefix.owner.data_ptr(), prefix.cache.layers[0].used
+            fields.owner, fields.prefix_columns = prefix.owner.data_ptr(), prefix.cache.layers[0].used
         for number, memory in enumerate(self.memory):
             cache, attention = rows.cache.layers[number], memory.attention
-            count.column = cache.add_column()
+            fields.column = cache.add_column()
             attention.keys, attention.values = cache.keys.data_ptr(), cache.values.data_ptr()
             attention.cache_row, attention.cache_head = cache.keys.stride()[:2]
             if prefix is not None:
