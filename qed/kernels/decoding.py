@@ -6,44 +6,14 @@ not depend on the other rows of the batch, nor on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ctypes import byref
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from qed.kernels.build import load_library
-from qed.kernels.structures import COUNT, NUMBER, POINTER, Attention, Product, Rows
-
-LANES = 8  # numbers of a vector in vectors.h: a head's width is a multiple of it
-KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-SIGNATURES = {
-    "pack": (POINTER, COUNT, COUNT, POINTER),
-    "multiply": (POINTER, COUNT, COUNT, POINTER, COUNT, POINTER),
-    "attend": (POINTER,) * 6,
-    "norm": (POINTER, POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, POINTER),
-    "gate": (POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
-    "draw": (POINTER, COUNT, COUNT, COUNT, POINTER, COUNT, POINTER, POINTER),
-    "append": (COUNT, COUNT, *(POINTER,) * 8),
-    "step": (POINTER,) * 5,
-}
-
-
-def has_kernels() -> bool:
-    """Return whether the functions of this module can be called."""
-    return load_library().library is not None
-
-
-@cache
-def find_function(name: str, dtype: torch.dtype | None = None) -> Callable[..., None]:
-    """Return a function in C++; those with a dtype exist for each."""
-    library = load_library().library
-    assert library is not None
-    function: Any = getattr(library, name if dtype is None else f"{name}_{KINDS[dtype]}")
-    function.argtypes, function.restype = SIGNATURES[name], None
-    return function  # type: ignore[no-any-return]
+from qed.kernels.functions import find_function
+from qed.kernels.structures import Attention, Product, Rows
 
 
 class Linear:

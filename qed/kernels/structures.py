@@ -1,4 +1,4 @@
-"""What the functions in C++ share; `decoding.h` has the same fields, and says what they mean."""
+"""What the functions in C++ share; `decoding.h` and `training.h` have the same fields, and say what they mean."""
 
 from __future__ import annotations
 
@@ -57,4 +57,14 @@ class Model(ctypes.Structure):
         ("norm", POINTER),
         ("epsilon", NUMBER),
         ("head", Product),
+    )
+
+
+class PackedAttention(ctypes.Structure):
+    """Attention of a layer over a packed row."""
+
+    _fields_ = (
+        ("segments", POINTER),
+        *((name, COUNT) for name in ("count", "heads", "grouped", "width", "window", "threads")),
+        ("scaling", NUMBER),
     )

@@ -30,7 +30,13 @@ def can_read_part(body: nn.Module) -> bool:
     if forward is None and {name for name, _ in layer.named_children()} == PARTS:
         layer.forward = partial(_forward, layer)
         return True
-    return isinstance(forward, partial) and forward.func is _forward
+    return forward is not None and not has_own_forward(layer)
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Return whether the forward pass of a module was replaced, and not for `can_read_part`."""
+    forward = vars(module).get("forward")
+    return forward is not None and not (isinstance(forward, partial) and forward.func is _forward)
 
 
 def _forward(layer: Any, hidden_states: Tensor, *, read: Tensor | None = None, **settings: Any) -> Tensor:

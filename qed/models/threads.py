@@ -14,7 +14,7 @@ from qed import host
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.console.live import Console
-from qed.kernels.decoding import has_kernels
+from qed.kernels.functions import has_kernels
 from qed.models import alignment, fast_float32
 from qed.runs.environment import RECORD
 from qed.runs.run import Launch, Run, read_json

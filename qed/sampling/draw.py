@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from qed.kernels.decoding import draw, has_kernels
+from qed.kernels.decoding import draw
+from qed.kernels.functions import has_kernels
 from qed.sampling.base import Sampling
 
 BLOCK = 256  # tokens of a block; the block is found first, then the token in it,

@@ -21,6 +21,7 @@ from qed.models.last_layer import can_read_part
 from qed.models.layer_windows import compute_layer_windows
 from qed.training.batch import COLUMNS, Batch
 from qed.training.block_attention import attend_blocks, build_block_mask
+from qed.training.compiled_layers import can_compile_layers, compute_compiled_states
 from qed.training.packing import Layout, count_missing, pack_batch
 from qed.training.segments import Segment
 from qed.training.spans import Span, attend_spans, build_spans, read_compute_dtype
@@ -59,6 +60,8 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
         read: [M] int64, the positions of the states to return, [M, H]; None for all.
         extra: passed to every layer's attention.
     """
+    if not extra and can_compile_layers(body):
+        return compute_compiled_states(body, layout, read)
     partly = read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1] and can_read_part(body)
     if read is not None and partly:
         extra["read"] = torch.cat([read, read[:1].expand(count_missing(len(read), read.device))])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qed.models.families import LogitTransform
-from qed.models.fast_float32 import is_faster, multiply
+from qed.models.fast_float32 import add_multiplied, is_faster, multiply
 from qed.training.support import LabelSupport
 
 # A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
@@ -121,10 +121,8 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
     elif left.dtype == right.dtype != total.dtype:
         total.add_(left @ right)
-    elif total.dtype == torch.float32 and is_faster():  # oneDNN does not add to a total
-        total.add_(multiply(left.to(total.dtype), right.to(total.dtype).T))
     else:
-        total.addmm_(left.to(total.dtype), right.to(total.dtype))
+        add_multiplied(total, left.to(total.dtype), right.to(total.dtype))
 
 
 def _split_spans(length: int, step: int) -> list[slice]:

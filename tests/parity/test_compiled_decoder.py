@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from qed.config.settings import ModelSettings
 from qed.kernels.build import load_library
-from qed.kernels.decoding import has_kernels
+from qed.kernels.functions import has_kernels
 from qed.models.lora import add_adapters
 from qed.models.precision import compute_in
 from qed.randomness import derive_seed

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from qed.kernels import decoding
 from qed.kernels.build import load_library
+from qed.kernels.functions import KINDS, has_kernels
 from qed.kernels.structures import Attention, Rows
 
-pytestmark = pytest.mark.skipif(not decoding.has_kernels(), reason=f"no functions in C++: {load_library().reason}")
+pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++: {load_library().reason}")
 
 TOLERANCE = {torch.float32: {"rtol": 2e-6, "atol": 2e-6}, torch.bfloat16: {"rtol": 8e-3, "atol": 1e-3}}
 
@@ -47,7 +48,7 @@ def test_products(inputs: int, outputs: int, bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("dtype", decoding.KINDS)
+@pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 21), (5, 16), (300, 128)])
 def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -64,7 +65,7 @@ def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("dtype", decoding.KINDS)
+@pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 21), (300, 128)])
 def test_gates(rows: int, width: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -183,7 +184,7 @@ class Case:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("dtype", decoding.KINDS)
+@pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(("grouped", "width"), list(product([1, 2, 3, 7], [8, 24, 64])))
 @pytest.mark.parametrize(("shared", "normed", "window"), [(False, False, 0), (True, False, 0), (False, True, 4)])
 def test_attention(grouped: int, width: int, dtype: torch.dtype, shared: bool, normed: bool, window: int) -> None:

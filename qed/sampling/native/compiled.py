@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from qed.kernels import decoding
 from qed.kernels.decoding import Linear, Norm
+from qed.kernels.functions import KINDS, LANES, find_function, has_kernels
 from qed.kernels.structures import Attention, Layer, Model, Rows
 from qed.models.layer_windows import compute_reached_windows
 from qed.sampling.native.projection import Projections
@@ -29,10 +30,10 @@ def can_compile(model: Any) -> bool:
     norms = [layer.input_layernorm.weight for layer in body.layers]
     return (
         model.device.type == "cpu"
-        and cast in decoding.KINDS
-        and width % decoding.LANES == 0
+        and cast in KINDS
+        and width % LANES == 0
         and all(weight.dtype == torch.float32 for weight in (body.embed_tokens.weight, *norms))
-        and decoding.has_kernels()
+        and has_kernels()
     )
 
 
@@ -159,7 +160,7 @@ class _Step:
         wide = max(max(memory.project.outputs, memory.gate_and_up.outputs) for memory in decoder.memory)
         inner = max(max(memory.out.inputs, memory.down.inputs) for memory in decoder.memory)
         self.room = 2 * width + wide + inner
-        self.step = decoding.find_function("step")
+        self.step = find_function("step")
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return the logits, [R, V], of embeddings, [R, H]."""

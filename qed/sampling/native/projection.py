@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from qed import host
-from qed.kernels.decoding import Linear, has_kernels
+from qed.kernels.decoding import Linear
+from qed.kernels.functions import has_kernels
 from qed.models import fast_float32
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed

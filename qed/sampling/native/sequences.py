@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qed.kernels import decoding
-from qed.kernels.decoding import has_kernels
+from qed.kernels.functions import has_kernels
 from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
 from qed.sampling.native.kv_cache import SPARE, new_cache

@@ -1,0 +1,47 @@
+"""The functions in C++, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from qed.kernels.build import load_library
+from qed.kernels.structures import COUNT, NUMBER, POINTER
+
+LANES = 8  # numbers of a vector in vectors.h: a head's width is a multiple of it
+KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+SIGNATURES = {
+    "pack": (POINTER, COUNT, COUNT, POINTER),
+    "multiply": (POINTER, COUNT, COUNT, POINTER, COUNT, POINTER),
+    "attend": (POINTER,) * 6,
+    "norm": (POINTER, POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, POINTER),
+    "gate": (POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
+    "draw": (POINTER, COUNT, COUNT, COUNT, POINTER, COUNT, POINTER, POINTER),
+    "append": (COUNT, COUNT, *(POINTER,) * 8),
+    "step": (POINTER,) * 5,
+    "norm_forward": (POINTER, POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, POINTER, POINTER, POINTER),
+    "norm_backward": (*(POINTER,) * 5, COUNT, COUNT, COUNT, POINTER, POINTER),
+    "gate_backward": (POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER, POINTER),
+    "rotate_forward": (POINTER, POINTER, NUMBER, POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
+    "rotate_backward": (POINTER, POINTER, POINTER, NUMBER, POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
+    "attend_forward": (POINTER,) * 6,
+    "attend_backward": (POINTER,) * 10,
+}
+
+
+def has_kernels() -> bool:
+    """Return whether there are functions in C++."""
+    return load_library().library is not None
+
+
+@cache
+def find_function(name: str, dtype: torch.dtype | None = None) -> Callable[..., None]:
+    """Return a function in C++; those with a dtype exist for each."""
+    library = load_library().library
+    assert library is not None
+    function: Any = getattr(library, name if dtype is None else f"{name}_{KINDS[dtype]}")
+    function.argtypes, function.restype = SIGNATURES[name], None
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,159 @@
+// Operations on each input of an update, forwards and backwards.
+
+#include <vector>
+
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share the rows
+constexpr int64_t CHUNK = 64;       // rows whose slopes of a weight are added up together, whatever the number of threads
+
+// The slopes of a weight of `width` numbers, which each chunk of rows adds up for itself.
+class ChunkSums {
+  public:
+    ChunkSums(int64_t rows, int64_t width) : width(width), chunks((rows + CHUNK - 1) / CHUNK), parts(chunks * width, 0.0f) {}
+
+    float *find(int64_t chunk) { return &parts[chunk * width]; }
+
+    void add_up(float *out) const {
+        for (int64_t i = 0; i < width; i++) out[i] = 0;
+        for (int64_t chunk = 0; chunk < chunks; chunk++)
+            for (int64_t i = 0; i < width; i++) out[i] += parts[chunk * width + i];
+    }
+
+    const int64_t width, chunks;
+
+  private:
+    std::vector<float> parts;
+};
+
+// 1 / sqrt(mean of the squares + epsilon).
+inline float find_scale(const float *states, int64_t width, float epsilon) {
+    Vector sum = {};
+    for (int64_t i = 0; i < width; i += LANES) {
+        Vector state = load_part(states + i, width - i, 0);
+        sum += state * state;
+    }
+    return 1 / std::sqrt(add_up(sum) / width + epsilon);
+}
+
+inline void scale_states(const float *states, float scale, const float *weight, int64_t width, float *out) {
+    for (int64_t i = 0; i < width; i += LANES)
+        store_part(load_part(states + i, width - i, 0) * scale * load_part(weight + i, width - i, 0), out + i, width - i);
+}
+
+// The slopes of the input of an RMSNorm, plus `added` (null: nothing); adds those of the weight to `of_weight`.
+inline void reverse_norm(const float *slopes, const float *states, float scale, const float *weight, const float *added,
+                         int64_t width, float *out, float *of_weight) {
+    Vector sum = {};
+    for (int64_t i = 0; i < width; i += LANES) {
+        Vector product = load_part(slopes + i, width - i, 0) * load_part(states + i, width - i, 0);
+        store_part(load_part(of_weight + i, width - i, 0) + product * scale, of_weight + i, width - i);
+        sum += product * load_part(weight + i, width - i, 0);
+    }
+    float pull = add_up(sum) * scale * scale * scale / width;
+    for (int64_t i = 0; i < width; i += LANES) {
+        Vector own = load_part(slopes + i, width - i, 0) * load_part(weight + i, width - i, 0) * scale;
+        own -= load_part(states + i, width - i, 0) * pull;
+        if (added != nullptr) own += load_part(added + i, width - i, 0);
+        store_part(own, out + i, width - i);
+    }
+}
+
+// Rotates a head by the angles of its position (arXiv 2104.09864), or back.
+inline void rotate(const float *from, const float *cos, const float *sin, int64_t width, bool back, float *to) {
+    int64_t half = width / 2;
+    for (int64_t i = 0; i < half; i += LANES) {
+        int64_t left = half - i;
+        Vector first = load_part(from + i, left, 0), second = load_part(from + half + i, left, 0);
+        Vector low = load_part(sin + i, left, 0), high = load_part(sin + half + i, left, 0);
+        Vector across = back ? -high : low, other = back ? -low : high;
+        store_part(first * load_part(cos + i, left, 0) - second * across, to + i, left);
+        store_part(second * load_part(cos + half + i, left, 0) + first * other, to + half + i, left);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// RMSNorm (arXiv 1910.07467) of states, [rows, width], plus `changes` (null: nothing), and each row's scale. The sums of
+// both are written to `sums`.
+void norm_forward(const float *states, const float *changes, const float *weight, float epsilon, int64_t rows,
+                  int64_t width, int64_t threads, float *sums, float *scales, float *out) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
+    for (int64_t row = 0; row < rows; row++) {
+        const float *own = states + row * width;
+        if (changes != nullptr) {
+            float *sum = sums + row * width;
+            for (int64_t i = 0; i < width; i++) sum[i] = own[i] + changes[row * width + i];
+            own = sum;
+        }
+        scales[row] = find_scale(own, width, epsilon);
+        scale_states(own, scales[row], weight, width, out + row * width);
+    }
+}
+
+// The slopes of the states of `norm_forward`, plus `added` (null: nothing), and those of the weight.
+void norm_backward(const float *slopes, const float *states, const float *scales, const float *weight, const float *added,
+                   int64_t rows, int64_t width, int64_t threads, float *out, float *of_weight) {
+    ChunkSums sums(rows, width);
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
+    for (int64_t chunk = 0; chunk < sums.chunks; chunk++)
+        for (int64_t row = chunk * CHUNK; row < std::min(rows, (chunk + 1) * CHUNK); row++) {
+            int64_t at = row * width;
+            reverse_norm(slopes + at, states + at, scales[row], weight, added == nullptr ? nullptr : added + at, width,
+                         out + at, sums.find(chunk));
+        }
+    sums.add_up(of_weight);
+}
+
+// The slopes of gates and ups, [rows, width], of those of silu(gate) * up, whose place these products take.
+void gate_backward(const float *gates, const float *ups, float *slopes, int64_t rows, int64_t width, int64_t threads,
+                   float *of_gates, float *of_ups) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < width; i += LANES) {
+            int64_t at = row * width + i, left = width - i;
+            Vector gate = load_part(gates + at, left, 0), up = load_part(ups + at, left, 0);
+            Vector slope = load_part(slopes + at, left, 0);
+            Vector sigmoid = 1.0f / (exponential(-gate) + 1.0f), opened = gate * sigmoid;
+            store_part(slope * up * (sigmoid + opened * (1.0f - sigmoid)), of_gates + at, left);
+            store_part(slope * opened, of_ups + at, left);
+            store_part(opened * up, slopes + at, left);
+        }
+}
+
+// Rotates heads, [rows, heads, width], behind their RMSNorm (no weight: none), by angles of [rows, width]. `out` may be
+// the heads themselves.
+void rotate_forward(const float *states, const float *weight, float epsilon, const float *cos, const float *sin,
+                    int64_t rows, int64_t heads, int64_t width, int64_t threads, float *out) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * heads * width > LARGE)
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t head = 0; head < heads; head++) {
+            const float *from = states + (row * heads + head) * width;
+            float *to = out + (row * heads + head) * width;
+            if (weight != nullptr) scale_states(from, find_scale(from, width, epsilon), weight, width, to);
+            rotate(weight != nullptr ? to : from, cos + row * width, sin + row * width, width, false, to);
+        }
+}
+
+// Puts the slopes of the heads of `rotate_forward` in the place of those of its result, and computes those of the weight.
+void rotate_backward(float *slopes, const float *states, const float *weight, float epsilon, const float *cos,
+                     const float *sin, int64_t rows, int64_t heads, int64_t width, int64_t threads, float *of_weight) {
+    ChunkSums sums(rows, weight != nullptr ? width : 0);
+    int64_t chunks = (rows + CHUNK - 1) / CHUNK;
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * heads * width > LARGE)
+    for (int64_t chunk = 0; chunk < chunks; chunk++)
+        for (int64_t row = chunk * CHUNK; row < std::min(rows, (chunk + 1) * CHUNK); row++)
+            for (int64_t head = 0; head < heads; head++) {
+                float *own = slopes + (row * heads + head) * width;
+                rotate(own, cos + row * width, sin + row * width, width, true, own);
+                if (weight == nullptr) continue;
+                const float *from = states + (row * heads + head) * width;
+                reverse_norm(own, from, find_scale(from, width, epsilon), weight, nullptr, width, own, sums.find(chunk));
+            }
+    if (weight != nullptr) sums.add_up(of_weight);
+}
+}

@@ -1,0 +1,261 @@
+"""The layers of Llama-like models over a packed row, on a processor in float32, by products and functions in C++.
+
+torch computes a layer by dozens of operators, each of which writes a tensor that the backward pass reads. Here a layer
+is one operator: seven products forwards and fourteen backwards, and between them functions that do all that is to be
+done for an input at once. The last layer computes only inputs that are read, from its queries on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from qed.kernels import training
+from qed.kernels.decoding import gate
+from qed.kernels.functions import LANES, has_kernels
+from qed.kernels.structures import PackedAttention
+from qed.kernels.training import Rotation
+from qed.models.fast_float32 import add_multiplied, multiply, multiply_columns
+from qed.models.last_layer import LLAMA_LIKE, PARTS, has_own_forward
+from qed.models.layer_windows import compute_reached_windows
+from qed.training.packing import Layout
+from qed.training.suffixes import choose_suffixes, locate
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+HEAD_NORMS = {"q_norm", "k_norm"}
+FEED_FORWARD = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def can_compile_layers(body: Any) -> bool:
+    """Return whether `compute_compiled_states` computes what a decoder does, in the current autocast."""
+    config: Any = getattr(body, "config", None)
+    layers = getattr(body, "layers", ())
+    return (
+        getattr(config, "model_type", "") in LLAMA_LIKE
+        and config.hidden_act == "silu"
+        and len(layers) > 0
+        and body._compiled_call_impl is None
+        and not torch.is_autocast_enabled("cpu")
+        and all(_is_plain(layer) for layer in layers)
+        and all(_is_plain_weight(weight) for weight in body.parameters())
+        and not any(_is_changed(module) for module in body.modules())
+        and not torch.compiler.is_compiling()
+        and has_kernels()
+    )
+
+
+def compute_compiled_states(body: Any, layout: Layout, read: Tensor | None) -> Tensor:
+    """Compute the hidden states of a packed row; see `qed.training.attention.compute_packed_states`."""
+    embedded = body.embed_tokens(layout.ids)
+    cos, sin = (angles[0].contiguous() for angles in body.rotary_emb(embedded, layout.positions))
+    windows = compute_reached_windows(body.config, layout.longest)
+    assert windows is not None
+    states: Tensor = embedded[0]
+    whole, last = choose_suffixes(layout, None), choose_suffixes(layout, read)
+    graph = torch.is_grad_enabled()
+    for layer, window in zip(body.layers, windows, strict=True):
+        own, suffixes = layer.self_attn, last if layer is body.layers[-1] else whole
+        attention = PackedAttention(
+            suffixes.table.data_ptr(),
+            len(suffixes.table),
+            body.config.num_key_value_heads,
+            own.num_key_value_groups,
+            own.head_dim,
+            window or 0,
+            torch.get_num_threads(),
+            own.scaling,
+        )
+        shape = _Shape(
+            attention,
+            suffixes.table,
+            suffixes.places,
+            cos,
+            sin,
+            layer.input_layernorm.variance_epsilon,
+            layer.post_attention_layernorm.variance_epsilon,
+            own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0,
+            graph,
+        )
+        states = _Layer.apply(shape, states, *_list_weights(layer))
+    states = body.norm(states)  # of M inputs
+    return states if read is None else states.index_select(0, locate(last, read))
+
+
+class _Shape(NamedTuple):
+    attention: PackedAttention
+    table: Tensor  # the segments, which the attention points to
+    places: Tensor | None  # of the inputs that are computed behind keys and values; None for all
+    cos: Tensor
+    sin: Tensor
+    epsilon: float  # of the norm before the attention,
+    feed_forward_epsilon: float
+    head_epsilon: float  # and of those of queries and keys
+    graph: bool  # whether there will be a backward pass
+
+    def select(self, states: Tensor) -> Tensor:
+        """Return the inputs that are computed."""
+        return states if self.places is None else states.index_select(0, self.places)
+
+
+class _Weights(NamedTuple):
+    norm: Tensor
+    query: Tensor
+    query_bias: Tensor | None
+    query_norm: Tensor | None
+    key: Tensor
+    key_bias: Tensor | None
+    key_norm: Tensor | None
+    value: Tensor
+    value_bias: Tensor | None
+    out: Tensor
+    feed_forward_norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+class _Layer(torch.autograd.Function):
+    """Computes a layer, [M, H] of [N, H]."""
+
+    @staticmethod
+    def forward(ctx: Any, shape: _Shape, states: Tensor, *given: Tensor | None) -> Tensor:
+        weights = _Weights(*given)  # type: ignore[arg-type]
+        first = training.norm(states, None, weights.norm, shape.epsilon)
+        chosen = shape.select(first.normed)
+        raw = multiply(chosen, weights.query, weights.query_bias), multiply(first.normed, weights.key, weights.key_bias)
+        value = multiply(first.normed, weights.value, weights.value_bias)
+        rotations = _list_rotations(shape, weights)
+        query, key = (training.rotate(each, rotation) for each, rotation in zip(raw, rotations, strict=True))
+        attended, sums = training.attend(shape.attention, query, key, value)
+        changes = multiply(attended, weights.out)
+        second = training.norm(shape.select(states), changes, weights.feed_forward_norm, shape.feed_forward_epsilon)
+        gates, ups = multiply(second.normed, weights.gate), multiply(second.normed, weights.up)
+        out = multiply(gate(gates, ups), weights.down).add_(second.states)
+        if shape.graph:
+            ctx.shape = shape
+            ctx.save_for_backward(*given, *first, *raw, query, key, value, sums, attended, *second, gates, ups)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        shape: _Shape = ctx.shape
+        count = len(_Weights._fields)
+        weights, saved = _Weights(*ctx.saved_tensors[:count]), ctx.saved_tensors[count:]
+        of_states, of_feed_forward = _reverse_feed_forward(weights, saved[-5:], slopes[0].contiguous())
+        of_inputs, of_attention = _reverse_attention(shape, weights, saved[:-5], of_states)
+        of_weights = _Weights(**of_attention, **of_feed_forward)
+        return None, of_inputs, *of_weights
+
+
+def _reverse_feed_forward(
+    weights: _Weights, saved: tuple[Tensor, ...], slopes: Tensor
+) -> tuple[Tensor, dict[str, Any]]:
+    """Compute the slopes of the states between the blocks, [M, H], and of the weights of the second."""
+    second, gates, ups = training.Normed(*saved[:3]), *saved[3:]
+    opened = multiply(slopes, weights.down.T)
+    of_gates, of_ups = training.reverse_gate(gates, ups, opened)
+    of_normed = multiply(of_gates, weights.gate.T)
+    add_multiplied(of_normed, of_ups, weights.up)
+    of_states, of_norm = training.reverse_norm(of_normed, second, weights.feed_forward_norm, slopes)
+    return of_states, {
+        "feed_forward_norm": of_norm,
+        "gate": multiply_columns(of_gates, second.normed),
+        "up": multiply_columns(of_ups, second.normed),
+        "down": multiply_columns(slopes, opened),
+    }
+
+
+def _reverse_attention(
+    shape: _Shape, weights: _Weights, saved: tuple[Tensor, ...], slopes: Tensor
+) -> tuple[Tensor, dict[str, Any]]:
+    """Compute the slopes of the layer's states, [N, H], and of the weights of the first block."""
+    first, raw, inputs = training.Normed(*saved[:3]), saved[3:5], saved[5:]
+    attended = inputs[-1]
+    of_query, of_key, of_value = training.reverse_attend(shape.attention, inputs, multiply(slopes, weights.out.T))
+    of_norms = [
+        training.reverse_rotate(each, states, rotation)
+        for each, states, rotation in zip((of_query, of_key), raw, _list_rotations(shape, weights), strict=True)
+    ]
+    of_normed = multiply(of_key, weights.key.T)
+    add_multiplied(of_normed, of_value, weights.value)
+    added = slopes
+    if shape.places is None:
+        add_multiplied(of_normed, of_query, weights.query)
+    else:
+        of_normed.index_add_(0, shape.places, multiply(of_query, weights.query.T))
+        added = torch.zeros_like(of_normed).index_copy_(0, shape.places, slopes)
+    of_states, of_norm = training.reverse_norm(of_normed, first, weights.norm, added)
+    return of_states, {
+        "norm": of_norm,
+        "query": multiply_columns(of_query, shape.select(first.normed)),
+        "query_bias": None if weights.query_bias is None else of_query.sum(0),
+        "query_norm": of_norms[0],
+        "key": multiply_columns(of_key, first.normed),
+        "key_bias": None if weights.key_bias is None else of_key.sum(0),
+        "key_norm": of_norms[1],
+        "value": multiply_columns(of_value, first.normed),
+        "value_bias": None if weights.value_bias is None else of_value.sum(0),
+        "out": multiply_columns(slopes, attended),
+    }
+
+
+def _list_rotations(shape: _Shape, weights: _Weights) -> tuple[Rotation, Rotation]:
+    """Return the rotations of queries and keys."""
+    angles = shape.select(shape.cos), shape.select(shape.sin)
+    epsilon = shape.head_epsilon
+    return Rotation(*angles, weights.query_norm, epsilon), Rotation(shape.cos, shape.sin, weights.key_norm, epsilon)
+
+
+def _list_weights(layer: Any) -> _Weights:
+    own, mlp = layer.self_attn, layer.mlp
+    norms = (getattr(getattr(own, name, None), "weight", None) for name in ("q_norm", "k_norm"))
+    query_norm, key_norm = norms
+    return _Weights(
+        layer.input_layernorm.weight,
+        own.q_proj.weight,
+        own.q_proj.bias,
+        query_norm,
+        own.k_proj.weight,
+        own.k_proj.bias,
+        key_norm,
+        own.v_proj.weight,
+        own.v_proj.bias,
+        own.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        mlp.gate_proj.weight,
+        mlp.up_proj.weight,
+        mlp.down_proj.weight,
+    )
+
+
+def _is_plain(layer: Any) -> bool:
+    """Return whether a layer consists of the parts that are computed here."""
+    if {name for name, _ in layer.named_children()} != PARTS:
+        return False
+    own, mlp = layer.self_attn, layer.mlp
+    parts, products = dict(own.named_children()), {name for name, _ in mlp.named_children()}
+    linear = [*(parts.get(name) for name in ATTENTION), mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    return (
+        set(parts) in (ATTENTION, ATTENTION | HEAD_NORMS)
+        and products == FEED_FORWARD
+        and all(type(each) is nn.Linear for each in linear)
+        and all(each.bias is None for each in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        and own.head_dim % LANES == 0
+        and not (layer.training and (own.attention_dropout or layer.gradient_checkpointing))
+    )
+
+
+def _is_changed(module: nn.Module) -> bool:
+    return has_own_forward(module) or any(getattr(module, name) for name in HOOKS)
+
+
+def _is_plain_weight(weight: Tensor) -> bool:
+    return (
+        type(weight) is nn.Parameter
+        and weight.dtype == torch.float32
+        and weight.device.type == "cpu"
+        and weight.is_contiguous()
+    )

@@ -1,0 +1,286 @@
+"""Layers in C++ have the states and gradients of the model's own forward pass, of any packed row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from families import make_family
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import VOCABULARY
+from test_packed_attention import join, layouts
+from torch import Tensor, nn
+
+from qed.config.settings import ModelSettings
+from qed.kernels import training
+from qed.kernels.build import load_library
+from qed.kernels.functions import has_kernels
+from qed.kernels.structures import PackedAttention
+from qed.models import fast_float32
+from qed.models.families import split_head
+from qed.models.last_layer import LLAMA_LIKE
+from qed.models.lora import add_adapters
+from qed.models.precision import compute_in
+from qed.training import attention
+from qed.training.attention import compute_packed_states
+from qed.training.compiled_layers import can_compile_layers
+from qed.training.packing import Layout
+from qed.training.segments import Segment
+from qed.training.suffixes import choose_suffixes, locate
+
+pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++: {load_library().reason}")
+
+# Prompts with answers, rows alone, and answers longer than a block of queries.
+LAYOUT = join([(30, (20, 61)), (7, ()), (100, (1,)), (3, (70, 50, 2))])
+
+
+@pytest.fixture
+def _threads_are_restored() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def build(family: str = "qwen3", window: int | None = None, **changes: Any) -> Any:
+    """A decoder of float32, all of whose weights count."""
+    body = make_family(family, window, **changes).base_model
+    source = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in body.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=source)
+    return body
+
+
+def lay_out(segments: Sequence[Segment]) -> Layout:
+    """The layout of segments, with random tokens."""
+    positions = torch.cat([torch.arange(one.length) + one.prompt_length for one in segments])
+    ids = torch.randint(VOCABULARY, (1, len(positions)), generator=torch.Generator().manual_seed(2))
+    longest = max(one.prompt_length + one.length for one in segments)
+    return Layout(ids, positions[None], positions[:0], tuple(segments), longest)
+
+
+def choose_answers(segments: Sequence[Segment]) -> Tensor:
+    """What an update reads: the last input of each prompt, again for each answer, and the answers."""
+    read = [[one.start + one.length - 1] for one in segments if one.prompt_length == 0]
+    for one in segments:
+        if one.prompt_length:
+            read.append([one.prompt + one.prompt_length - 1, *range(one.start, one.start + one.length)])
+    return torch.tensor([place for places in reversed(read) for place in places])
+
+
+def compute(body: Any, segments: Sequence[Segment], read: Tensor | None) -> list[Tensor]:
+    """The states, and the gradients of all weights."""
+    body.zero_grad()
+    states = compute_packed_states(body, lay_out(segments), read)
+    (states.sin() * torch.linspace(0.5, 1, states.shape[1])).sum().backward()
+    return [states.detach(), *(weight.grad.clone() for weight in body.parameters())]
+
+
+def compute_by_torch(body: Any, segments: Sequence[Segment], read: Tensor | None) -> list[Tensor]:
+    """The same by operators of torch in float64."""
+    body.double()
+    try:
+        assert not can_compile_layers(body)
+        with compute_in("cpu", torch.float64):
+            return [each.float() for each in compute(body, segments, read)]
+    finally:
+        body.float()
+
+
+def assert_alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        # The bias of a key moves all scores of a query alike, so its gradient is only rounding.
+        assert (one - other).norm() <= 3e-5 * other.norm() + 1e-4, (one - other).norm() / other.norm()
+
+
+@pytest.mark.usefixtures("_threads_are_restored")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("window", [None, 17])
+@pytest.mark.parametrize("family", LLAMA_LIKE)
+def test_states_and_gradients(family: str, window: int | None, threads: int) -> None:
+    torch.set_num_threads(threads)
+    body = build(family, window)
+    assert can_compile_layers(body)
+    for read in (None, choose_answers(LAYOUT)):
+        assert_alike(compute(body, LAYOUT, read), compute_by_torch(body, LAYOUT, read))
+
+
+@given(layouts, st.sampled_from([None, 1, 9]), st.data())
+@settings(max_examples=25, deadline=None)
+def test_every_layout(segments: tuple[Segment, ...], window: int | None, data: st.DataObject) -> None:
+    body = build("mistral", window, num_hidden_layers=2)
+    count = segments[-1].start + segments[-1].length
+    read = torch.tensor(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=9)))
+    assert_alike(compute(body, segments, read), compute_by_torch(body, segments, read))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": 24, "num_attention_heads": 3, "num_key_value_heads": 1},
+        {"head_dim": 40, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 36},
+        {"intermediate_size": 44, "attention_bias": False, "tie_word_embeddings": True},
+    ],
+)
+def test_shapes(changes: dict[str, Any]) -> None:
+    body = build("qwen3", **changes)
+    assert can_compile_layers(body)
+    read = choose_answers(LAYOUT)
+    assert_alike(compute(body, LAYOUT, read), compute_by_torch(body, LAYOUT, read))
+
+
+def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch._C._has_mkldnn:
+        pytest.skip("This torch has no oneDNN.")
+    body, read = build("qwen2"), choose_answers(LAYOUT)
+    expected = compute_by_torch(body, LAYOUT, read)
+    monkeypatch.setattr(fast_float32, "is_faster", lambda: True)
+    assert_alike(compute(body, LAYOUT, read), expected)
+
+
+def test_a_pass_without_gradients_has_the_same_bits() -> None:
+    """An update and the log-probs of a reference model agree exactly."""
+    body, read = build(), choose_answers(LAYOUT)
+    expected = compute_packed_states(body, lay_out(LAYOUT), read)
+    with torch.no_grad():
+        assert torch.equal(compute_packed_states(body, lay_out(LAYOUT), read), expected)
+
+
+def test_weights_that_are_not_finite_are_seen() -> None:
+    body = build()
+    with torch.no_grad():
+        body.layers[0].self_attn.k_proj.weight[0, 0] = torch.nan
+    found = compute(body, LAYOUT, None)
+    assert found[0].isnan().all()
+    assert all(gradient.isnan().any() for gradient in found[1:])
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    body, read = build(), choose_answers(LAYOUT)
+    expected = compute(body, LAYOUT, read)
+    body.embed_tokens.requires_grad_(False)
+    body.layers[0].requires_grad_(False)
+    body.zero_grad()
+    states = compute_packed_states(body, lay_out(LAYOUT), read)
+    (states.sin() * torch.linspace(0.5, 1, states.shape[1])).sum().backward()
+    for weight, gradient in zip(body.parameters(), expected[1:], strict=True):
+        assert weight.grad is None if not weight.requires_grad else torch.equal(weight.grad, gradient)
+
+
+def call_kernels(threads: int) -> list[Tensor]:
+    """What the functions compute of the same random numbers."""
+    torch.set_num_threads(threads)
+    source = torch.Generator().manual_seed(0)
+    rows, heads, grouped, width = sum(one.length for one in LAYOUT), 3, 2, 16
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=source)
+
+    weight, changes = draw(700), draw(rows, 700)
+    normed = training.norm(draw(rows, 700), changes, weight, 1e-6)
+    gates, ups, slopes = draw(rows, 700), draw(rows, 700), draw(rows, 700)
+    found = [
+        *normed,
+        *training.reverse_norm(slopes, normed, weight, changes),
+        *training.reverse_gate(gates, ups, slopes),
+    ]
+    table = choose_suffixes(lay_out(LAYOUT), choose_answers(LAYOUT)).table
+    layer = PackedAttention(table.data_ptr(), len(table), heads, grouped, width, 20, threads, 0.3)
+    count = int((table[:, 1] - table[:, 4]).sum())
+    query, key, value = draw(count, heads * grouped * width), *(draw(rows, heads * width) for _ in range(2))
+    rotation = training.Rotation(draw(rows, width), draw(rows, width), draw(width), 1e-6)
+    rotated = training.rotate(key, rotation)
+    attended, sums = training.attend(layer, query, rotated, value)
+    slopes = training.reverse_attend(layer, (query, rotated, value, sums, attended), draw(*attended.shape))
+    of_weight = training.reverse_rotate(slopes[1], key, rotation)
+    assert of_weight is not None
+    return [*found, rotated, attended, sums, *slopes, of_weight]
+
+
+@pytest.mark.usefixtures("_threads_are_restored")
+def test_threads_change_no_bit() -> None:
+    expected = call_kernels(1)
+    for threads in (2, 3):
+        for one, other in zip(call_kernels(threads), expected, strict=True):
+            assert torch.equal(one, other)
+
+
+@given(layouts, st.data())
+def test_suffixes(segments: tuple[Segment, ...], data: st.DataObject) -> None:
+    """They have all inputs that are read, each once, and are ends of segments."""
+    layout, count = lay_out(segments), segments[-1].start + segments[-1].length
+    read = torch.tensor(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=9)))
+    suffixes = choose_suffixes(layout, read)
+    expected = [
+        place
+        for (start, length, *_), skip in zip(segments, suffixes.table[:, 4].tolist(), strict=True)
+        for place in range(start + skip, start + length)
+    ]
+    places = torch.arange(count) if suffixes.places is None else suffixes.places
+    assert places.tolist() == expected
+    assert torch.equal(places[locate(suffixes, read)], read)
+    counts = (suffixes.table[:, 1] - suffixes.table[:, 4]).tolist()
+    assert suffixes.table[:, 5].tolist() == [sum(counts[:number]) for number in range(len(counts))]
+    assert choose_suffixes(layout, None).places is None
+
+
+def add_hook(body: Any) -> Any:
+    body.layers[1].mlp.register_forward_hook(lambda *_: None)
+    return body
+
+
+def replace_forward(body: Any) -> Any:
+    body.layers[1].mlp.forward = lambda states: states
+    return body
+
+
+def checkpoint(body: Any) -> Any:
+    body.gradient_checkpointing_enable()
+    return body.train()
+
+
+def adapt(model: Any) -> Any:
+    return split_head(add_adapters(model, ModelSettings(lora_rank=2), 0))[0]
+
+
+def parametrize(body: Any) -> Any:
+    nn.utils.parametrizations.weight_norm(body.layers[0].mlp.up_proj)
+    return body
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "a hook": lambda: add_hook(build()),
+    "another forward": lambda: replace_forward(build()),
+    "checkpointing": lambda: checkpoint(build()),
+    "adapters": lambda: adapt(make_family("qwen3")),
+    "a parametrized weight": lambda: parametrize(build()),
+    "dropout": lambda: build(attention_dropout=0.1).train(),
+    "another activation": lambda: build(hidden_act="gelu"),
+    "biases": lambda: build("llama", mlp_bias=True, attention_bias=True),
+    "bfloat16": lambda: build().bfloat16(),
+    "float64": lambda: build().double(),
+    "small heads": lambda: build(head_dim=4),
+    "gemma": lambda: build("gemma"),
+    "gpt2": lambda: build("gpt2"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_are_left_to_torch(name: str) -> None:
+    assert not can_compile_layers(OTHERS[name]())
+
+
+def test_autocast_is_left_to_torch() -> None:
+    with compute_in("cpu", torch.bfloat16):
+        assert not can_compile_layers(build())
+
+
+def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, read = build(), choose_answers(LAYOUT)
+    found = compute(body, LAYOUT, read)
+    monkeypatch.setattr("qed.training.compiled_layers.has_kernels", lambda: False)
+    monkeypatch.setattr(attention, "compute_compiled_states", None)
+    assert_alike(found, compute(body, LAYOUT, read))
