@@ -2,6 +2,7 @@
 //
 // A query sees the prompt of its segment and what is before it in the segment. The keys of a segment are copied once for
 // all of its queries, so that products read consecutive numbers; no more than a block of queries has scores in memory.
+// Operands are of a precision T, and everything is computed in float32.
 
 #include "training.h"
 #include "vectors.h"
@@ -85,10 +86,21 @@ Block find_block(const Segment &segment, int64_t query, int64_t window) {
             round_up(segment.last(query + count - 1), PANEL)};
 }
 
+template <typename T, typename To>
+inline void copy(const T *from, int64_t width, To *to) {
+    for (int64_t i = 0; i < width; i += LANES) store(load(from + i), to + i);
+}
+
+template <typename T, typename To>
+void copy_rows(const T *from, int64_t stride, int64_t count, int64_t width, To *to, int64_t to_stride) {
+    for (int64_t i = 0; i < count; i++) copy(from + i * stride, width, to + i * to_stride);
+}
+
 // Copies what a head has for the keys of a segment, [count, width].
-void gather(const Segment &segment, const float *states, int64_t stride, int64_t width, float *to) {
-    int64_t count = segment.count();
-    for (int64_t i = 0; i < count; i++) std::memcpy(to + i * width, states + segment.place(i) * stride, width * sizeof(float));
+template <typename T>
+void gather(const Segment &segment, const T *states, int64_t stride, int64_t width, float *to) {
+    copy_rows(states + segment.prompt * stride, stride, segment.prompt_length, width, to, width);
+    copy_rows(states + segment.start * stride, stride, segment.length, width, to + segment.prompt_length * width, width);
 }
 
 inline void transpose_block(Vector *rows) {
@@ -164,15 +176,24 @@ float find_most(const float *scores, int64_t first, int64_t last) {
     return find_largest(most);
 }
 
-}  // namespace
+// Memory of a thread for a segment of one head: so many copies of its keys, blocks of scores, and blocks of queries.
+struct Room {
+    Room(int64_t columns, int64_t width, int64_t copies, int64_t scores, int64_t queries)
+        : next(find_room(columns * (copies * width + scores * QUERIES) + queries * QUERIES * width)) {}
 
-extern "C" {
+    float *take(int64_t count) {
+        float *taken = next;
+        next += count;
+        return taken;
+    }
+
+    float *next;
+};
 
 // Attention of queries, [rows, heads * grouped * width], to keys and values, [inputs, heads * width], and for the backward
 // pass the log of each query's sum of exponentials, [rows, heads * grouped].
-void attend_forward(const PackedAttention *attention, const float *query, const float *key, const float *value, float *sums,
-                    float *out) {
-    const PackedAttention &a = *attention;
+template <typename T>
+void attend_forward(const PackedAttention &a, const T *query, const T *key, const T *value, float *sums, T *out) {
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, key_stride = a.heads * a.width;
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(a.threads) if (a.threads > 1)
     for (int64_t number = 0; number < a.count; number++)
@@ -181,7 +202,9 @@ void attend_forward(const PackedAttention *attention, const float *query, const 
             std::memcpy(&segment, a.segments + 6 * number, sizeof segment);
             if (segment.skip == segment.length) continue;
             int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
-            float *values = find_room(2 * size + QUERIES * columns), *flipped = values + size, *scores = flipped + size;
+            Room room(columns, a.width, 2, 1, 2);
+            float *values = room.take(size), *flipped = room.take(size), *scores = room.take(QUERIES * columns);
+            float *own_queries = room.take(QUERIES * a.width), *results = room.take(QUERIES * a.width);
             gather(segment, key + head * a.width, key_stride, a.width, values);
             transpose(values, segment.count(), a.width, columns, flipped);
             gather(segment, value + head * a.width, key_stride, a.width, values);
@@ -189,7 +212,8 @@ void attend_forward(const PackedAttention *attention, const float *query, const 
                 for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
                     Block block = find_block(segment, first, a.window);
                     int64_t at = block.row * stride + own * a.width;
-                    multiply_seen(block, segment, {query + at, stride, 1}, a.width, flipped, columns, scores);
+                    copy_rows(query + at, stride, block.count, a.width, own_queries, a.width);
+                    multiply_seen(block, segment, {own_queries, a.width, 1}, a.width, flipped, columns, scores);
                     for (int64_t row = 0; row < block.count; row++) {
                         float *line = scores + row * columns;
                         int64_t begin = segment.first(first + row, a.window), last = segment.last(first + row);
@@ -203,17 +227,17 @@ void attend_forward(const PackedAttention *attention, const float *query, const 
                         int64_t rows = std::min(TILE, block.count - row);
                         Matrix weights = {scores + row * columns + block.begin, columns, 1};
                         multiply<false>(weights, rows, segment.last(first + row + rows - 1) - block.begin,
-                                        values + block.begin * a.width, a.width, a.width, out + at + row * stride, stride);
+                                        values + block.begin * a.width, a.width, a.width, results + row * a.width, a.width);
                     }
+                    copy_rows(results, a.width, block.count, a.width, out + at, stride);
                 }
         }
 }
 
 // The slopes of queries, keys and values, of those of the attention; those of keys and values are added to the outputs.
-void attend_backward(const PackedAttention *attention, const float *query, const float *key, const float *value,
-                     const float *sums, const float *attended, const float *slopes, float *of_query, float *of_key,
-                     float *of_value) {
-    const PackedAttention &a = *attention;
+template <typename T>
+void attend_backward(const PackedAttention &a, const T *query, const T *key, const T *value, const float *sums,
+                     const T *attended, const T *slopes, float *of_query, float *of_key, float *of_value) {
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, key_stride = a.heads * a.width;
 #pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
     for (int64_t head = 0; head < a.heads; head++)
@@ -222,9 +246,11 @@ void attend_backward(const PackedAttention *attention, const float *query, const
             std::memcpy(&segment, a.segments + 6 * number, sizeof segment);
             if (segment.skip == segment.length) continue;
             int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
-            float *keys = find_room(5 * size + 2 * QUERIES * columns), *flipped = keys + size, *flipped_values = flipped + size;
-            float *key_slopes = flipped_values + size, *value_slopes = key_slopes + size;
-            float *weights = value_slopes + size, *of_scores = weights + QUERIES * columns;
+            Room room(columns, a.width, 5, 2, 2);
+            float *keys = room.take(size), *flipped = room.take(size), *flipped_values = room.take(size);
+            float *key_slopes = room.take(size), *value_slopes = room.take(size);
+            float *weights = room.take(QUERIES * columns), *of_scores = room.take(QUERIES * columns);
+            float *own_queries = room.take(QUERIES * a.width), *own_slopes = room.take(QUERIES * a.width);
             gather(segment, value + head * a.width, key_stride, a.width, keys);
             transpose(keys, segment.count(), a.width, columns, flipped_values);
             gather(segment, key + head * a.width, key_stride, a.width, keys);
@@ -234,16 +260,18 @@ void attend_backward(const PackedAttention *attention, const float *query, const
                 for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
                     Block block = find_block(segment, first, a.window);
                     int64_t at = block.row * stride + own * a.width, offset = block.begin * a.width;
-                    multiply_seen(block, segment, {query + at, stride, 1}, a.width, flipped, columns, weights);
-                    multiply_seen(block, segment, {slopes + at, stride, 1}, a.width, flipped_values, columns, of_scores);
+                    copy_rows(query + at, stride, block.count, a.width, own_queries, a.width);
+                    copy_rows(slopes + at, stride, block.count, a.width, own_slopes, a.width);
+                    multiply_seen(block, segment, {own_queries, a.width, 1}, a.width, flipped, columns, weights);
+                    multiply_seen(block, segment, {own_slopes, a.width, 1}, a.width, flipped_values, columns, of_scores);
                     for (int64_t row = 0; row < block.count; row++) {
                         float *line = weights + row * columns, *other = of_scores + row * columns;
                         int64_t last = segment.last(first + row);
                         exponentiate(line, segment.first(first + row, a.window), last, block.begin, block.end, a.scaling,
                                      sums[(block.row + row) * queries + own]);
-                        const float *result = attended + at + row * stride, *slope = slopes + at + row * stride;
+                        const T *result = attended + at + row * stride;
                         Vector sum = {};
-                        for (int64_t i = 0; i < a.width; i += LANES) sum += load(result + i) * load(slope + i);
+                        for (int64_t i = 0; i < a.width; i += LANES) sum += load(result + i) * load(own_slopes + row * a.width + i);
                         float mean = add_up(sum);
                         for (int64_t i = block.begin; i < block.end; i += LANES)  // nothing is computed behind the last key
                             store(i < last ? load(line + i) * (load(other + i) - mean) * a.scaling : Vector{}, other + i);
@@ -251,8 +279,8 @@ void attend_backward(const PackedAttention *attention, const float *query, const
                     int64_t seen = segment.last(first + block.count - 1) - block.begin;
                     Matrix each = {of_scores + block.begin, columns, 1}, across = {of_scores + block.begin, 1, columns};
                     multiply<false>(each, block.count, seen, keys + offset, a.width, a.width, of_query + at, stride);
-                    multiply<true>(across, seen, block.count, query + at, stride, a.width, key_slopes + offset, a.width);
-                    multiply<true>({weights + block.begin, 1, columns}, seen, block.count, slopes + at, stride, a.width,
+                    multiply<true>(across, seen, block.count, own_queries, a.width, a.width, key_slopes + offset, a.width);
+                    multiply<true>({weights + block.begin, 1, columns}, seen, block.count, own_slopes, a.width, a.width,
                                    value_slopes + offset, a.width);
                 }
             for (int64_t i = 0; i < segment.count(); i++) {
@@ -264,4 +292,21 @@ void attend_backward(const PackedAttention *attention, const float *query, const
             }
         }
 }
+
+}  // namespace
+
+#define EXPORT(T)                                                                                                            \
+    void attend_forward_##T(const PackedAttention *attention, const T *query, const T *key, const T *value, float *sums,     \
+                            T *out) {                                                                                        \
+        attend_forward(*attention, query, key, value, sums, out);                                                            \
+    }                                                                                                                        \
+    void attend_backward_##T(const PackedAttention *attention, const T *query, const T *key, const T *value,                 \
+                             const float *sums, const T *attended, const T *slopes, float *of_query, float *of_key,          \
+                             float *of_value) {                                                                              \
+        attend_backward(*attention, query, key, value, sums, attended, slopes, of_query, of_key, of_value);                  \
+    }
+
+extern "C" {
+EXPORT(float32)
+EXPORT(bfloat16)
 }

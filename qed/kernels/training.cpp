@@ -1,4 +1,6 @@
 // Operations on each input of an update, forwards and backwards.
+//
+// T is the precision of products: of what they read and write, and of its slopes. States and weights are float32.
 
 #include <vector>
 
@@ -29,7 +31,8 @@ class ChunkSums {
 };
 
 // 1 / sqrt(mean of the squares + epsilon).
-inline float find_scale(const float *states, int64_t width, float epsilon) {
+template <typename T>
+inline float find_scale(const T *states, int64_t width, float epsilon) {
     Vector sum = {};
     for (int64_t i = 0; i < width; i += LANES) {
         Vector state = load_part(states + i, width - i, 0);
@@ -38,13 +41,15 @@ inline float find_scale(const float *states, int64_t width, float epsilon) {
     return 1 / std::sqrt(add_up(sum) / width + epsilon);
 }
 
-inline void scale_states(const float *states, float scale, const float *weight, int64_t width, float *out) {
+template <typename T, typename To>
+inline void scale_states(const T *states, float scale, const float *weight, int64_t width, To *out) {
     for (int64_t i = 0; i < width; i += LANES)
         store_part(load_part(states + i, width - i, 0) * scale * load_part(weight + i, width - i, 0), out + i, width - i);
 }
 
 // The slopes of the input of an RMSNorm, plus `added` (null: nothing); adds those of the weight to `of_weight`.
-inline void reverse_norm(const float *slopes, const float *states, float scale, const float *weight, const float *added,
+template <typename T, typename From>
+inline void reverse_norm(const T *slopes, const From *states, float scale, const float *weight, const float *added,
                          int64_t width, float *out, float *of_weight) {
     Vector sum = {};
     for (int64_t i = 0; i < width; i += LANES) {
@@ -62,7 +67,8 @@ inline void reverse_norm(const float *slopes, const float *states, float scale, 
 }
 
 // Rotates a head by the angles of its position (arXiv 2104.09864), or back.
-inline void rotate(const float *from, const float *cos, const float *sin, int64_t width, bool back, float *to) {
+template <typename T, typename To>
+inline void rotate(const T *from, const float *cos, const float *sin, int64_t width, bool back, To *to) {
     int64_t half = width / 2;
     for (int64_t i = 0; i < half; i += LANES) {
         int64_t left = half - i;
@@ -74,20 +80,17 @@ inline void rotate(const float *from, const float *cos, const float *sin, int64_
     }
 }
 
-}  // namespace
-
-extern "C" {
-
 // RMSNorm (arXiv 1910.07467) of states, [rows, width], plus `changes` (null: nothing), and each row's scale. The sums of
 // both are written to `sums`.
-void norm_forward(const float *states, const float *changes, const float *weight, float epsilon, int64_t rows,
-                  int64_t width, int64_t threads, float *sums, float *scales, float *out) {
+template <typename T>
+void norm_forward(const float *states, const T *changes, const float *weight, float epsilon, int64_t rows, int64_t width,
+                  int64_t threads, float *sums, float *scales, T *out) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
     for (int64_t row = 0; row < rows; row++) {
         const float *own = states + row * width;
         if (changes != nullptr) {
             float *sum = sums + row * width;
-            for (int64_t i = 0; i < width; i++) sum[i] = own[i] + changes[row * width + i];
+            for (int64_t i = 0; i < width; i++) sum[i] = own[i] + widen(changes[row * width + i]);
             own = sum;
         }
         scales[row] = find_scale(own, width, epsilon);
@@ -96,7 +99,8 @@ void norm_forward(const float *states, const float *changes, const float *weight
 }
 
 // The slopes of the states of `norm_forward`, plus `added` (null: nothing), and those of the weight.
-void norm_backward(const float *slopes, const float *states, const float *scales, const float *weight, const float *added,
+template <typename T>
+void norm_backward(const T *slopes, const float *states, const float *scales, const float *weight, const float *added,
                    int64_t rows, int64_t width, int64_t threads, float *out, float *of_weight) {
     ChunkSums sums(rows, width);
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
@@ -110,8 +114,9 @@ void norm_backward(const float *slopes, const float *states, const float *scales
 }
 
 // The slopes of gates and ups, [rows, width], of those of silu(gate) * up, whose place these products take.
-void gate_backward(const float *gates, const float *ups, float *slopes, int64_t rows, int64_t width, int64_t threads,
-                   float *of_gates, float *of_ups) {
+template <typename T>
+void gate_backward(const T *gates, const T *ups, T *slopes, int64_t rows, int64_t width, int64_t threads, T *of_gates,
+                   T *of_ups) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < width; i += LANES) {
@@ -127,33 +132,71 @@ void gate_backward(const float *gates, const float *ups, float *slopes, int64_t 
 
 // Rotates heads, [rows, heads, width], behind their RMSNorm (no weight: none), by angles of [rows, width]. `out` may be
 // the heads themselves.
-void rotate_forward(const float *states, const float *weight, float epsilon, const float *cos, const float *sin,
-                    int64_t rows, int64_t heads, int64_t width, int64_t threads, float *out) {
+template <typename T>
+void rotate_forward(const T *states, const float *weight, float epsilon, const float *cos, const float *sin, int64_t rows,
+                    int64_t heads, int64_t width, int64_t threads, T *out) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * heads * width > LARGE)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t head = 0; head < heads; head++) {
-            const float *from = states + (row * heads + head) * width;
-            float *to = out + (row * heads + head) * width;
-            if (weight != nullptr) scale_states(from, find_scale(from, width, epsilon), weight, width, to);
-            rotate(weight != nullptr ? to : from, cos + row * width, sin + row * width, width, false, to);
+            const T *from = states + (row * heads + head) * width;
+            T *to = out + (row * heads + head) * width;
+            const float *row_cos = cos + row * width, *row_sin = sin + row * width;
+            if (weight == nullptr) {
+                rotate(from, row_cos, row_sin, width, false, to);
+            } else {
+                float *normed = find_room(width);
+                scale_states(from, find_scale(from, width, epsilon), weight, width, normed);
+                rotate(normed, row_cos, row_sin, width, false, to);
+            }
         }
 }
 
 // Puts the slopes of the heads of `rotate_forward` in the place of those of its result, and computes those of the weight.
-void rotate_backward(float *slopes, const float *states, const float *weight, float epsilon, const float *cos,
-                     const float *sin, int64_t rows, int64_t heads, int64_t width, int64_t threads, float *of_weight) {
+template <typename T>
+void rotate_backward(float *slopes, const T *states, const float *weight, float epsilon, const float *cos, const float *sin,
+                     int64_t rows, int64_t heads, int64_t width, int64_t threads, float *of_weight) {
     ChunkSums sums(rows, weight != nullptr ? width : 0);
-    int64_t chunks = (rows + CHUNK - 1) / CHUNK;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * heads * width > LARGE)
-    for (int64_t chunk = 0; chunk < chunks; chunk++)
+    for (int64_t chunk = 0; chunk < sums.chunks; chunk++)
         for (int64_t row = chunk * CHUNK; row < std::min(rows, (chunk + 1) * CHUNK); row++)
             for (int64_t head = 0; head < heads; head++) {
                 float *own = slopes + (row * heads + head) * width;
                 rotate(own, cos + row * width, sin + row * width, width, true, own);
                 if (weight == nullptr) continue;
-                const float *from = states + (row * heads + head) * width;
-                reverse_norm(own, from, find_scale(from, width, epsilon), weight, nullptr, width, own, sums.find(chunk));
+                const T *from = states + (row * heads + head) * width;
+                const float *added = nullptr;
+                reverse_norm(own, from, find_scale(from, width, epsilon), weight, added, width, own, sums.find(chunk));
             }
     if (weight != nullptr) sums.add_up(of_weight);
 }
+
+}  // namespace
+
+#define EXPORT(T)                                                                                                            \
+    void norm_forward_##T(const float *states, const T *changes, const float *weight, float epsilon, int64_t rows,           \
+                          int64_t width, int64_t threads, float *sums, float *scales, T *out) {                              \
+        norm_forward(states, changes, weight, epsilon, rows, width, threads, sums, scales, out);                             \
+    }                                                                                                                        \
+    void norm_backward_##T(const T *slopes, const float *states, const float *scales, const float *weight,                   \
+                           const float *added, int64_t rows, int64_t width, int64_t threads, float *out,                     \
+                           float *of_weight) {                                                                               \
+        norm_backward(slopes, states, scales, weight, added, rows, width, threads, out, of_weight);                          \
+    }                                                                                                                        \
+    void gate_backward_##T(const T *gates, const T *ups, T *slopes, int64_t rows, int64_t width, int64_t threads,            \
+                           T *of_gates, T *of_ups) {                                                                         \
+        gate_backward(gates, ups, slopes, rows, width, threads, of_gates, of_ups);                                           \
+    }                                                                                                                        \
+    void rotate_forward_##T(const T *states, const float *weight, float epsilon, const float *cos, const float *sin,         \
+                            int64_t rows, int64_t heads, int64_t width, int64_t threads, T *out) {                           \
+        rotate_forward(states, weight, epsilon, cos, sin, rows, heads, width, threads, out);                                 \
+    }                                                                                                                        \
+    void rotate_backward_##T(float *slopes, const T *states, const float *weight, float epsilon, const float *cos,           \
+                             const float *sin, int64_t rows, int64_t heads, int64_t width, int64_t threads,                  \
+                             float *of_weight) {                                                                             \
+        rotate_backward(slopes, states, weight, epsilon, cos, sin, rows, heads, width, threads, of_weight);                  \
+    }
+
+extern "C" {
+EXPORT(float32)
+EXPORT(bfloat16)
 }

@@ -1,7 +1,8 @@
-"""The operations of an update on a processor in float32, forwards and backwards.
+"""The operations of an update on a processor, forwards and backwards.
 
-All tensors are contiguous. A slope is the gradient of the loss with respect to a tensor. What they compute does not
-depend on the number of threads.
+All tensors are contiguous. States, weights and angles are float32; what products read and write has their precision,
+float32 or bfloat16, and so have its slopes, where nothing else is said. A slope is the gradient of the loss with
+respect to a tensor. What the operations compute does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class Normed(NamedTuple):
     """Results of `norm`."""
 
     states: Tensor  # [N, H], with the changes
-    scales: Tensor  # [N]
-    normed: Tensor  # [N, H]
+    scales: Tensor  # [N] float32
+    normed: Tensor  # [N, H], for products
 
 
 class Rotation(NamedTuple):
@@ -33,43 +34,46 @@ class Rotation(NamedTuple):
     epsilon: float  # of that norm
 
 
-def norm(states: Tensor, changes: Tensor | None, weight: Tensor, epsilon: float) -> Normed:
-    """Compute RMSNorm (arXiv 1910.07467) of states, [N, H], plus changes, [N, H] or None."""
+def norm(states: Tensor, changes: Tensor | None, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Normed:
+    """Compute RMSNorm (arXiv 1910.07467) of states, [N, H], plus changes, [N, H] or None; products have the dtype."""
     sums = states if changes is None else torch.empty_like(states)
-    scales, normed = states.new_empty(len(states)), torch.empty_like(states)
+    scales, normed = states.new_empty(len(states)), torch.empty_like(states, dtype=dtype)
     sizes = *states.shape, torch.get_num_threads()
-    _call("norm_forward", states, changes, weight, epsilon, *sizes, sums, scales, normed)
+    _call("norm_forward", dtype, states, changes, weight, epsilon, *sizes, sums, scales, normed)
     return Normed(sums, scales, normed)
 
 
 def reverse_norm(slopes: Tensor, found: Normed, weight: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute the slopes of the states of `norm`, plus `added`, and of the weight, [N, H] and [H]."""
-    of_states, of_weight = torch.empty_like(slopes), torch.empty_like(weight)
+    """Compute the slopes of the states of `norm`, plus `added`, and of the weight, [N, H] and [H] float32."""
+    of_states, of_weight = torch.empty_like(found.states), torch.empty_like(weight)
     sizes = *slopes.shape, torch.get_num_threads()
-    _call("norm_backward", slopes, found.states, found.scales, weight, added, *sizes, of_states, of_weight)
+    _call(
+        "norm_backward", slopes.dtype, slopes, found.states, found.scales, weight, added, *sizes, of_states, of_weight
+    )
     return of_states, of_weight
 
 
 def reverse_gate(gates: Tensor, ups: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the slopes of gates and ups, [N, F], from those of silu(gates) * ups, which these products replace."""
     of_gates, of_ups = torch.empty_like(gates), torch.empty_like(ups)
-    _call("gate_backward", gates, ups, slopes, *gates.shape, torch.get_num_threads(), of_gates, of_ups)
+    _call("gate_backward", gates.dtype, gates, ups, slopes, *gates.shape, torch.get_num_threads(), of_gates, of_ups)
     return of_gates, of_ups
 
 
 def rotate(states: Tensor, rotation: Rotation) -> Tensor:
     """Normalise the heads of states, [N, heads * D], and rotate them (arXiv 2104.09864); in place without a norm."""
     out = states if rotation.weight is None else torch.empty_like(states)
-    angles = rotation.cos, rotation.sin
-    _call("rotate_forward", states, rotation.weight, rotation.epsilon, *angles, *_find_sizes(states, rotation), out)
+    norm, angles = (rotation.weight, rotation.epsilon), (rotation.cos, rotation.sin)
+    _call("rotate_forward", states.dtype, states, *norm, *angles, *_find_sizes(states, rotation), out)
     return out
 
 
 def reverse_rotate(slopes: Tensor, states: Tensor, rotation: Rotation) -> Tensor | None:
-    """Replace the slopes of `rotate` by those of its states, and return those of the norm's weight, if it has one."""
+    """Replace the slopes of `rotate` by those of its states, and return those of its weight; all are float32."""
     of_weight = None if rotation.weight is None else torch.empty_like(rotation.weight)
+    assert slopes.dtype == torch.float32
     norm, angles = (states, rotation.weight, rotation.epsilon), (rotation.cos, rotation.sin)
-    _call("rotate_backward", slopes, *norm, *angles, *_find_sizes(slopes, rotation), of_weight)
+    _call("rotate_backward", states.dtype, slopes, *norm, *angles, *_find_sizes(slopes, rotation), of_weight)
     return of_weight
 
 
@@ -83,15 +87,17 @@ def attend(attention: PackedAttention, query: Tensor, key: Tensor, value: Tensor
         value: [N, heads * D].
 
     Returns:
-        the attention, [M, heads * grouped * D], and the log of each query's sum of exponentials, [M, heads * grouped].
+        the attention, [M, heads * grouped * D], and the logs of the sums of exponentials, [M, heads * grouped] float32.
     """
-    out, sums = torch.empty_like(query), query.new_empty(len(query), attention.heads * attention.grouped)
-    find_function("attend_forward")(byref(attention), *(each.data_ptr() for each in (query, key, value, sums, out)))
+    sums = query.new_empty(len(query), attention.heads * attention.grouped, dtype=torch.float32)
+    out = torch.empty_like(query)
+    addresses = (each.data_ptr() for each in (query, key, value, sums, out))
+    find_function("attend_forward", query.dtype)(byref(attention), *addresses)
     return out, sums
 
 
 def reverse_attend(attention: PackedAttention, inputs: tuple[Tensor, ...], slopes: Tensor) -> tuple[Tensor, ...]:
-    """Compute the slopes of query, key and value.
+    """Compute the slopes of query, key and value, float32.
 
     Args:
         attention: of the layer.
@@ -99,9 +105,10 @@ def reverse_attend(attention: PackedAttention, inputs: tuple[Tensor, ...], slope
         slopes: of the attention.
     """
     query, key, value, *_ = inputs
-    outputs = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    of_query = torch.empty_like(query, dtype=torch.float32)
+    outputs = of_query, *(torch.zeros_like(states, dtype=torch.float32) for states in (key, value))
     addresses = (each.data_ptr() for each in (*inputs, slopes, *outputs))
-    find_function("attend_backward")(byref(attention), *addresses)
+    find_function("attend_backward", query.dtype)(byref(attention), *addresses)
     return outputs
 
 
@@ -110,6 +117,6 @@ def _find_sizes(states: Tensor, rotation: Rotation) -> tuple[int, int, int, int]
     return len(states), states.shape[1] // width, width, torch.get_num_threads()
 
 
-def _call(name: str, *values: Tensor | float | None) -> None:
+def _call(name: str, dtype: torch.dtype, *values: Tensor | float | None) -> None:
     """Call a function with the addresses of tensors."""
-    find_function(name)(*(each.data_ptr() if isinstance(each, Tensor) else each for each in values))
+    find_function(name, dtype)(*(each.data_ptr() if isinstance(each, Tensor) else each for each in values))

@@ -21,6 +21,8 @@ typedef uint32_t Words __attribute__((vector_size(32)));
 typedef uint16_t Shorts __attribute__((vector_size(16), aligned(2), may_alias));
 typedef double Doubles __attribute__((vector_size(32)));
 
+typedef float float32;
+
 struct bfloat16 {
     uint16_t bits;
 };

@@ -60,7 +60,7 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
         read: [M] int64, the positions of the states to return, [M, H]; None for all.
         extra: passed to every layer's attention.
     """
-    if not extra and can_compile_layers(body):
+    if not extra and can_compile_layers(body, layout.longest):
         return compute_compiled_states(body, layout, read)
     partly = read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1] and can_read_part(body)
     if read is not None and partly:

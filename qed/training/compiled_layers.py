@@ -1,8 +1,9 @@
-"""The layers of Llama-like models over a packed row, on a processor in float32, by products and functions in C++.
+"""The layers of Llama-like models over a packed row on a processor, by products and functions in C++.
 
 torch computes a layer by dozens of operators, each of which writes a tensor that the backward pass reads. Here a layer
 is one operator: seven products forwards and fourteen backwards, and between them functions that do all that is to be
-done for an input at once. The last layer computes only inputs that are read, from its queries on.
+done for an input at once. The last layer computes only inputs that are read, from its queries on. Under autocast
+products are in bfloat16, and states, norms and attention in float32.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from qed.training.suffixes import choose_suffixes, locate
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
 FEED_FORWARD = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+# The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
+LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def can_compile_layers(body: Any) -> bool:
-    """Return whether `compute_compiled_states` computes what a decoder does, in the current autocast."""
+def can_compile_layers(body: Any, longest: int) -> bool:
+    """Return whether `compute_compiled_states` computes a decoder on rows up to a length, in the current autocast."""
     config: Any = getattr(body, "config", None)
     layers = getattr(body, "layers", ())
     return (
@@ -38,7 +41,7 @@ def can_compile_layers(body: Any) -> bool:
         and config.hidden_act == "silu"
         and len(layers) > 0
         and body._compiled_call_impl is None
-        and not torch.is_autocast_enabled("cpu")
+        and longest <= LONGEST.get(_read_product_dtype(), 0)
         and all(_is_plain(layer) for layer in layers)
         and all(_is_plain_weight(weight) for weight in body.parameters())
         and not any(_is_changed(module) for module in body.modules())
@@ -77,6 +80,7 @@ def compute_compiled_states(body: Any, layout: Layout, read: Tensor | None) -> T
             layer.input_layernorm.variance_epsilon,
             layer.post_attention_layernorm.variance_epsilon,
             own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0,
+            _read_product_dtype(),
             graph,
         )
         states = _Layer.apply(shape, states, *_list_weights(layer))
@@ -93,6 +97,7 @@ class _Shape(NamedTuple):
     epsilon: float  # of the norm before the attention,
     feed_forward_epsilon: float
     head_epsilon: float  # and of those of queries and keys
+    dtype: torch.dtype  # of products
     graph: bool  # whether there will be a backward pass
 
     def select(self, states: Tensor) -> Tensor:
@@ -117,13 +122,22 @@ class _Weights(NamedTuple):
     down: Tensor
 
 
+NORMS = frozenset(name for name in _Weights._fields if name.endswith("norm"))
+
+
 class _Layer(torch.autograd.Function):
     """Computes a layer, [M, H] of [N, H]."""
 
     @staticmethod
     def forward(ctx: Any, shape: _Shape, states: Tensor, *given: Tensor | None) -> Tensor:
-        weights = _Weights(*given)  # type: ignore[arg-type]
-        first = training.norm(states, None, weights.norm, shape.epsilon)
+        dtype, epsilon = shape.dtype, shape.feed_forward_epsilon
+        weights = _Weights(
+            *(
+                one if one is None or name in NORMS else one.to(dtype)
+                for name, one in zip(_Weights._fields, given, strict=True)
+            )  # type: ignore[arg-type]
+        )
+        first = training.norm(states, None, weights.norm, shape.epsilon, dtype)
         chosen = shape.select(first.normed)
         raw = multiply(chosen, weights.query, weights.query_bias), multiply(first.normed, weights.key, weights.key_bias)
         value = multiply(first.normed, weights.value, weights.value_bias)
@@ -131,12 +145,12 @@ class _Layer(torch.autograd.Function):
         query, key = (training.rotate(each, rotation) for each, rotation in zip(raw, rotations, strict=True))
         attended, sums = training.attend(shape.attention, query, key, value)
         changes = multiply(attended, weights.out)
-        second = training.norm(shape.select(states), changes, weights.feed_forward_norm, shape.feed_forward_epsilon)
+        second = training.norm(shape.select(states), changes, weights.feed_forward_norm, epsilon, dtype)
         gates, ups = multiply(second.normed, weights.gate), multiply(second.normed, weights.up)
-        out = multiply(gate(gates, ups), weights.down).add_(second.states)
+        out = second.states + multiply(gate(gates, ups), weights.down)
         if shape.graph:
             ctx.shape = shape
-            ctx.save_for_backward(*given, *first, *raw, query, key, value, sums, attended, *second, gates, ups)
+            ctx.save_for_backward(*weights, *first, *raw, query, key, value, sums, attended, *second, gates, ups)
         return out
 
     @staticmethod
@@ -147,7 +161,7 @@ class _Layer(torch.autograd.Function):
         of_states, of_feed_forward = _reverse_feed_forward(weights, saved[-5:], slopes[0].contiguous())
         of_inputs, of_attention = _reverse_attention(shape, weights, saved[:-5], of_states)
         of_weights = _Weights(**of_attention, **of_feed_forward)
-        return None, of_inputs, *of_weights
+        return None, of_inputs, *(one if one is None else one.to(torch.float32) for one in of_weights)
 
 
 def _reverse_feed_forward(
@@ -155,7 +169,8 @@ def _reverse_feed_forward(
 ) -> tuple[Tensor, dict[str, Any]]:
     """Compute the slopes of the states between the blocks, [M, H], and of the weights of the second."""
     second, gates, ups = training.Normed(*saved[:3]), *saved[3:]
-    opened = multiply(slopes, weights.down.T)
+    of_changes = slopes.to(gates.dtype)
+    opened = multiply(of_changes, weights.down.T)
     of_gates, of_ups = training.reverse_gate(gates, ups, opened)
     of_normed = multiply(of_gates, weights.gate.T)
     add_multiplied(of_normed, of_ups, weights.up)
@@ -164,7 +179,7 @@ def _reverse_feed_forward(
         "feed_forward_norm": of_norm,
         "gate": multiply_columns(of_gates, second.normed),
         "up": multiply_columns(of_ups, second.normed),
-        "down": multiply_columns(slopes, opened),
+        "down": multiply_columns(of_changes, opened),
     }
 
 
@@ -173,12 +188,13 @@ def _reverse_attention(
 ) -> tuple[Tensor, dict[str, Any]]:
     """Compute the slopes of the layer's states, [N, H], and of the weights of the first block."""
     first, raw, inputs = training.Normed(*saved[:3]), saved[3:5], saved[5:]
-    attended = inputs[-1]
-    of_query, of_key, of_value = training.reverse_attend(shape.attention, inputs, multiply(slopes, weights.out.T))
+    attended, of_changes = inputs[-1], slopes.to(shape.dtype)
+    of_inputs = training.reverse_attend(shape.attention, inputs, multiply(of_changes, weights.out.T))
     of_norms = [
         training.reverse_rotate(each, states, rotation)
-        for each, states, rotation in zip((of_query, of_key), raw, _list_rotations(shape, weights), strict=True)
+        for each, states, rotation in zip(of_inputs[:2], raw, _list_rotations(shape, weights), strict=True)
     ]
+    of_query, of_key, of_value = (each.to(shape.dtype) for each in of_inputs)
     of_normed = multiply(of_key, weights.key.T)
     add_multiplied(of_normed, of_value, weights.value)
     added = slopes
@@ -186,7 +202,7 @@ def _reverse_attention(
         add_multiplied(of_normed, of_query, weights.query)
     else:
         of_normed.index_add_(0, shape.places, multiply(of_query, weights.query.T))
-        added = torch.zeros_like(of_normed).index_copy_(0, shape.places, slopes)
+        added = torch.zeros_like(first.states).index_copy_(0, shape.places, slopes)
     of_states, of_norm = training.reverse_norm(of_normed, first, weights.norm, added)
     return of_states, {
         "norm": of_norm,
@@ -198,8 +214,13 @@ def _reverse_attention(
         "key_norm": of_norms[1],
         "value": multiply_columns(of_value, first.normed),
         "value_bias": None if weights.value_bias is None else of_value.sum(0),
-        "out": multiply_columns(slopes, attended),
+        "out": multiply_columns(of_changes, attended),
     }
+
+
+def _read_product_dtype() -> torch.dtype:
+    """Return the precision of products in the current autocast."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def _list_rotations(shape: _Shape, weights: _Weights) -> tuple[Rotation, Rotation]:

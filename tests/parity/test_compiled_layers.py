@@ -26,7 +26,7 @@ from qed.models.lora import add_adapters
 from qed.models.precision import compute_in
 from qed.training import attention
 from qed.training.attention import compute_packed_states
-from qed.training.compiled_layers import can_compile_layers
+from qed.training.compiled_layers import LONGEST, can_compile_layers
 from qed.training.packing import Layout
 from qed.training.segments import Segment
 from qed.training.suffixes import choose_suffixes, locate
@@ -83,7 +83,7 @@ def compute_by_torch(body: Any, segments: Sequence[Segment], read: Tensor | None
     """The same by operators of torch in float64."""
     body.double()
     try:
-        assert not can_compile_layers(body)
+        assert not can_compile_layers(body, 9)
         with compute_in("cpu", torch.float64):
             return [each.float() for each in compute(body, segments, read)]
     finally:
@@ -103,9 +103,24 @@ def assert_alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def test_states_and_gradients(family: str, window: int | None, threads: int) -> None:
     torch.set_num_threads(threads)
     body = build(family, window)
-    assert can_compile_layers(body)
+    assert can_compile_layers(body, 9)
     for read in (None, choose_answers(LAYOUT)):
         assert_alike(compute(body, LAYOUT, read), compute_by_torch(body, LAYOUT, read))
+
+
+@pytest.mark.parametrize("family", LLAMA_LIKE)
+def test_in_bfloat16_it_is_as_exact_as_torch(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, read = build(family), choose_answers(LAYOUT)
+    expected = compute_by_torch(body, LAYOUT, read)
+    with compute_in("cpu", torch.bfloat16):
+        assert can_compile_layers(body, 9)
+        found = compute(body, LAYOUT, read)
+        monkeypatch.setattr(attention, "can_compile_layers", lambda body, longest: False)
+        other = compute(body, LAYOUT, read)
+    total = sum(float(each.norm()) for each in expected)
+    for one, by_torch, exact in zip(found, other, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert (one - exact).norm() <= 1.3 * (by_torch - exact).norm() + 1e-4 * total
 
 
 @given(layouts, st.sampled_from([None, 1, 9]), st.data())
@@ -127,7 +142,7 @@ def test_every_layout(segments: tuple[Segment, ...], window: int | None, data: s
 )
 def test_shapes(changes: dict[str, Any]) -> None:
     body = build("qwen3", **changes)
-    assert can_compile_layers(body)
+    assert can_compile_layers(body, 9)
     read = choose_answers(LAYOUT)
     assert_alike(compute(body, LAYOUT, read), compute_by_torch(body, LAYOUT, read))
 
@@ -180,7 +195,7 @@ def call_kernels(threads: int) -> list[Tensor]:
         return torch.randn(*shape, generator=source)
 
     weight, changes = draw(700), draw(rows, 700)
-    normed = training.norm(draw(rows, 700), changes, weight, 1e-6)
+    normed = training.norm(draw(rows, 700), changes, weight, 1e-6, torch.float32)
     gates, ups, slopes = draw(rows, 700), draw(rows, 700), draw(rows, 700)
     found = [
         *normed,
@@ -270,12 +285,17 @@ OTHERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_are_left_to_torch(name: str) -> None:
-    assert not can_compile_layers(OTHERS[name]())
+    assert not can_compile_layers(OTHERS[name](), 9)
 
 
-def test_autocast_is_left_to_torch() -> None:
-    with compute_in("cpu", torch.bfloat16):
-        assert not can_compile_layers(build())
+def test_long_rows_are_left_to_torch() -> None:
+    body = build()
+    for precision, longest in LONGEST.items():
+        with compute_in("cpu", precision):
+            assert can_compile_layers(body, longest)
+            assert not can_compile_layers(body, longest + 1)
+    with torch.autocast("cpu", torch.float16):
+        assert not can_compile_layers(body, 9)
 
 
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
