@@ -27,7 +27,7 @@ CHECKS = {
     "dtypes": "hardware",
     "attention": "hardware",
     "products": "hardware",
-    "decoding": "hardware",
+    "kernels": "hardware",
     "threads": "surroundings",
     "versions": "surroundings",
     "vllm": "surroundings",

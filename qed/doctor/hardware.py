@@ -1,4 +1,4 @@
-"""Check the devices: their memory, hardware precisions, attention kernels, matrix products and decoding steps."""
+"""Check the devices: their memory, hardware precisions, attention kernels, matrix products and functions in C++."""
 
 from __future__ import annotations
 
@@ -77,13 +77,17 @@ def check_products() -> Finding:
     return Finding((line,), facts, (alignment.explain_alignment(),) if matters else ())
 
 
-def check_decoding() -> Finding:
-    """Check whether decoding steps on the CPU are computed by functions in C++."""
+def check_kernels() -> Finding:
+    """Check whether there are functions in C++ for decoding steps and updates on the CPU."""
     library, reason = load_library()
     if library is not None:
-        return Finding(("by functions in C++, compiled for this processor",), {"compiled": True, "reason": ""})
-    advice = () if platform.system() != "Linux" else ("With a C++ compiler (g++) sampling on the CPU is faster.",)
-    return Finding((f"by torch: {reason}",), {"compiled": False, "reason": reason}, advice)
+        return Finding(("in C++, compiled for this processor",), {"compiled": True, "reason": ""})
+    advice = (
+        ()
+        if platform.system() != "Linux"
+        else ("With a C++ compiler (g++) sampling and updates on the CPU are faster.",)
+    )
+    return Finding((f"of torch: {reason}",), {"compiled": False, "reason": reason}, advice)
 
 
 def choose_device() -> str:

@@ -35,15 +35,21 @@ class Build(NamedTuple):
     reason: str
 
 
+def will_compile() -> bool:
+    """Return whether `load_library` will call the compiler, which takes some seconds."""
+    compiler = _find_compiler()
+    return platform.system() == "Linux" and bool(compiler) and not _find_target(compiler).exists()
+
+
 @cache
 def load_library() -> Build:
     """Load the functions; compile them first if this processor has not done so."""
-    compiler = shlex.split(os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "")
+    compiler = _find_compiler()
     if platform.system() != "Linux":
         return Build(None, "the functions in C++ are for Linux")
     if not compiler:
         return Build(None, "there is no C++ compiler (g++)")
-    target = host.find_cache() / "kernels" / f"{_hash_inputs(compiler)}.so"
+    target = _find_target(compiler)
     try:
         if not target.exists():
             _compile(compiler, target)
@@ -52,6 +58,14 @@ def load_library() -> Build:
         return Build(None, f"{compiler[0]} failed: {error.stderr.strip().splitlines()[-1] if error.stderr else error}")
     except (OSError, subprocess.TimeoutExpired) as error:
         return Build(None, str(error))
+
+
+def _find_compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "")
+
+
+def _find_target(compiler: Sequence[str]) -> Path:
+    return host.find_cache() / "kernels" / f"{_hash_inputs(compiler)}.so"
 
 
 def _hash_inputs(compiler: Sequence[str]) -> str:

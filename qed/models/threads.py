@@ -14,6 +14,7 @@ from qed import host
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.console.live import Console
+from qed.kernels.build import will_compile
 from qed.kernels.functions import has_kernels
 from qed.models import alignment, fast_float32
 from qed.runs.environment import RECORD
@@ -67,6 +68,8 @@ def set_compute(
     same = before.get("local_ranks", 1) == ranks
     threads = settings.run.threads or (before.get("threads", 0) if same else 0) or host.choose_threads(ranks=ranks)
     set_threads(threads, settings.run.matmul_precision)
+    if will_compile():
+        console.say("qed compiles functions in C++ for this processor, once: this takes some seconds.")
     for name, now in read_kernel_settings().items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)
@@ -86,7 +89,7 @@ def read_kernel_settings() -> dict[str, Any]:
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkl_cbwr": alignment.read_mkl_mode(),
         "float32_layers": "oneDNN" if fast_float32.is_faster() else "torch",
-        "decoding": "C++" if has_kernels() else "torch",
+        "kernels": "C++" if has_kernels() else "torch",
     }
 
 

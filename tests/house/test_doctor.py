@@ -82,7 +82,7 @@ def test_torch_that_cannot_be_loaded_costs_only_its_own_checks(monkeypatch: pyte
         "dtypes",
         "attention",
         "products",
-        "decoding",
+        "kernels",
     ]
 
 

@@ -40,7 +40,9 @@ def write_compiler(folder: Path, text: str) -> str:
 def test_it_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = folder / "count"
     monkeypatch.setenv("CXX", write_compiler(folder, f'echo >> {count}\nexec g++ "$@"'))
+    assert build.will_compile()
     assert build.load_library().library is not None
+    assert not build.will_compile()
     build.load_library.cache_clear()
     assert build.load_library().library is not None
     assert len(count.read_text()) == 1
