@@ -6,7 +6,7 @@
 
 // Attention of a layer over a packed row.
 struct PackedAttention {
-    const int64_t *segments;  // [count, 6], see `qed.training.suffixes.Suffixes`
+    const int64_t *segments;  // [count, 6], see `qed.models.suffixes.Suffixes`
     int64_t count, heads, grouped, width, window, threads;  // `heads` of keys, each for `grouped` queries; window 0: none
     float scaling;
 };

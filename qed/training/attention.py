@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.last_layer import can_read_part
 from qed.models.layer_windows import compute_layer_windows
+from qed.models.segments import Segment, count_missing
 from qed.training.batch import COLUMNS, Batch
 from qed.training.block_attention import attend_blocks, build_block_mask
-from qed.training.compiled_layers import can_compile_layers, compute_compiled_states
-from qed.training.packing import Layout, count_missing, pack_batch
-from qed.training.segments import Segment
+from qed.training.packing import Layout, pack_batch
 from qed.training.spans import Span, attend_spans, build_spans, read_compute_dtype
 
 NAME = "qed_packed"
@@ -61,7 +61,7 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
         extra: passed to every layer's attention.
     """
     if not extra and can_compile_layers(body, layout.longest):
-        return compute_compiled_states(body, layout, read)
+        return compute_compiled_states(body, PackedRow(layout.ids, layout.positions, layout.segments), read)
     partly = read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1] and can_read_part(body)
     if read is not None and partly:
         extra["read"] = torch.cat([read, read[:1].expand(count_missing(len(read), read.device))])

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 
-from qed.training.segments import Segment, Visible, compute_visible
+from qed.models.segments import Segment, Visible, compute_visible
 
 BLOCK = 128  # queries and keys of a block
 BLOCKS_AT_ONCE = 32  # of queries whose visible keys are counted at once

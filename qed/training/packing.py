@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from qed.models.segments import Segment, count_missing
 from qed.training.batch import Batch
 from qed.training.block_attention import build_block_mask
-from qed.training.segments import Segment
 from qed.training.spans import Span, build_spans
 
-MULTIPLE = 64  # of inputs that a packed row has on a processor,
-FILLED_SHARE = 16  # or the largest power of two below one part in so many
 WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention
 
 
@@ -123,16 +121,6 @@ def _fill_up(packed: _Row, lengths: Sequence[int], device: torch.device) -> None
         added = min(missing, lengths[row])
         packed.add(row, 0, added)
         missing -= added
-
-
-def count_missing(length: int, device: torch.device) -> int:
-    """Count how many inputs a packed row lacks for a length that computes fast.
-
-    On a processor that is a multiple of 64, or of less for short rows, so that at most a 16th is added: oneDNN prepares
-    a product for each number of inputs that it has not met lately, which takes as long as a small product.
-    """
-    multiple = 1 << min(MULTIPLE, length // FILLED_SHARE).bit_length() >> 1
-    return -length % multiple if multiple and device.type == "cpu" else 0
 
 
 def _compute_place(places: Sequence[tuple[int, int, int]], lengths: Sequence[int], inputs: Tensor) -> Tensor:

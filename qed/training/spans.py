@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from qed.training.segments import Segment
+from qed.models.segments import Segment
 from qed.training.short_attention import attend_short, is_short
 
 PADDING = 1.5  # the largest ratio of a span's padded attention to that of its rows

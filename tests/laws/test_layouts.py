@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qed.models.segments import Segment
 from qed.training.batch import COLUMNS, Batch
 from qed.training.packing import WORTH_SHARING, count_packed_tokens, cut_packed_microbatches, pack_batch
-from qed.training.segments import Segment
 from qed.training.spans import PADDING
 
 Ids = tuple[int, ...]

@@ -20,16 +20,18 @@ from qed.kernels.build import load_library
 from qed.kernels.functions import has_kernels
 from qed.kernels.structures import PackedAttention
 from qed.models import fast_float32
+from qed.models.compiled_layers import LONGEST, can_compile_layers
 from qed.models.families import split_head
 from qed.models.last_layer import LLAMA_LIKE
 from qed.models.lora import add_adapters
 from qed.models.precision import compute_in
+from qed.models.segments import Segment
+from qed.models.suffixes import choose_suffixes, locate
+from qed.sampling.native.kept import NOTHING
+from qed.sampling.native.prefill import prefill
 from qed.training import attention
 from qed.training.attention import compute_packed_states
-from qed.training.compiled_layers import LONGEST, can_compile_layers
 from qed.training.packing import Layout
-from qed.training.segments import Segment
-from qed.training.suffixes import choose_suffixes, locate
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++: {load_library().reason}")
 
@@ -185,6 +187,30 @@ def test_frozen_weights_get_no_gradient() -> None:
         assert weight.grad is None if not weight.requires_grad else torch.equal(weight.grad, gradient)
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("family", LLAMA_LIKE)
+def test_prompts_of_the_sampler(
+    family: str, window: int | None, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed into one row they have the KV cache and the logits of padded ones."""
+    model = make_family(family, window)
+    prompts = [(5, 6, 7, 8, 9, 4, 4, 1), (4, 3), (9, 9, 9, 2), (7,)]
+    with torch.no_grad(), compute_in("cpu", precision):
+        cache, mask, logits = prefill(model, prompts, [NOTHING] * 4)
+        monkeypatch.setattr("qed.sampling.native.prefill.can_compile_layers", lambda body, longest: False)
+        other_cache, other_mask, other_logits = prefill(model, prompts, [NOTHING] * 4)
+    assert torch.equal(mask, other_mask)
+    tolerance = 1e-4 if precision == torch.float32 else 0.1
+    torch.testing.assert_close(logits, other_logits, rtol=tolerance, atol=tolerance)
+    for one, other in zip(cache.layers, other_cache.layers, strict=True):
+        assert one.used == mask.shape[1]
+        for own, expected in ((one.keys, other.keys), (one.values, other.values)):
+            seen = mask[:, None, :, None].expand_as(own)
+            torch.testing.assert_close(own[seen], expected[:, :, : one.used][seen], rtol=tolerance, atol=tolerance)
+            assert not own[~seen].any()
+
+
 def call_kernels(threads: int) -> list[Tensor]:
     """What the functions compute of the same random numbers."""
     torch.set_num_threads(threads)
@@ -202,7 +228,7 @@ def call_kernels(threads: int) -> list[Tensor]:
         *training.reverse_norm(slopes, normed, weight, changes),
         *training.reverse_gate(gates, ups, slopes),
     ]
-    table = choose_suffixes(lay_out(LAYOUT), choose_answers(LAYOUT)).table
+    table = choose_suffixes(LAYOUT, choose_answers(LAYOUT)).table
     layer = PackedAttention(table.data_ptr(), len(table), heads, grouped, width, 20, threads, 0.3)
     count = int((table[:, 1] - table[:, 4]).sum())
     query, key, value = draw(count, heads * grouped * width), *(draw(rows, heads * width) for _ in range(2))
@@ -226,9 +252,9 @@ def test_threads_change_no_bit() -> None:
 @given(layouts, st.data())
 def test_suffixes(segments: tuple[Segment, ...], data: st.DataObject) -> None:
     """They have all inputs that are read, each once, and are ends of segments."""
-    layout, count = lay_out(segments), segments[-1].start + segments[-1].length
+    count = segments[-1].start + segments[-1].length
     read = torch.tensor(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=9)))
-    suffixes = choose_suffixes(layout, read)
+    suffixes = choose_suffixes(segments, read)
     expected = [
         place
         for (start, length, *_), skip in zip(segments, suffixes.table[:, 4].tolist(), strict=True)
@@ -239,7 +265,7 @@ def test_suffixes(segments: tuple[Segment, ...], data: st.DataObject) -> None:
     assert torch.equal(places[locate(suffixes, read)], read)
     counts = (suffixes.table[:, 1] - suffixes.table[:, 4]).tolist()
     assert suffixes.table[:, 5].tolist() == [sum(counts[:number]) for number in range(len(counts))]
-    assert choose_suffixes(layout, None).places is None
+    assert choose_suffixes(segments, None).places is None
 
 
 def add_hook(body: Any) -> Any:
@@ -301,6 +327,6 @@ def test_long_rows_are_left_to_torch() -> None:
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     body, read = build(), choose_answers(LAYOUT)
     found = compute(body, LAYOUT, read)
-    monkeypatch.setattr("qed.training.compiled_layers.has_kernels", lambda: False)
+    monkeypatch.setattr("qed.models.compiled_layers.has_kernels", lambda: False)
     monkeypatch.setattr(attention, "compute_compiled_states", None)
     assert_alike(found, compute(body, LAYOUT, read))

@@ -19,12 +19,12 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from qed.models.families import split_head
+from qed.models.segments import Segment, compute_visible
 from qed.training import attention, block_attention, spans
 from qed.training.attention import Shape, choose_attention, compute_packed_states, list_faults
 from qed.training.block_attention import BLOCK, attend_blocks, build_block_mask, count_visible_pairs
 from qed.training.logps import compute_logps
 from qed.training.packing import pack_batch
-from qed.training.segments import Segment, compute_visible
 from qed.training.spans import attend_spans, build_spans
 
 CPU = torch.device("cpu")

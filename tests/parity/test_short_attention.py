@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from qed.models.segments import Segment
 from qed.training import short_attention
-from qed.training.segments import Segment
 from qed.training.short_attention import attend_short, is_short
 from qed.training.spans import attend_spans, build_spans
 

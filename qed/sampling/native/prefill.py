@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.fast_float32 import compute_batches_in
 from qed.models.last_layer import can_read_part
+from qed.models.segments import Segment
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
+from qed.sampling.native.kv_cache import new_cache
 from qed.sampling.native.sequences import SequenceId
 
 COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed by itself
@@ -79,6 +82,8 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
         their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
     """
     width = max(map(len, prompts))
+    if not any(part.length for part in reused) and can_compile_layers(model.base_model, width):
+        return _prefill_packed(model, prompts)
     fresh = max(len(prompt) - part.length for prompt, part in zip(prompts, reused, strict=True))
     padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)
@@ -96,3 +101,26 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
             **({"read": ids.new_tensor([fresh - 1])} if can_read_part(model.base_model) else {}),
         ).logits[:, -1]
     return cache, mask, logits
+
+
+def _prefill_packed(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor, Tensor]:
+    """Compute prompts in one packed row, which has no padding; see `prefill`."""
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    ends = lengths.cumsum(0)
+    row = torch.arange(len(prompts)).repeat_interleave(lengths)
+    position = torch.arange(len(row)) - (ends - lengths)[row]
+    segments = [Segment(*each) for each in torch.stack([ends - lengths, lengths], 1).tolist()]
+    ids, kept = torch.tensor([[*chain.from_iterable(prompts)]]), list[tuple[Tensor, Tensor]]()
+    states = compute_compiled_states(model.base_model, PackedRow(ids, position[None], segments), ends - 1, kept)
+    with compute_batches_in("cpu", torch.float32):
+        logits: Tensor = model.get_output_embeddings()(states)
+    width, heads = int(lengths.max()), model.config.num_key_value_heads
+    column = width - lengths[row] + position
+    cache = new_cache(model.config)
+    for layer, columns in zip(cache.layers, kept, strict=True):
+        # Columns before a row are masked and zero, because memory that was never written may hold NaN.
+        padded = [states.new_zeros(len(prompts), width, heads, states.shape[1] // heads) for states in columns]
+        for states, own in zip(padded, columns, strict=True):
+            states[row, column] = own.view(len(row), heads, -1)
+        layer.fill(*(states.transpose(1, 2).contiguous() for states in padded))
+    return cache, torch.arange(width)[None] >= width - lengths[:, None], logits

@@ -14,6 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+MULTIPLE = 64  # of inputs that a packed row has on a processor,
+FILLED_SHARE = 16  # or the largest power of two below one part in so many
+
 
 class Segment(NamedTuple):
     """Consecutive inputs at `start` of the packed row: a complete row, a shared prompt, or a row's rest after one."""
@@ -53,3 +56,13 @@ def compute_visible(segments: Sequence[Segment], window: int | None, device: tor
         prompt + torch.minimum(in_prompt.clamp(min=0), prompt_length),
         prompt + prompt_length,
     )
+
+
+def count_missing(length: int, device: torch.device) -> int:
+    """Count how many inputs a packed row lacks for a length that computes fast.
+
+    On a processor that is a multiple of 64, or of less for short rows, so that at most a 16th is added: oneDNN prepares
+    a product for each number of inputs that it has not met lately, which takes as long as a small product.
+    """
+    multiple = 1 << min(MULTIPLE, length // FILLED_SHARE).bit_length() >> 1
+    return -length % multiple if multiple and device.type == "cpu" else 0

@@ -8,6 +8,7 @@ products are in bfloat16, and states, norms and attention in float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,8 @@ from qed.kernels.training import Rotation
 from qed.models.fast_float32 import add_multiplied, multiply, multiply_columns
 from qed.models.last_layer import LLAMA_LIKE, PARTS, has_own_forward
 from qed.models.layer_windows import compute_reached_windows
-from qed.training.packing import Layout
-from qed.training.suffixes import choose_suffixes, locate
+from qed.models.segments import Segment
+from qed.models.suffixes import Suffixes, choose_suffixes, locate
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
@@ -50,42 +51,56 @@ def can_compile_layers(body: Any, longest: int) -> bool:
     )
 
 
-def compute_compiled_states(body: Any, layout: Layout, read: Tensor | None) -> Tensor:
-    """Compute the hidden states of a packed row; see `qed.training.attention.compute_packed_states`."""
-    embedded = body.embed_tokens(layout.ids)
-    cos, sin = (angles[0].contiguous() for angles in body.rotary_emb(embedded, layout.positions))
-    windows = compute_reached_windows(body.config, layout.longest)
+class PackedRow(NamedTuple):
+    """The inputs of a packed row."""
+
+    ids: Tensor  # [1, N] int64
+    positions: Tensor  # [1, N] int64, of each input in its row
+    segments: Sequence[Segment]  # in their order
+
+
+def compute_compiled_states(
+    body: Any, row: PackedRow, read: Tensor | None, kept: list[tuple[Tensor, Tensor]] | None = None
+) -> Tensor:
+    """Compute the hidden states of a packed row, [N, H], or those at some positions.
+
+    Args:
+        body: a decoder that `can_compile_layers` accepts.
+        row: what it reads.
+        read: [R] int64, the positions of the states to return, [R, H]; None for all.
+        kept: gets the keys and values of each layer, [N, kv_heads * D], without a gradient.
+    """
+    embedded = body.embed_tokens(row.ids)
+    cos, sin = (angles[0].contiguous() for angles in body.rotary_emb(embedded, row.positions))
+    windows = compute_reached_windows(body.config, max(one.prompt_length + one.length for one in row.segments))
     assert windows is not None
     states: Tensor = embedded[0]
-    whole, last = choose_suffixes(layout, None), choose_suffixes(layout, read)
-    graph = torch.is_grad_enabled()
+    whole, last = choose_suffixes(row.segments, None), choose_suffixes(row.segments, read)
+    graph, dtype = torch.is_grad_enabled(), _read_product_dtype()
     for layer, window in zip(body.layers, windows, strict=True):
-        own, suffixes = layer.self_attn, last if layer is body.layers[-1] else whole
-        attention = PackedAttention(
-            suffixes.table.data_ptr(),
-            len(suffixes.table),
-            body.config.num_key_value_heads,
-            own.num_key_value_groups,
-            own.head_dim,
-            window or 0,
-            torch.get_num_threads(),
-            own.scaling,
-        )
+        suffixes = last if layer is body.layers[-1] else whole
         shape = _Shape(
-            attention,
+            _describe_attention(layer.self_attn, suffixes, window),
             suffixes.table,
             suffixes.places,
             cos,
             sin,
             layer.input_layernorm.variance_epsilon,
             layer.post_attention_layernorm.variance_epsilon,
-            own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0,
-            _read_product_dtype(),
+            layer.self_attn.q_norm.variance_epsilon if hasattr(layer.self_attn, "q_norm") else 0.0,
+            dtype,
             graph,
+            kept,
         )
         states = _Layer.apply(shape, states, *_list_weights(layer))
     states = body.norm(states)  # of M inputs
     return states if read is None else states.index_select(0, locate(last, read))
+
+
+def _describe_attention(own: Any, suffixes: Suffixes, window: int | None) -> PackedAttention:
+    heads = own.config.num_key_value_heads
+    sizes = heads, own.num_key_value_groups, own.head_dim, window or 0, torch.get_num_threads()
+    return PackedAttention(suffixes.table.data_ptr(), len(suffixes.table), *sizes, own.scaling)
 
 
 class _Shape(NamedTuple):
@@ -99,6 +114,7 @@ class _Shape(NamedTuple):
     head_epsilon: float  # and of those of queries and keys
     dtype: torch.dtype  # of products
     graph: bool  # whether there will be a backward pass
+    kept: list[tuple[Tensor, Tensor]] | None  # gets keys and values
 
     def select(self, states: Tensor) -> Tensor:
         """Return the inputs that are computed."""
@@ -143,6 +159,8 @@ class _Layer(torch.autograd.Function):
         value = multiply(first.normed, weights.value, weights.value_bias)
         rotations = _list_rotations(shape, weights)
         query, key = (training.rotate(each, rotation) for each, rotation in zip(raw, rotations, strict=True))
+        if shape.kept is not None:
+            shape.kept.append((key, value))
         attended, sums = training.attend(shape.attention, query, key, value)
         changes = multiply(attended, weights.out)
         second = training.norm(shape.select(states), changes, weights.feed_forward_norm, epsilon, dtype)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qed.training.packing import Layout, count_missing
+from qed.models.segments import Segment, count_missing
 
 
 class Suffixes(NamedTuple):
@@ -18,16 +19,16 @@ class Suffixes(NamedTuple):
     places: Tensor | None  # [M] int64, their positions in the packed row; None for all of them in order
 
 
-def choose_suffixes(layout: Layout, read: Tensor | None) -> Suffixes:
+def choose_suffixes(segments: Sequence[Segment], read: Tensor | None) -> Suffixes:
     """Choose the shortest suffixes with all inputs that are read, and a few more for a length that computes fast.
 
     Args:
-        layout: of the packed row, on a processor.
+        segments: of a packed row on a processor, in its order.
         read: [R] int64, the positions that are read; None for all.
     """
-    segments = np.array(layout.segments, dtype=np.int64)
-    starts, lengths = segments[:, 0], segments[:, 1]
-    skips = np.zeros(len(segments), dtype=np.int64)
+    fields = np.array(segments, dtype=np.int64)
+    starts, lengths = fields[:, 0], fields[:, 1]
+    skips = np.zeros(len(fields), dtype=np.int64)
     if read is not None and len(read):
         skips += lengths
         owners = np.searchsorted(starts, read.numpy(), side="right") - 1
@@ -37,7 +38,7 @@ def choose_suffixes(layout: Layout, read: Tensor | None) -> Suffixes:
         skips -= np.diff(np.minimum(skips.cumsum(), missing), prepend=0)
     counts = lengths - skips
     rows = counts.cumsum() - counts
-    table = torch.from_numpy(np.column_stack([segments, skips, rows]))
+    table = torch.from_numpy(np.column_stack([fields, skips, rows]))
     if not skips.any():
         return Suffixes(table, None)
     return Suffixes(table, torch.from_numpy(np.repeat(starts + skips - rows, counts) + np.arange(counts.sum())))
