@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from qed.kernels import training
 from qed.kernels.decoding import gate
@@ -21,13 +22,13 @@ from qed.kernels.structures import PackedAttention
 from qed.kernels.training import Rotation
 from qed.models.fast_float32 import add_multiplied, multiply, multiply_columns
 from qed.models.last_layer import LLAMA_LIKE, PARTS, has_own_forward
-from qed.models.layer_windows import compute_reached_windows
+from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.models.segments import Segment
 from qed.models.suffixes import Suffixes, choose_suffixes, locate
 
-ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+BIASED = {"q_proj", "k_proj", "v_proj"}  # linear layers that may have a bias
+LINEAR = BIASED | {"o_proj", "gate_proj", "up_proj", "down_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
-FEED_FORWARD = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 # The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
 LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -40,6 +41,7 @@ def can_compile_layers(body: Any, longest: int) -> bool:
     return (
         getattr(config, "model_type", "") in LLAMA_LIKE
         and config.hidden_act == "silu"
+        and compute_layer_windows(config) is not None
         and len(layers) > 0
         and body._compiled_call_impl is None
         and longest <= LONGEST.get(_read_product_dtype(), 0)
@@ -172,6 +174,7 @@ class _Layer(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         shape: _Shape = ctx.shape
         count = len(_Weights._fields)
@@ -275,13 +278,11 @@ def _is_plain(layer: Any) -> bool:
     if {name for name, _ in layer.named_children()} != PARTS:
         return False
     own, mlp = layer.self_attn, layer.mlp
-    parts, products = dict(own.named_children()), {name for name, _ in mlp.named_children()}
-    linear = [*(parts.get(name) for name in ATTENTION), mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    parts = {name: part for block in (own, mlp) for name, part in block.named_children()}
+    linear = {name: part for name, part in parts.items() if name in LINEAR}
     return (
-        set(parts) in (ATTENTION, ATTENTION | HEAD_NORMS)
-        and products == FEED_FORWARD
-        and all(type(each) is nn.Linear for each in linear)
-        and all(each.bias is None for each in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        set(parts) - HEAD_NORMS == LINEAR | {"act_fn"}
+        and all(type(part) is nn.Linear and (part.bias is None or name in BIASED) for name, part in linear.items())
         and own.head_dim % LANES == 0
         and not (layer.training and (own.attention_dropout or layer.gradient_checkpointing))
     )
