@@ -187,7 +187,7 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
     In float32 these are the input, the normalised input and the output of both norms; queries, keys, values, their
     attention before and after its rows are put in order, and its normaliser; and four tensors of the feed-forward
     layer. Under autocast every product stores its own bfloat16 copy of its input. Frozen norms do not store the
-    normalised input.
+    normalised input. This is by operators of torch; layers in C++ store two thirds of it at most.
     """
     width, queries, keys, inner = shape.width, shape.queries, shape.keys, shape.inner
     products = 3 * queries + 2 * keys + 4 * inner

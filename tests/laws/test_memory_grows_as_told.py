@@ -21,6 +21,7 @@ from qed.config.phases import Settings
 from qed.config.resolve import resolve_settings
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
+from qed.kernels.functions import has_kernels
 from qed.loops.memory import plan_step
 from qed.models.load import SIZES, build_model
 from qed.models.lora import add_adapters
@@ -123,9 +124,10 @@ def test_a_layer_stores_what_is_computed(
     qk_norm: bool, rank: int, dtype: str, precision: str, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the byte without adapters, whose own tensors are not counted; the layer is the difference of two depths. The
-    attention of short rows stores at most what is counted for it."""
+    attention of short rows stores at most what is counted for it. All of it is by operators of torch."""
     if rank and (qk_norm or dtype == "bfloat16"):
         return
+    monkeypatch.setattr("qed.training.attention.can_compile_layers", lambda body, longest: False)
     if not short:
         monkeypatch.setattr("qed.training.short_attention.QUERIES", {})
     stored, shape, tokens = [], None, 0
@@ -158,6 +160,18 @@ def test_a_layer_stores_what_is_computed(
         )
     else:
         assert layer == pytest.approx(expected, rel=0.05 if rank else 0.0, abs=biases)
+
+
+@pytest.mark.skipif(not has_kernels(), reason="no functions in C++")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_layer_in_cpp_stores_two_thirds_at_most(precision: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 160}
+    models = [make_model(dtype=torch.float32, num_hidden_layers=layers, **sizes) for layers in (1, 2)]
+    half = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    (less, tokens), (more, _) = (count_stored(model, half) for model in models)
+    matrices = 2 * models[0].num_parameters() if precision == "bfloat16" else 0  # casts of a layer's, and more
+    counted = tokens * count_layer_bytes(measure_shape(models[0]), StepPlan(tokens, 40, precision=precision))
+    assert more - less <= 2 / 3 * counted + matrices
 
 
 # In which direction each setting moves the estimate.
