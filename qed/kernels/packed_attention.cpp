@@ -4,6 +4,9 @@
 // all of its queries, so that products read consecutive numbers; no more than a block of queries has scores in memory.
 // Operands are of a precision T, and everything is computed in float32.
 
+#include <map>
+#include <vector>
+
 #include "training.h"
 #include "vectors.h"
 
@@ -73,6 +76,24 @@ struct Segment {
     int64_t last(int64_t query) const { return prompt_length + query + 1; }  // behind the last key of a query
     int64_t first(int64_t query, int64_t window) const { return window ? std::max<int64_t>(0, last(query) - window) : 0; }
 };
+
+Segment read_segment(const PackedAttention &a, int64_t number) {
+    Segment segment;
+    std::memcpy(&segment, a.segments + 6 * number, sizeof segment);
+    return segment;
+}
+
+// The numbers of the segments that add to the same slopes: those of a prompt.
+std::vector<std::vector<int64_t>> group_by_prompt(const PackedAttention &a) {
+    std::map<int64_t, std::vector<int64_t>> groups;
+    for (int64_t number = 0; number < a.count; number++) {
+        Segment segment = read_segment(a, number);
+        groups[segment.prompt_length ? segment.prompt : segment.start].push_back(number);
+    }
+    std::vector<std::vector<int64_t>> found;
+    for (auto &group : groups) found.push_back(std::move(group.second));
+    return found;
+}
 
 // Consecutive queries of a segment: the first one, how many, their first row, and the columns of keys that they see, whole
 // vectors.
@@ -198,8 +219,7 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(a.threads) if (a.threads > 1)
     for (int64_t number = 0; number < a.count; number++)
         for (int64_t head = 0; head < a.heads; head++) {
-            Segment segment;
-            std::memcpy(&segment, a.segments + 6 * number, sizeof segment);
+            Segment segment = read_segment(a, number);
             if (segment.skip == segment.length) continue;
             int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
             Room room(columns, a.width, 2, 1, 2);
@@ -234,63 +254,72 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
         }
 }
 
+// The slopes of a segment's queries, keys and values for one head; those of keys and values are added to the outputs.
+template <typename T>
+void reverse_segment(const PackedAttention &a, const Segment &segment, int64_t head, const T *query, const T *key,
+                     const T *value, const float *sums, const T *attended, const T *slopes, float *of_query, float *of_key,
+                     float *of_value) {
+    int64_t queries = a.heads * a.grouped, stride = queries * a.width, key_stride = a.heads * a.width;
+    int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
+    Room room(columns, a.width, 5, 2, 2);
+    float *keys = room.take(size), *flipped = room.take(size), *flipped_values = room.take(size);
+    float *key_slopes = room.take(size), *value_slopes = room.take(size);
+    float *weights = room.take(QUERIES * columns), *of_scores = room.take(QUERIES * columns);
+    float *own_queries = room.take(QUERIES * a.width), *own_slopes = room.take(QUERIES * a.width);
+    gather(segment, value + head * a.width, key_stride, a.width, keys);
+    transpose(keys, segment.count(), a.width, columns, flipped_values);
+    gather(segment, key + head * a.width, key_stride, a.width, keys);
+    transpose(keys, segment.count(), a.width, columns, flipped);
+    std::memset(key_slopes, 0, 2 * size * sizeof(float));
+    for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
+        for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
+            Block block = find_block(segment, first, a.window);
+            int64_t at = block.row * stride + own * a.width, offset = block.begin * a.width;
+            copy_rows(query + at, stride, block.count, a.width, own_queries, a.width);
+            copy_rows(slopes + at, stride, block.count, a.width, own_slopes, a.width);
+            multiply_seen(block, segment, {own_queries, a.width, 1}, a.width, flipped, columns, weights);
+            multiply_seen(block, segment, {own_slopes, a.width, 1}, a.width, flipped_values, columns, of_scores);
+            for (int64_t row = 0; row < block.count; row++) {
+                float *line = weights + row * columns, *other = of_scores + row * columns;
+                int64_t last = segment.last(first + row);
+                exponentiate(line, segment.first(first + row, a.window), last, block.begin, block.end, a.scaling,
+                             sums[(block.row + row) * queries + own]);
+                const T *result = attended + at + row * stride;
+                Vector sum = {};
+                for (int64_t i = 0; i < a.width; i += LANES) sum += load(result + i) * load(own_slopes + row * a.width + i);
+                float mean = add_up(sum);
+                for (int64_t i = block.begin; i < block.end; i += LANES)  // nothing is computed behind the last key
+                    store(i < last ? load(line + i) * (load(other + i) - mean) * a.scaling : Vector{}, other + i);
+            }
+            int64_t seen = segment.last(first + block.count - 1) - block.begin;
+            Matrix each = {of_scores + block.begin, columns, 1}, across = {of_scores + block.begin, 1, columns};
+            multiply<false>(each, block.count, seen, keys + offset, a.width, a.width, of_query + at, stride);
+            multiply<true>(across, seen, block.count, own_queries, a.width, a.width, key_slopes + offset, a.width);
+            multiply<true>({weights + block.begin, 1, columns}, seen, block.count, own_slopes, a.width, a.width,
+                           value_slopes + offset, a.width);
+        }
+    for (int64_t i = 0; i < segment.count(); i++) {
+        int64_t to = segment.place(i) * key_stride + head * a.width;
+        for (int64_t j = 0; j < a.width; j += LANES) {
+            store(load(of_key + to + j) + load(key_slopes + i * a.width + j), of_key + to + j);
+            store(load(of_value + to + j) + load(value_slopes + i * a.width + j), of_value + to + j);
+        }
+    }
+}
+
 // The slopes of queries, keys and values, of those of the attention; those of keys and values are added to the outputs.
 template <typename T>
 void attend_backward(const PackedAttention &a, const T *query, const T *key, const T *value, const float *sums,
                      const T *attended, const T *slopes, float *of_query, float *of_key, float *of_value) {
-    int64_t queries = a.heads * a.grouped, stride = queries * a.width, key_stride = a.heads * a.width;
-#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
-    for (int64_t head = 0; head < a.heads; head++)
-        for (int64_t number = 0; number < a.count; number++) {
-            Segment segment;
-            std::memcpy(&segment, a.segments + 6 * number, sizeof segment);
-            if (segment.skip == segment.length) continue;
-            int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
-            Room room(columns, a.width, 5, 2, 2);
-            float *keys = room.take(size), *flipped = room.take(size), *flipped_values = room.take(size);
-            float *key_slopes = room.take(size), *value_slopes = room.take(size);
-            float *weights = room.take(QUERIES * columns), *of_scores = room.take(QUERIES * columns);
-            float *own_queries = room.take(QUERIES * a.width), *own_slopes = room.take(QUERIES * a.width);
-            gather(segment, value + head * a.width, key_stride, a.width, keys);
-            transpose(keys, segment.count(), a.width, columns, flipped_values);
-            gather(segment, key + head * a.width, key_stride, a.width, keys);
-            transpose(keys, segment.count(), a.width, columns, flipped);
-            std::memset(key_slopes, 0, 2 * size * sizeof(float));
-            for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
-                for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
-                    Block block = find_block(segment, first, a.window);
-                    int64_t at = block.row * stride + own * a.width, offset = block.begin * a.width;
-                    copy_rows(query + at, stride, block.count, a.width, own_queries, a.width);
-                    copy_rows(slopes + at, stride, block.count, a.width, own_slopes, a.width);
-                    multiply_seen(block, segment, {own_queries, a.width, 1}, a.width, flipped, columns, weights);
-                    multiply_seen(block, segment, {own_slopes, a.width, 1}, a.width, flipped_values, columns, of_scores);
-                    for (int64_t row = 0; row < block.count; row++) {
-                        float *line = weights + row * columns, *other = of_scores + row * columns;
-                        int64_t last = segment.last(first + row);
-                        exponentiate(line, segment.first(first + row, a.window), last, block.begin, block.end, a.scaling,
-                                     sums[(block.row + row) * queries + own]);
-                        const T *result = attended + at + row * stride;
-                        Vector sum = {};
-                        for (int64_t i = 0; i < a.width; i += LANES) sum += load(result + i) * load(own_slopes + row * a.width + i);
-                        float mean = add_up(sum);
-                        for (int64_t i = block.begin; i < block.end; i += LANES)  // nothing is computed behind the last key
-                            store(i < last ? load(line + i) * (load(other + i) - mean) * a.scaling : Vector{}, other + i);
-                    }
-                    int64_t seen = segment.last(first + block.count - 1) - block.begin;
-                    Matrix each = {of_scores + block.begin, columns, 1}, across = {of_scores + block.begin, 1, columns};
-                    multiply<false>(each, block.count, seen, keys + offset, a.width, a.width, of_query + at, stride);
-                    multiply<true>(across, seen, block.count, own_queries, a.width, a.width, key_slopes + offset, a.width);
-                    multiply<true>({weights + block.begin, 1, columns}, seen, block.count, own_slopes, a.width, a.width,
-                                   value_slopes + offset, a.width);
-                }
-            for (int64_t i = 0; i < segment.count(); i++) {
-                int64_t to = segment.place(i) * key_stride + head * a.width;
-                for (int64_t j = 0; j < a.width; j += LANES) {
-                    store(load(of_key + to + j) + load(key_slopes + i * a.width + j), of_key + to + j);
-                    store(load(of_value + to + j) + load(value_slopes + i * a.width + j), of_value + to + j);
-                }
+    std::vector<std::vector<int64_t>> groups = group_by_prompt(a);
+#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(a.threads) if (a.threads > 1)
+    for (size_t group = 0; group < groups.size(); group++)
+        for (int64_t head = 0; head < a.heads; head++)
+            for (int64_t number : groups[group]) {
+                Segment segment = read_segment(a, number);
+                if (segment.skip < segment.length)
+                    reverse_segment(a, segment, head, query, key, value, sums, attended, slopes, of_query, of_key, of_value);
             }
-        }
 }
 
 }  // namespace
