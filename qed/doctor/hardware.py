@@ -82,12 +82,9 @@ def check_kernels() -> Finding:
     library, reason = load_library()
     if library is not None:
         return Finding(("in C++, compiled for this processor",), {"compiled": True, "reason": ""})
-    advice = (
-        ()
-        if platform.system() != "Linux"
-        else ("With a C++ compiler (g++) sampling and updates on the CPU are faster.",)
-    )
-    return Finding((f"of torch: {reason}",), {"compiled": False, "reason": reason}, advice)
+    faster = "With a C++ compiler (g++) sampling and updates on the CPU are faster."
+    advice = (faster,) if platform.system() == "Linux" else ()
+    return Finding((f"none in C++: {reason}",), {"compiled": False, "reason": reason}, advice)
 
 
 def choose_device() -> str:
