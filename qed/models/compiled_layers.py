@@ -46,7 +46,6 @@ def can_compile_layers(body: Any, longest: int) -> bool:
         and body._compiled_call_impl is None
         and longest <= LONGEST.get(_read_product_dtype(), 0)
         and all(_is_plain(layer) for layer in layers)
-        and all(_is_plain_weight(weight) for weight in body.parameters())
         and not any(_is_changed(module) for module in body.modules())
         and not torch.compiler.is_compiling()
         and has_kernels()
@@ -83,8 +82,7 @@ def compute_compiled_states(
         suffixes = last if layer is body.layers[-1] else whole
         shape = _Shape(
             _describe_attention(layer.self_attn, suffixes, window),
-            suffixes.table,
-            suffixes.places,
+            suffixes,
             cos,
             sin,
             layer.input_layernorm.variance_epsilon,
@@ -107,8 +105,7 @@ def _describe_attention(own: Any, suffixes: Suffixes, window: int | None) -> Pac
 
 class _Shape(NamedTuple):
     attention: PackedAttention
-    table: Tensor  # the segments, which the attention points to
-    places: Tensor | None  # of the inputs that are computed behind keys and values; None for all
+    suffixes: Suffixes  # the inputs that are computed behind keys and values; the attention points to them
     cos: Tensor
     sin: Tensor
     epsilon: float  # of the norm before the attention,
@@ -120,7 +117,8 @@ class _Shape(NamedTuple):
 
     def select(self, states: Tensor) -> Tensor:
         """Return the inputs that are computed."""
-        return states if self.places is None else states.index_select(0, self.places)
+        places = self.suffixes.places
+        return states if places is None else states.index_select(0, places)
 
 
 class _Weights(NamedTuple):
@@ -218,12 +216,12 @@ def _reverse_attention(
     of_query, of_key, of_value = (each.to(shape.dtype) for each in of_inputs)
     of_normed = multiply(of_key, weights.key.T)
     add_multiplied(of_normed, of_value, weights.value)
-    added = slopes
-    if shape.places is None:
+    added, places = slopes, shape.suffixes.places
+    if places is None:
         add_multiplied(of_normed, of_query, weights.query)
     else:
-        of_normed.index_add_(0, shape.places, multiply(of_query, weights.query.T))
-        added = torch.zeros_like(first.states).index_copy_(0, shape.places, slopes)
+        of_normed.index_add_(0, places, multiply(of_query, weights.query.T))
+        added = torch.zeros_like(first.states).index_copy_(0, places, slopes)
     of_states, of_norm = training.reverse_norm(of_normed, first, weights.norm, added)
     return of_states, {
         "norm": of_norm,
@@ -253,8 +251,7 @@ def _list_rotations(shape: _Shape, weights: _Weights) -> tuple[Rotation, Rotatio
 
 def _list_weights(layer: Any) -> _Weights:
     own, mlp = layer.self_attn, layer.mlp
-    norms = (getattr(getattr(own, name, None), "weight", None) for name in ("q_norm", "k_norm"))
-    query_norm, key_norm = norms
+    query_norm, key_norm = (getattr(getattr(own, name, None), "weight", None) for name in ("q_norm", "k_norm"))
     return _Weights(
         layer.input_layernorm.weight,
         own.q_proj.weight,
@@ -289,7 +286,14 @@ def _is_plain(layer: Any) -> bool:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    return has_own_forward(module) or any(getattr(module, name) for name in HOOKS)
+    """Return whether a module, without those inside it, computes otherwise or has weights of another kind."""
+    fields = vars(module)
+    weights = fields["_parameters"].values()
+    return (
+        has_own_forward(module)
+        or any(fields[name] for name in HOOKS)
+        or not all(weight is None or _is_plain_weight(weight) for weight in weights)
+    )
 
 
 def _is_plain_weight(weight: Tensor) -> bool:
