@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from qed.models.last_layer import LLAMA_LIKE, PARTS
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.sampling.native.compiled import CompiledDecoder, can_compile
-from qed.sampling.native.kv_cache import KVCacheLayer
+from qed.sampling.native.kv_cache import CACHE_ARGUMENT, KVCacheLayer
 from qed.sampling.native.projection import Projections
 from qed.sampling.native.sequences import Sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
@@ -89,8 +89,8 @@ class ForwardDecoder:
             input_ids=last[:, None],
             attention_mask=mask[:, None, None, :] if self.full_attention else mask.long(),
             position_ids=(rows.prompt_lens + rows.output_lens - 1)[:, None],
-            past_key_values=rows.cache,
             use_cache=True,
+            **{CACHE_ARGUMENT: rows.cache},
         )
         logits: Tensor = out.logits[:, -1]
         return logits

@@ -7,14 +7,21 @@ column. When sequences are added, the cache is copied into new tensors, which is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import DynamicLayer
 
 SPARE = 64  # columns that are allocated ahead
+# A forward pass takes the cache as `past_key_values` up to transformers 5.23, then as `cache`.
+CACHE_ARGUMENT = next(
+    name
+    for name in ("cache", "past_key_values")
+    if name in signature(GenerationMixin.prepare_inputs_for_generation).parameters
+)
 
 
 class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
@@ -92,7 +99,7 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         """Take over keys and values, [rows, heads, columns, width], as the columns in use."""
         self.keys, self.values = keys, values
         self.used, self.is_initialized = keys.shape[2], True
-        self.dtype, self.device = keys.dtype, keys.device
+        self.device = keys.device
 
     def new_layer(self, rows: int) -> KVCacheLayer:
         """Build a layer of so many rows without columns."""
@@ -100,7 +107,7 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         layer.keys, layer.values = (
             states.new_empty(rows, states.shape[1], 0, states.shape[3]) for states in (self.keys, self.values)
         )
-        layer.is_initialized, layer.dtype, layer.device = True, self.dtype, self.device
+        layer.is_initialized, layer.device = True, self.device
         return layer
 
     def compact(self, targets: Tensor, sources: Tensor, count: int) -> None:

@@ -18,7 +18,7 @@ from qed.models.fast_float32 import compute_batches_in
 from qed.models.last_layer import can_read_part
 from qed.models.segments import Segment
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
-from qed.sampling.native.kv_cache import new_cache
+from qed.sampling.native.kv_cache import CACHE_ARGUMENT, new_cache
 from qed.sampling.native.sequences import SequenceId
 
 COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed by itself
@@ -95,9 +95,9 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
             input_ids=ids[:, -fresh:],
             attention_mask=mask.long(),
             position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -fresh:],
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{CACHE_ARGUMENT: cache},
             **({"read": ids.new_tensor([fresh - 1])} if can_read_part(model.base_model) else {}),
         ).logits[:, -1]
     return cache, mask, logits

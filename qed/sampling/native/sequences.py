@@ -110,7 +110,7 @@ def new_sequences(
 ) -> Sequences:
     """Build sequences without sampled tokens; `cache` may have one row for the prompt of several of them."""
     count, device, longest = len(ids), mask.device, max(max_output_lens) + 1
-    dtype = torch.promote_types(cache.layers[0].dtype, torch.float32)
+    dtype = torch.promote_types(cache.layers[0].keys.dtype, torch.float32)
     # MPS has no float64, so there the random numbers stay on the CPU.
     uniforms_device = torch.device("cpu") if device.type == "mps" else device
     return Sequences(
