@@ -279,9 +279,10 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(  # type: ignore[operator]
-            gradient_checkpointing_kwargs={"use_reentrant": False, **_recompute_alike(settings)}
-        )
+        # Transformers 5.24 renamed this method, and warns of the old name.
+        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+        enable: Any = next(getattr(model, name) for name in names if hasattr(model, name))
+        enable({"use_reentrant": False, **_recompute_alike(settings)})
     # Only gradient checkpointing needs training mode; without dropout both modes compute the same.
     return model.train(settings.gradient_checkpointing).to(device)
 
