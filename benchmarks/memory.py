@@ -30,9 +30,9 @@ from results import add_json, print_result
 from speed_parts.places import words
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from qed.config.help import format_columns
 from qed.config.phases import Settings
 from qed.config.resolve import resolve_settings
+from qed.config.screens import format_columns
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import load_prompt
 from qed.loops.material import load_run_problems

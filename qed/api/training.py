@@ -10,11 +10,11 @@ from typing import Any
 from qed import host
 from qed.api.keywords import list_options, use_keywords
 from qed.api.runs import Run
-from qed.cli.commands.base import resolve_training_command
-from qed.cli.main import run_recipe
+from qed.cli.training import run_recipe
 from qed.config.layers import find_config, read_method
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
+from qed.config.training_commands import resolve_training_command
 from qed.errors import Interrupted
 
 Config = str | os.PathLike[str]

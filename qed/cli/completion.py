@@ -20,10 +20,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from qed.cli.commands.base import Parser, ParserRevealed, reveal_parsers
 from qed.config import plugins
 from qed.config.arguments import Flags
-from qed.config.fields import PIPELINES, SHORTCUTS, Table
-from qed.config.help import COMMANDS
+from qed.config.fields import SHORTCUTS, Table
 from qed.config.layers import SUFFIXES, find_shipped_configs
 from qed.config.resolve import TASKS, read_sources
+from qed.config.training_commands import PIPELINES
 from qed.errors import UsageError, suggest_nearest
 
 OPTION = re.compile(r"--[a-z][\w-]*")
@@ -66,7 +66,7 @@ def collect_words() -> Words:
     words = Words({}, {}, {}, {}, frozenset(), tuple(_list_configs()))
     switches: set[str] = set()
     methods = plugins.list_leaves("algorithms")
-    for name, line in (COMMANDS | methods).items():
+    for name, line in (PIPELINES | methods).items():
         command = name.replace("_", "-")
         words.commands[command] = line
         words.options[command] = tuple(_add_table(read_sources(name, []).table, words.choices, switches))

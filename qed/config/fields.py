@@ -19,7 +19,6 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.errors import UsageError
 
 PHASES = {"sft": "sft", "rl": "grpo"}
-PIPELINES = ("quickstart", "pipeline")
 PER_PHASE = ("learner.", "data.")  # sections that each phase of a pipeline has, and that may be given for both at once
 SHORTCUTS = {
     "model": "model.name",

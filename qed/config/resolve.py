@@ -14,7 +14,7 @@ from typing import Any
 from qed.config import plugins
 from qed.config.arguments import Flags, list_proposals, parse_arguments
 from qed.config.callables import is_callable_name
-from qed.config.fields import PHASES, PIPELINES, Setting, Table, build_table, resolve_algorithm_name
+from qed.config.fields import PHASES, Setting, Table, build_table, resolve_algorithm_name
 from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, read_layers
 from qed.config.names import format_name, suggest
 from qed.config.one_phase import take_phase
@@ -22,6 +22,7 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.reward_names import AUTO, parse_reward
 from qed.config.saved import read_saved_layer
 from qed.config.task_names import parse_task
+from qed.config.training_commands import PIPELINES
 from qed.config.values import COMMAND_LINE, Raw, coerce_value
 from qed.errors import UsageError
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from qed.config.arguments import drop_flags
 from qed.config.fields import Table
-from qed.config.help import format_columns
 from qed.config.names import suggest
 from qed.config.resolve import Resolved, read_sources, resolve_settings
+from qed.config.screens import format_columns
 from qed.config.values import Raw, format_value, split_items
 from qed.errors import Interrupted, QedError, UsageError
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from qed.config.help import format_columns
 from qed.config.phases import Settings
 from qed.config.resolve import resolve_settings
+from qed.config.screens import format_columns
 from qed.doctor.fit import MARGIN
 from qed.doctor.rows import Lengths
 from qed.errors import ModelError

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from qed import host
-from qed.config.help import format_columns
 from qed.config.phases import Settings
+from qed.config.screens import format_columns
 from qed.doctor.hardware import read_cpu_flags
 from qed.doctor.rows import Lengths, Work
 from qed.models import threads as kernel_threads

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qed.config.help import format_columns
+from qed.config.screens import format_columns
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import write_whole
 

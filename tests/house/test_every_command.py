@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from qed.cli.commands.base import resolve_training_command
 from qed.config import plugins
+from qed.config.training_commands import resolve_training_command
 
 Run = Callable[..., tuple[int, str, str]]
 TRAINING = ("quickstart", "pipeline", "sft", "grpo", "dr-grpo", "dpo", "luffy", "expert-iteration")

@@ -17,7 +17,8 @@ from qed import errors
 from qed.cli.main import main
 from qed.config import plugins
 from qed.config.arguments import Flags
-from qed.config.fields import PIPELINES, SHORTCUTS, build_table
+from qed.config.fields import SHORTCUTS, build_table
+from qed.config.training_commands import PIPELINES
 from qed.guards import watchdog
 
 SNAPSHOT = Path(__file__).with_name("public_interface.json")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qed.cli import main
+from qed.cli import training
 from qed.cluster import environment
 from qed.cluster.environment import map_slurm, must_launch, read_world
 from qed.config.arguments import drop_flags
@@ -34,7 +34,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
     """The commands that would have been started, and their numbers of ranks."""
     started: list[tuple[list[str], int]] = []
-    monkeypatch.setattr(main, "run_ranks", lambda command, ranks: started.append((command, ranks)) or 0)
+    monkeypatch.setattr(training, "run_ranks", lambda command, ranks: started.append((command, ranks)) or 0)
     monkeypatch.setattr("qed.cluster.sweep.run_ranks", lambda command, ranks, stdout: _answer(started, command, stdout))
     return started
 
@@ -56,7 +56,7 @@ def test_ranks_are_started_with_the_same_command(run: Run, launched: list[Any], 
 def test_the_launcher_is_light() -> None:
     """It lives as long as the run, beside ranks that need the memory."""
     code = (
-        "import sys\nfrom qed.cli import main\nmain.run_ranks = lambda *_: 0\n"
+        "import sys\nfrom qed.cli import main, training\ntraining.run_ranks = lambda *_: 0\n"
         "try:\n    main.main(['grpo', '--ranks', '2'])\nexcept SystemExit as left:\n    assert not left.code\n"
         "print({'torch', 'transformers', 'numpy', 'datasets'} & set(sys.modules))"
     )

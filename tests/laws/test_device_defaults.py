@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qed.cli.commands import config
-from qed.cli.main import run_recipe
+from qed.cli.training import run_recipe
 from qed.config.keys import list_origins
 from qed.config.phases import Settings
 from qed.config.resolve import DEFAULT, resolve_settings

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Qwen2ForCausalLM
 
 from qed.algorithms.grpo import Grpo
-from qed.cli.main import run_recipe
+from qed.cli.training import run_recipe
 from qed.config.resolve import resolve_settings
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.loops.device_defaults import ON_CUDA

@@ -1,4 +1,4 @@
-"""Share code between commands: the parser of their options, and the names of the training commands."""
+"""The parser of the options of a command, and options that several commands have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from qed.config import plugins
-from qed.config.fields import PIPELINES
 from qed.errors import UsageError, suggest_nearest
 
 LISTS = ("answers", "parts")  # what the items of a list in the column of answers are
@@ -95,14 +93,3 @@ def reveal_parsers() -> Iterator[None]:
         yield
     finally:
         _reveal.pop()
-
-
-def resolve_training_command(name: str) -> str:
-    """Return a training command's name as its file spells it; a UsageError suggests the nearest command."""
-    if name in PIPELINES or plugins.is_users_own(name):
-        return name
-    leaves = plugins.list_leaves("algorithms")
-    if name.replace("-", "_") in leaves:
-        return name.replace("-", "_")
-    known = [*PIPELINES, *(leaf.replace("_", "-") for leaf in (*leaves, *plugins.list_leaves("commands")))]
-    raise UsageError(f"There is no command '{name}'.{suggest_nearest(name, known)} There are: {', '.join(known)}.")

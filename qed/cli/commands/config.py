@@ -14,11 +14,12 @@ from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import compute_factor
 from qed.algorithms.parts.surrogates import CLIPPING
-from qed.cli.commands.base import Parser, resolve_training_command
-from qed.config.help import format_columns
+from qed.cli.commands.base import Parser
 from qed.config.keys import list_origins, list_values
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT, Resolved, resolve_settings
+from qed.config.screens import format_columns
+from qed.config.training_commands import resolve_training_command
 from qed.config.values import format_value
 from qed.errors import UsageError
 

@@ -1,0 +1,149 @@
+"""The training commands: `qed quickstart | pipeline | <algorithm>`."""
+# ruff: noqa: PLC0415, T201 -- torch is imported after the settings are checked, and this prints results
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from qed.cluster.environment import is_first_rank, map_slurm, must_launch
+from qed.cluster.launch import run_ranks
+from qed.cluster.sweep import run_point
+from qed.config.arguments import drop_flags
+from qed.config.fields import Table
+from qed.config.help import format_command_help
+from qed.config.keys import list_origins
+from qed.config.phases import PipelineSettings
+from qed.config.resolve import Resolved, read_sources, resolve_settings
+from qed.config.training_commands import resolve_training_command
+from qed.errors import UsageError
+from qed.guards.parents import build_child_command
+
+
+def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
+    """Run a training command, or each run of its sweep, and return the exit code.
+
+    Args:
+        command: as it was given.
+        rest: the arguments behind it.
+        arguments: all of them.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    command = resolve_training_command(command)
+    if {"-h", "--help", "--help-all"} & set(rest):
+        print(format_command_help(_find_help_table(command, rest), everything="--help-all" in rest))
+        return 0
+    os.environ.update(map_slurm())
+    resolved = resolve_settings(command, rest)
+    launches = must_launch(resolved.flags.ranks) and not resolved.flags.dry_run
+    if launches and command == "quickstart":
+        raise UsageError("qed quickstart trains a small model in one process. Leave --ranks out.")
+    if resolved.flags.cluster:
+        _require_cluster_run(resolved)
+    if resolved.flags.sweep:
+        return _run_sweep(command, rest, arguments, launches)
+    if launches:
+        _should_resume(resolved)  # which checks the flags
+        return run_ranks(build_child_command(drop_flags(arguments, "ranks")), resolved.flags.ranks)
+    if resolved.flags.cluster and not resolved.flags.dry_run:
+        from qed.cluster.ray_train import run_on_cluster
+
+        _should_resume(resolved)  # which checks the flags
+        return run_on_cluster(resolved, arguments)
+    result = run_recipe(resolved, arguments)
+    if resolved.flags.json and is_first_rank():
+        print(json.dumps(result, default=str))
+    return 0
+
+
+def _require_cluster_run(resolved: Resolved) -> None:
+    """Refuse what does not run on a cluster.
+
+    Raises:
+        UsageError: the command is several runs, or trains in one process.
+    """
+    if resolved.command == "quickstart":
+        raise UsageError("qed quickstart trains a small model in one process. Leave --cluster out.")
+    if resolved.flags.ranks > 1:
+        raise UsageError("--ranks is for this machine. On a cluster, cluster.learners is the number of processes.")
+    if resolved.flags.sweep:
+        raise UsageError("A sweep does not run on a cluster. Start one command with --cluster for each of its runs.")
+
+
+def _find_help_table(command: str, rest: Sequence[str]) -> Table:
+    """Return the settings to explain: those of the chosen algorithms, or of the default ones if `rest` is invalid."""
+    try:
+        return read_sources(command, rest).table
+    except UsageError:
+        return read_sources(command, []).table
+
+
+def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
+    """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
+    origins = list_origins(resolved.settings, resolved.origins)
+    if resolved.flags.dry_run:
+        from qed.loops.dry_run import run_dry
+
+        run_dry(resolved.settings, origins, resolved.flags.ranks)
+        return {}
+    from qed.loops.warm_start import warm_start
+    from qed.runs.run import Launch
+
+    flags = resolved.flags
+    launch = Launch(
+        command=("qed", *arguments),
+        origins=origins,
+        resume=_should_resume(resolved),
+        requeue=flags.requeue,
+        overwrite=flags.overwrite,
+        home=home,
+        json=flags.json,
+        allow_change=flags.allow_change,
+        fast=flags.fast,
+    )
+    if not isinstance(resolved.settings, PipelineSettings):
+        from qed.loops.train import train
+
+        return train(warm_start(resolved.settings, launch), launch)
+    return _load_pipeline(resolved.command)(warm_start(resolved.settings, launch), launch)
+
+
+def _should_resume(resolved: Resolved) -> bool:
+    """Return whether to resume a run: with --resume, or with --requeue if its folder has settings."""
+    out = resolved.settings.run.out
+    if resolved.flags.requeue and not out:
+        raise UsageError("--requeue needs the run's folder, to check whether the run has started: add --out DIR.")
+    return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
+
+
+def _load_pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]:
+    if command == "quickstart":
+        from qed.loops.quickstart import run_quickstart
+
+        return run_quickstart
+    from qed.loops.train import run_pipeline
+
+    return run_pipeline
+
+
+def _find_sweep_folder(point: Resolved) -> str:
+    """Return the folder of the sweep that a run belongs to."""
+    return str(Path(point.settings.run.out).parent)
+
+
+def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], launches: bool) -> int:
+    from qed.config import sweep
+
+    def train(point: sweep.Point) -> dict[str, Any]:
+        if launches:
+            return run_point(command, point)
+        return run_recipe(point.resolved, arguments, _find_sweep_folder(point.resolved))
+
+    outcomes = sweep.run_points(sweep.list_points(command, rest), train)
+    print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
+    return 1 if any(outcome.error for outcome in outcomes) else 0
