@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from qed import host
 SOURCES = Path(__file__).parent
 # Sums are in the order that the files write, and NaN stays NaN: no option here lets the compiler assume otherwise.
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
-SHARED = ("-Wno-psabi", "-fopenmp", "-shared", "-fPIC")
+SHARED = ("-Wno-psabi", "-fopenmp", "-fPIC")
 PATIENCE = 120  # seconds for the compiler
 
 
@@ -78,7 +78,7 @@ def _hash_inputs(compiler: Sequence[str]) -> str:
 
 
 def _compile(compiler: Sequence[str], target: Path) -> None:
-    """Compile to a file of its own, which then takes the place of the target: other processes may do so too.
+    """Compile in a folder of its own, a file on each core, and put the result in its place: other processes may too.
 
     Raises:
         OSError: the compiler or the cache cannot be used.
@@ -86,13 +86,19 @@ def _compile(compiler: Sequence[str], target: Path) -> None:
         subprocess.TimeoutExpired: it did not end.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, made = tempfile.mkstemp(dir=target.parent, suffix=".so")
-    os.close(handle)
-    try:
-        files = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
-        command = [*compiler, *FLAGS, *SHARED, *files, "-o", made]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
+    sources = sorted(SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # what takes longest first
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        objects = [os.path.join(folder, f"{path.stem}.o") for path in sources]
+        made = os.path.join(folder, target.name)
+        with ThreadPoolExecutor(host.count_usable_cores()) as threads:
+            commands = (
+                [*compiler, *FLAGS, *SHARED, "-c", str(source), "-o", out]
+                for source, out in zip(sources, objects, strict=True)
+            )
+            list(threads.map(_call, commands))
+        _call([*compiler, *SHARED, "-shared", *objects, "-o", made])
         os.replace(made, target)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(made)
+
+
+def _call(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
