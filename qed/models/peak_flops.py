@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import torch
 
@@ -37,14 +38,14 @@ def find_peak_flops(device: torch.device, precision: torch.dtype) -> float:
     """Return the peak of a device in FLOP/s, for the precision of the computation.
 
     That of a known card is its maker's, for float32 with `torch.get_float32_matmul_precision`; any other, as that of a
-    CPU with this process's threads, is the best of some matrix products, measured for 50 ms. Other programs that use
-    the device at that time make it lower.
+    CPU with this process's threads, is the best of some matrix products, measured once for 50 ms. Other programs that
+    use the device at that time make it lower.
     """
     if device.type == "cuda":
         known = look_up_card(torch.cuda.get_device_name(device), precision)
         if known is not None:
             return known
-    return _measure(device, precision)
+    return _measure(device, precision, torch.get_num_threads())
 
 
 def look_up_card(name: str, precision: torch.dtype) -> float | None:
@@ -59,7 +60,8 @@ def look_up_card(name: str, precision: torch.dtype) -> float | None:
     return None
 
 
-def _measure(device: torch.device, precision: torch.dtype) -> float:
+@cache
+def _measure(device: torch.device, precision: torch.dtype, threads: int) -> float:
     """Return the operations a second of the fastest of the products that fit into `SECONDS`."""
     size = SIZE.get(device.type, LARGE)
     # A generator of its own, because the run's numbers must not depend on a measurement.

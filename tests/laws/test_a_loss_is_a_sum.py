@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -37,6 +37,7 @@ from qed.types import Rollout
 ALL = sorted(plugins.list_leaves("algorithms"))
 AVERAGES = list(get_args(Average))
 MODEL = make_model()
+REFERENCE = copy.deepcopy(MODEL)  # whose log-probs are given with the rollouts: it is never computed
 # Bounds are such that the rollouts of these tests, whose old log-probs are up to 0.2 above the sampled ones, fall on
 # both of their sides.
 BOUNDS: dict[str, Any] = {"correction_low": 1.05, "correction_high": 1.5}
@@ -116,6 +117,14 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def known_logits() -> Iterator[None]:
+    """Each of a thousand learners asks whether it knows the logits of the one model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qed.training.learner.require_known_logits", lambda model: None)
+        yield
+
+
 def variants(name: str) -> list[Algorithm]:
     """An algorithm with each average, with KL and entropy or each loss of preference pairs where it has them, and what
     else its family can be set to."""
@@ -160,8 +169,8 @@ def gradient(
     settings = LearnerSettings(tokens_per_microbatch=budget, packing=packing)
     # Ranks are processes, and each has a model of its own.
     model = MODEL if parallel.world == 1 else copy.deepcopy(MODEL)
-    # The reference's log-probs are given with the rollouts, so the learner needs no copy of the model.
-    learner = Learner(model, algorithm, settings, temperature=0.7, length=11, parallel=parallel)
+    reference = REFERENCE if algorithm.reference and parallel.world == 1 else None
+    learner = Learner(model, algorithm, settings, temperature=0.7, length=11, reference=reference, parallel=parallel)
     learner.optimizer.zero_grad(set_to_none=True)
     learner.accumulate(rollouts)
     return torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in learner.parameters])

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_holes, make_model, make_rollout, prefix_mask
-from test_a_loss_is_a_sum import ALL, assert_same, gradient, variants
+from test_a_loss_is_a_sum import ALL, assert_same, gradient, known_logits, variants
 from threaded import run_threads
 
 from qed.algorithms.grpo import Grpo
@@ -31,6 +31,7 @@ from qed.training.logps import compute_logps
 from qed.types import Problem, Rollout, append_tokens
 
 SEEDS = st.integers(0, 10**6)
+__all__ = ["known_logits"]  # a fixture of these tests too
 
 
 def with_holes(seed: int, count: int, **options: Any) -> list[Rollout]:
