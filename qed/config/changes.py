@@ -11,6 +11,7 @@ import yaml
 
 from qed.config.keys import map_names
 from qed.config.values import build_tree, dump_settings
+from qed.config.yaml_text import load_yaml
 from qed.errors import DataError
 from qed.guards.redaction import redact
 
@@ -37,7 +38,7 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         {names.get(name, name): value for name, value in _flatten(read_saved(saved))}, after=defaults
     )
     after = {  # in the same form as the saved file
-        names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
+        names.get(name, name): value for name, value in _flatten(load_yaml(redact(dump_settings(settings))))
     }
     # The steps of the last phase may change; those of an earlier phase would shift all later steps.
     last = "rl.learner." if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner."
@@ -84,7 +85,7 @@ def _equal(before: Any, after: Any) -> bool:
 
 def read_saved(file: Path) -> dict[str, Any]:
     try:
-        saved = yaml.safe_load(file.read_text(encoding="utf-8"))
+        saved = load_yaml(file.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
         raise DataError(f"{file} cannot be read: {error}. Restore it from a copy.") from error
     if not isinstance(saved, dict):

@@ -15,6 +15,7 @@ import yaml
 
 import qed
 from qed.config.values import Raw, read_node
+from qed.config.yaml_text import compose_yaml
 from qed.errors import UsageError, suggest_nearest
 
 SUFFIXES = (".yaml", ".yml")
@@ -125,7 +126,7 @@ def _read_entries(path: Path) -> Iterator[Entry]:
 
 def _parse_yaml(path: Path) -> yaml.Node | None:
     try:
-        return yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+        return compose_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{_shorten_path(path)} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

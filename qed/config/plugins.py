@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,20 +37,21 @@ def list_leaves(name: str) -> dict[str, str]:
     """
     folder, required = SHELVES[name]
     leaves = {}
-    for path in sorted((HOME / folder).iterdir()):
-        file = path / "__init__.py" if path.is_dir() else path
-        if path.stem.startswith("_") or file.suffix != ".py" or not file.is_file():
+    for entry in sorted(os.scandir(HOME / folder), key=lambda entry: entry.name):
+        stem, suffix = os.path.splitext(entry.name)
+        file = os.path.join(entry.path, "__init__.py") if not suffix and entry.is_dir() else entry.path
+        if stem.startswith("_") or not file.endswith(".py") or not os.path.isfile(file):
             continue
-        about = _describe_leaf(file, file.stat().st_mtime_ns, required)
+        about = _describe_leaf(file, os.stat(file).st_mtime_ns, required)
         if about is not None:
-            leaves[path.stem] = about
+            leaves[stem] = about
     return leaves
 
 
 @functools.cache
-def _describe_leaf(file: Path, changed: int, required: str) -> str | None:
+def _describe_leaf(file: str, changed: int, required: str) -> str | None:
     """Return the first line of a leaf's docstring, None for another file; `changed` is the time of its last change."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     is_leaf = required in _find_defined_names(tree) if required else _has_algorithm(tree)
     return (ast.get_docstring(tree) or "").split("\n", 1)[0] if is_leaf else None
 

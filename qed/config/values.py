@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
+from qed.config.yaml_text import compose_yaml
 from qed.errors import UsageError, suggest_nearest
 
 COMMAND_LINE = "command line"
@@ -44,7 +45,7 @@ def read_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
     """Read a YAML scalar or list as text; `line` is the line of its key, if it has one."""
     origin = f"{file}:{line or node.start_mark.line + 1}" if file else COMMAND_LINE
     if isinstance(node, yaml.ScalarNode):
-        plain = node.style is None
+        plain = not node.style  # libyaml says "", PyYAML None
         return Raw(node.value, plain=plain, missing=plain and node.value.lower() in YAML_NULLS, origin=origin)
     if isinstance(node, yaml.SequenceNode):
         return Raw(items=tuple(read_node(item, file) for item in node.value), origin=origin)
@@ -56,7 +57,7 @@ def split_items(text: str) -> tuple[Raw, ...]:
     if not text.startswith("["):
         return tuple(Raw(part.strip()) for part in text.split(",")) if text else ()
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = compose_yaml(text)
     except yaml.YAMLError:
         node = None
     if not isinstance(node, yaml.SequenceNode):

@@ -10,28 +10,30 @@ REDACTED = "REDACTED"  # has no special characters of YAML, JSON, HTML or a shel
 # Values of environment variables with such names are redacted; shorter ones could be part of ordinary words.
 NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 MIN_LENGTH = 12
-# Keys in the format of their issuer, or after a telling word; group 1 of a pattern is not redacted.
-PATTERNS = (
-    r"\b()hf_[A-Za-z0-9]{20,}",
-    r"\b()sk-[A-Za-z0-9_-]{20,}",
-    r"\b()gh[pousr]_[A-Za-z0-9]{20,}",
-    r"\b()github_pat_[A-Za-z0-9_]{20,}",
-    r"\b()glpat-[A-Za-z0-9_-]{20,}",
-    r"\b()xox[abprs]-[A-Za-z0-9-]{10,}",
-    r"\b()AIza[A-Za-z0-9_-]{35}",
-    r"\b()(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    r"\b()eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
-    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@'\"]{0,200}:)[^\s/@'\"]+(?=@)",
-    r"\b()(?:npm_|pypi-|wandb_v\d_|r8_|dop_v1_)[A-Za-z0-9_-]{20,}",
-    r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----)[^-]+(?=-----END)",
-    r"(\b[a-z][a-z0-9+.-]{0,20}://)[^\s/:@'\"]{16,}(?=@)",
-    r"(?i)([?&](?:token|key|sig|signature|x-amz-[a-z-]{5,20})=)[^\s&'\"]{8,}",
-    r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{12,}",
-    r"(?i)(wandb[^\n]{0,24}?)\b[0-9a-f]{40}\b",
-    r"(?i)((?:api|access|secret|auth|private)[_.-]?(?:access[_.-]?)?(?:key|token)['\"]?\s*(?:[=:]|\s)\s*['\"]?)[^\s'\",}\])]{8,}",
-    r"(?i)(passw(?:or)?d['\"]?\s*[=:]\s*['\"]?)[^\s'\",}\])]{4,}",
-)
-_KEYS = [re.compile(pattern) for pattern in PATTERNS]
+# Keys in the format of their issuer, or after a telling word; group 1 of a pattern is not redacted. Each key contains
+# one of the words behind the pattern, whatever their case; looking for these first takes a tenth of the time.
+PATTERNS = {
+    r"\b()hf_[A-Za-z0-9]{20,}": "hf_",
+    r"\b()sk-[A-Za-z0-9_-]{20,}": "sk-",
+    r"\b()gh[pousr]_[A-Za-z0-9]{20,}": "ghp_ gho_ ghu_ ghs_ ghr_",
+    r"\b()github_pat_[A-Za-z0-9_]{20,}": "github_pat_",
+    r"\b()glpat-[A-Za-z0-9_-]{20,}": "glpat-",
+    r"\b()xox[abprs]-[A-Za-z0-9-]{10,}": "xox",
+    r"\b()AIza[A-Za-z0-9_-]{35}": "aiza",
+    r"\b()(?:AKIA|ASIA)[0-9A-Z]{16}\b": "akia asia",
+    r"\b()eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}": "eyj",
+    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@'\"]{0,200}:)[^\s/@'\"]+(?=@)": "://",
+    r"\b()(?:npm_|pypi-|wandb_v\d_|r8_|dop_v1_)[A-Za-z0-9_-]{20,}": "npm_ pypi- wandb_v r8_ dop_v1_",
+    r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----)[^-]+(?=-----END)": "private",
+    r"(\b[a-z][a-z0-9+.-]{0,20}://)[^\s/:@'\"]{16,}(?=@)": "://",
+    r"(?i)([?&](?:token|key|sig|signature|x-amz-[a-z-]{5,20})=)[^\s&'\"]{8,}": "=",
+    r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{12,}": "bearer",
+    r"(?i)(wandb[^\n]{0,24}?)\b[0-9a-f]{40}\b": "wandb",
+    r"(?i)((?:api|access|secret|auth|private)[_.-]?(?:access[_.-]?)?(?:key|token)"
+    r"['\"]?\s*(?:[=:]|\s)\s*['\"]?)[^\s'\",}\])]{8,}": "key token",
+    r"(?i)(passw(?:or)?d['\"]?\s*[=:]\s*['\"]?)[^\s'\",}\])]{4,}": "passw",
+}
+_KEYS = [(re.compile(pattern), words.split()) for pattern, words in PATTERNS.items()]
 SHORTEST = 7  # characters of the shortest text that a pattern finds: the address a://:x@
 SHORT = 200  # names and labels repeat, and a page has tens of thousands of them; longer texts are not remembered
 
@@ -53,8 +55,10 @@ def redact(text: str) -> str:
 
 
 def _redact_keys(text: str) -> str:
-    for pattern in _KEYS:
-        text = pattern.sub(rf"\g<1>{REDACTED}", text)
+    folded = text.casefold()
+    for pattern, words in _KEYS:
+        if any(word in folded for word in words):
+            text = pattern.sub(rf"\g<1>{REDACTED}", text)
     return text
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from qed.guards.redaction import redact
+from qed.report.settings_file import read_settings
 from qed.runs.run import Row, read_evaluations, read_json, read_lines
 
 CARD = """\
@@ -96,7 +97,7 @@ def build_card(folder: Path, contents: Contents) -> str:
         DataError: a file of the run is damaged.
     """
     environment = read_json(folder / "env.json", {})
-    settings = _read_settings(folder)
+    settings = read_settings(folder / "settings.yaml")
     model = str(settings.get("model", {}).get("name", ""))
     methods = _list_methods(settings)
     data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
@@ -120,10 +121,6 @@ def build_card(folder: Path, contents: Contents) -> str:
 def _dump(front: Row) -> str:
     # The large width keeps a long text on the line of its key.
     return str(yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1_000_000_000))
-
-
-def _read_settings(folder: Path) -> Row:
-    return dict(yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8")) or {})
 
 
 def _list_phases(settings: Row) -> list[Row]:
@@ -198,7 +195,7 @@ def find_hub_base(model: str) -> str:
         run = next((path for path in Path(model).resolve().parents if (path / "settings.yaml").is_file()), None)
         if run is None:
             return ""
-        model = str(_read_settings(run).get("model", {}).get("name", ""))
+        model = str(read_settings(run / "settings.yaml").get("model", {}).get("name", ""))
     return ""
 
 

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> di
     }
 
 
+@cache
 def read_version(name: str) -> str | None:
     """Return the version of an installed package; None of one that is not installed."""
     try:

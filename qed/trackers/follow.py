@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
+from qed.config.yaml_text import load_yaml
 from qed.errors import DataError
 from qed.runs.run import Row, name_step_folder, read_json
 from qed.runs.step_file import name_step_file
@@ -156,7 +157,7 @@ def read_config(folder: Path) -> Row:
     """
     path = folder / "settings.yaml"
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{path} cannot be read: {error}. Is {folder} the folder of a run?") from error
     if not isinstance(settings, dict):

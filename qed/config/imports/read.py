@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from qed.config.yaml_text import load_yaml
 from qed.errors import UsageError
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -51,7 +52,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     if file.suffix not in YAML_SUFFIXES:
         return _read_arguments(_split_script(text), file.parent)
     try:
-        tree = yaml.safe_load(text)
+        tree = load_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(tree, dict):

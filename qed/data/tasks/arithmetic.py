@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 
 from qed.errors import UsageError, suggest_nearest
 from qed.randomness import derive_seed
@@ -48,8 +50,12 @@ def _draw_problems(split: str) -> list[tuple[Problem, float]]:
         )
     # Both splits come from one stream of distinct questions, the test problems first, so they cannot overlap.
     indices = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
-    stream = _draw_distinct(int(level or 1))
-    return [drawn for number, drawn in zip(range(indices.stop), stream, strict=False) if number in indices]
+    return list(_draw_first(int(level or 1), indices.stop)[indices.start :])
+
+
+@lru_cache(4)  # a run loads both splits
+def _draw_first(level: int, count: int) -> tuple[tuple[Problem, float], ...]:
+    return tuple(islice(_draw_distinct(level), count))
 
 
 def _draw_distinct(level: int) -> Iterator[tuple[Problem, float]]:
