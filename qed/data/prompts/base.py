@@ -27,6 +27,7 @@ from qed.types import Problem, Prompt, Rollout
 
 THINK = "<think>"  # the tag that chat templates of reasoning models open
 BATCH_SIZE = 1024  # texts that are tokenised together
+KEPT = 4096  # prompts whose token ids are kept: each evaluation asks for those of all held-out problems, twice
 
 
 class PromptTemplate:
@@ -49,6 +50,7 @@ class PromptTemplate:
         self.leaf = leaf
         self.tokenizer = tokenizer
         self.end = ends[0]
+        self._kept: dict[str, tuple[int, ...]] = {}
         self.environment: Environment = getattr(leaf, "environment", SINGLE)
         self.ending: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))  # stop strings that end an answer
         self.stop: tuple[str, ...] = tuple(dict.fromkeys((*self.ending, *self.environment.stop)))  # or only a turn
@@ -69,7 +71,12 @@ class PromptTemplate:
 
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the token ids of a prompt; only a plain prompt gets the tokenizer's BOS token."""
-        return tuple(self._ids([prompt.text])[0])
+        ids = self._kept.get(prompt.text)
+        if ids is None:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            ids = self._kept[prompt.text] = tuple(self._ids([prompt.text])[0])
+        return ids
 
     def lengths(self, problems: Sequence[Problem]) -> list[int]:
         """Return the number of tokens of each problem's prompt; tokenising in batches is much faster."""
