@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path("/")
 # Environment variables that each set how long an OpenMP thread spins before it sleeps.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+SHORT_SPIN = "1000"  # of libgomp: about 10 microseconds, less than it takes to wake a thread on an idle core
 # MKL's conditional numerical reproducibility: which code paths MKL may choose.
 MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 # glibc's malloc: the options of mallopt, with their values in bytes, and environment variables that set the same.
@@ -164,13 +165,14 @@ def _limit_to_quota(count: int, root: Path) -> int:
 
 
 def set_passive_waiting() -> None:
-    """Make OpenMP's threads sleep while they wait; call it before torch is imported.
+    """Make OpenMP's threads sleep while they wait, after a short spin; call it before torch is imported.
 
     A spinning thread occupies a core that the thread it waits for may need. On a busy machine that makes a step many
-    times slower; docs/doctor.md has the figures. A wait policy that the user has set stays.
+    times slower; without any spin it is slower on a quiet one. docs/doctor.md has the figures. A wait policy that the
+    user has set stays.
     """
     if not any(name in os.environ for name in WAITING):
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=SHORT_SPIN)
 
 
 def make_products_reproducible() -> None:

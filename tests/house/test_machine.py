@@ -99,19 +99,23 @@ def test_kernels_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "9"}, None)],
+    [
+        ({}, ("PASSIVE", host.SHORT_SPIN)),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
+        ({"GOMP_SPINCOUNT": "9"}, (None, "9")),
+    ],
 )
 def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
-    given: dict[str, str], expected: str | None
+    given: dict[str, str], expected: tuple[str | None, str | None]
 ) -> None:
     """It must be said before torch is loaded, because its OpenMP reads the variable then."""
     code = (
         "import os, sys\nfrom qed.cli.main import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
-        "print('torch' in sys.modules, os.environ.get('OMP_WAIT_POLICY'))"
+        "print('torch' in sys.modules, os.environ.get('OMP_WAIT_POLICY'), os.environ.get('GOMP_SPINCOUNT'))"
     )
     kept = {name: value for name, value in os.environ.items() if name not in host.WAITING}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | given)
-    assert done.stdout.splitlines()[-1] == f"False {expected}"
+    assert done.stdout.splitlines()[-1] == f"False {expected[0]} {expected[1]}"
 
 
 @pytest.mark.parametrize("given", [None, "COMPATIBLE"])
