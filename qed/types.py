@@ -230,11 +230,6 @@ class Rollout:
     values: Sequence[float] | None = None  # score: the critic's before each token of `output`; 0 if not trained
     returns: Sequence[float] | None = None  # credit: what the critic learns there; NaN where it learns nothing
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field; a column is packed."""
-        kind = COLUMNS.get(name)
-        object.__setattr__(self, name, value if kind is None or value is None else pack_column(kind, value))
-
     def __post_init__(self) -> None:
         """Refuse a mask or a support whose length is not that of `output`."""
         if not (len(self.sampled_mask) or len(self.loss_mask) or self.support is not None):
@@ -298,6 +293,20 @@ class Rollout:
     def given(self) -> int:
         """The length of the prefix of `output` that this policy did not sample."""
         return self.sampled_mask.index(True) if True in self.sampled_mask else len(self.sampled_mask)
+
+
+class _Packing:
+    """Packs what is assigned to a field. It has no `__get__`, so that reading costs what it costs for other fields."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+
+    def __set__(self, rollout: Rollout, value: Sequence[Any] | None) -> None:
+        rollout.__dict__[self.name] = None if value is None else pack_column(self.kind, value)
+
+
+for _name, _kind in COLUMNS.items():
+    setattr(Rollout, _name, _Packing(_name, _kind))
 
 
 def append_tokens(

@@ -124,6 +124,8 @@ class RunTail:
         if _drop_volatile(card) != _drop_volatile(before):
             messages.append(("status", {"card": card}))
         self.is_live = card["status"] == "live"
+        if not self.is_live:
+            self.run.locate()  # a card that was read while the folder went away looks like that of a run that has ended
         return messages
 
     def _read_new(self, file: GrowingFile) -> list[Row]:

@@ -18,6 +18,7 @@ import pytest
 from serving_views import SECONDS, ask_view, fetch, make_run, serve_runs
 
 from qed.viewer import app, live
+from qed.viewer.cards import build_card
 from qed.viewer.library import Library
 from qed.viewer.live import GrowingFile, RunTail
 from qed.viewer.params import Params, Refused
@@ -133,6 +134,20 @@ def test_a_run_that_is_deleted_ends_its_stream(url: str, folder: Path) -> None:
         folder.rename(folder.parent.parent / "moved")
         assert "deleted or moved" in read_until(events, "end")[0]["error"]
     assert fetch(url, "/api/about").status == 200
+
+
+def test_a_folder_that_goes_away_during_a_look_is_no_end_of_the_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tail = RunTail(Library([folder.parent], tmp_path / "cache"), Params({"run": ["one"]}))
+
+    def move_and_build(*arguments: Any) -> dict[str, Any]:
+        folder.rename(tmp_path / "moved")
+        return build_card(*arguments)
+
+    monkeypatch.setattr(live, "build_card", move_and_build)
+    with pytest.raises(Refused, match="deleted or moved"):
+        tail.look()
 
 
 def test_the_number_of_listeners_is_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
