@@ -3,6 +3,7 @@ checkout where it is there."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays to the end: no search for garbage looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _name_groups(config: pytest.Config, items: list[pytest.Item]) -> None:

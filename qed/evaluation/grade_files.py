@@ -130,7 +130,9 @@ def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Roll
     gold = read_value(place, row, keys[0], GOLD, "--gold-key")
     response = read_value(place, row, keys[1], RESPONSE, "--response-key")
     question = row.get("question") or row.get("problem") or ""
-    meta = {key: value for key, value in row.items() if key not in (keys[0], keys[1])}
+    meta = dict(row)
+    for key in keys:
+        meta.pop(key, None)
     problem = Problem(str(row.get("id", place.number)), str(question), extract_gold(convert_gold(gold)), meta=meta)
     return row, Rollout(problem, (), (), (), convert_to_text(response), "stop"), str(row.get("kind", ""))
 

@@ -89,12 +89,15 @@ class GradeJob:
         for graded in self.grade(iter(items)):
             yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind, "also": graded.also}]
 
-    def grade_files(self) -> Iterator[Graded] | Iterator[GradedChunk]:
-        """Yield the rows of the files with their verdicts, in order: of large files in several processes."""
+    def grade_files(self, written: bool = True) -> Iterator[Graded] | Iterator[GradedChunk]:
+        """Yield the rows of the files with their verdicts, in order: of large files in several processes.
+
+        Rows that several processes grade are there only if they are to be `written`; else their counts are.
+        """
         workers = 1 if self.reward or self.also or self.workers == 1 else count_workers(self.files)
         if workers == 1:
             return self.grade(self.read_rows())
-        return grade_in_workers(self.files, Comparison(self.keys, self.mode, self.lists, self.policy), workers)
+        return grade_in_workers(self.files, Comparison(self.keys, self.mode, self.lists, self.policy, written), workers)
 
     def grade(self, rows: Rows) -> Iterator[Graded]:
         """Yield the rows with their verdicts, in order."""

@@ -38,12 +38,16 @@ LIMITS = Limits(cpu=600.0, wall=3600.0)
 
 @dataclass(frozen=True)
 class Comparison:
-    """How rows are graded, see `GradeJob`: the columns of gold and answer, the extraction, the lists, the policy."""
+    """How rows are graded, see `GradeJob`: the columns of gold and answer, the extraction, the lists, the policy.
+
+    `written` says whether the graded rows are wanted, and not only their counts.
+    """
 
     keys: tuple[str, str]
     mode: str
     lists: str
     policy: PolicyName
+    written: bool
 
 
 class Chunk(NamedTuple):
@@ -71,7 +75,10 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class GradedChunk:
-    """The graded rows of a chunk as lines of JSON, and their counts; `error` says why the rows end before the lines."""
+    """The counts of a chunk's rows, and the graded rows as lines of JSON if they are wanted.
+
+    `error` says why the rows end before the lines.
+    """
 
     lines: str
     fields: dict[str, Any]
@@ -104,12 +111,12 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
     Raises:
         DataError: a file is broken, or its first rows have no answers, see `expand_lists`.
     """
-    chunks = iter(_split_files(files))
-    first: list[Chunk] = []
-    check_lists(_read_first(chunks, first), comparison.keys, comparison.lists)
     server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS, beside=False)
+    server.start()  # it loads while the first rows are looked at
     threads, idle, waiting = ThreadPoolExecutor(workers), deque[Session](), deque[Future[GradedChunk]]()
     try:
+        chunks, first = iter(_split_files(files)), list[Chunk]()
+        check_lists(_read_first(chunks, first), comparison.keys, comparison.lists)
         with tempfile.TemporaryDirectory(prefix="qed-grade-", ignore_cleanup_errors=True) as folder:
             for number, chunk in enumerate(chain(first, chunks)):
                 chunk = chunk._replace(out=os.path.join(folder, str(number)))
@@ -155,24 +162,29 @@ def _grade_chunk(server: ForkServer, idle: deque[Session], comparison: Compariso
         answer = _grade_lines(comparison, chunk)
     else:
         idle.append(session)
-    out = Path(chunk.out)
+    return GradedChunk(_take_lines(Path(chunk.out)) if comparison.written else "", *answer)
+
+
+def _take_lines(out: Path) -> str:
     lines = out.read_text(encoding="ascii")
     out.unlink()
-    return GradedChunk(lines, *answer)
+    return lines
 
 
 def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[dict[str, Any], str]:
-    """Grade the lines of a chunk, write the rows, and return the other fields of a `GradedChunk`."""
+    """Grade the lines of a chunk, write the rows that are wanted, and return the other fields of a `GradedChunk`."""
     summary, lines, error = Summary(), list[str](), ""
     rows = expand_checked(_read_chunk(chunk), comparison.keys, comparison.lists)
     policy = find_policy(comparison.policy)
     try:
         for graded in grade_rows(rows, comparison.keys, comparison.mode, (None, ()), 1, policy):
             summary.add(graded)
-            lines.append(encode_row(graded.as_row(rewarded=False)))
+            if comparison.written:
+                lines.append(encode_row(graded.as_row(rewarded=False)))
     except DataError as broken:
         error = str(broken)
-    Path(chunk.out).write_text("".join(lines), encoding="ascii")
+    if comparison.written:
+        Path(chunk.out).write_text("".join(lines), encoding="ascii")
     return summary.as_fields(), error
 
 

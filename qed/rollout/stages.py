@@ -20,10 +20,11 @@ from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
+from qed.rollout.append import append_tokens
 from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.turns import add_replies
 from qed.sampling.base import Sampler, Sampling, keep_prefixes, require_support
-from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
+from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout
 
 T = TypeVar("T")
 

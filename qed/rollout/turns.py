@@ -17,8 +17,9 @@ from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import Environment, Reply, State
 from qed.errors import QedError, UsageError
 from qed.rewards.grader import Grader
+from qed.rollout.append import append_tokens
 from qed.sampling.base import Sampler, share_work
-from qed.types import Grade, Group, Rollout, append_tokens
+from qed.types import Grade, Group, Rollout
 
 
 def add_replies(

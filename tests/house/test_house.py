@@ -8,6 +8,8 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -101,16 +103,21 @@ def dotted(path: Path) -> str:
     return ".".join(["qed", *path.relative_to(HOME).with_suffix("").parts]).removesuffix(".__init__")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> AbstractSet[str]:
     """The modules that a file imports when it runs; those for type checkers alone do not count."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(_find_imports(path))
+
+
+def _find_imports(path: Path) -> Iterator[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     checked = {
         inner
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if node in checked:
             continue
         if isinstance(node, ast.Import):

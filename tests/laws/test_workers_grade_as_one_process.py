@@ -54,8 +54,8 @@ def write_rows(file: Path, count: int, bad: int = -1) -> None:
     file.write_text("\n".join([*rows[: count // 2], "", *rows[count // 2 :]]), encoding="utf-8")  # an empty line
 
 
-def grade(job: GradeJob, out: Path, alone: bool) -> Any:
-    graded = job.grade(job.read_rows()) if alone else job.grade_files()
+def grade(job: GradeJob, out: Path | None, alone: bool) -> Any:
+    graded = job.grade(job.read_rows()) if alone else job.grade_files(written=out is not None)
     figures = job.write(graded, out, console)
     return {name: value for name, value in figures.items() if name not in TIMES}
 
@@ -85,6 +85,7 @@ def test_rows_and_figures_are_those_of_one_process(tmp_path: Path) -> None:
     job = GradeJob(tuple(map(str, files)), lists="answers")
     assert isinstance(next(iter(job.grade_files())), GradedChunk)
     compare(tmp_path, job)
+    assert grade(job, None, alone=False) == grade(job, None, alone=True)
 
 
 def test_a_table_has_the_same_rows(tmp_path: Path) -> None:

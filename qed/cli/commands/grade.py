@@ -86,7 +86,7 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     )
     job = replace(job, policy=args.policy, also=read_also(args.also_grade))
     if not (args.shard or args.cluster):
-        return job.write(job.grade_files(), args.out, console)
+        return job.write(job.grade_files(written=bool(args.out)), args.out, console)
     from qed.evaluation.shards import find_shard_folder
 
     return run_shared(args, job, find_shard_folder(args.out, is_file=True), console)
