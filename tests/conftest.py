@@ -49,6 +49,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries complain at the end of a process of what is never freed."""
+    gc.unfreeze()
+
+
 def _name_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of a group belong to one worker, so that what they share is made once. pytest-xdist 3.8 appends the group's
     name to an attribute that pytest 9.2 does not read."""
