@@ -5,11 +5,15 @@ What libyaml refuses is read by PyYAML's own reader, which accepts a little more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
 
 FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MAX_DEPTH = 100
+TOO_DEEP = "it is nested too deeply"
 
 
 def load_yaml(text: str) -> Any:
@@ -22,16 +26,39 @@ def load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=FAST)
     except (yaml.YAMLError, ValueError):
-        return yaml.safe_load(text)
+        with _refuse_depth():
+            return yaml.safe_load(text)
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
     """Return the nodes of a text, with their lines; None if it is empty.
 
     Raises:
-        yaml.YAMLError: it is no YAML.
+        yaml.YAMLError: it is no YAML, or nested more deeply than settings are.
     """
     try:
-        return yaml.compose(text, Loader=FAST)
+        node = yaml.compose(text, Loader=FAST)
     except (yaml.YAMLError, ValueError):
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        with _refuse_depth():
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+    level = [] if node is None else [node]
+    for _ in range(MAX_DEPTH):
+        # A node that several others name as an alias is looked at once.
+        level = list({id(child): child for parent in level for child in _list_children(parent)}.values())
+    if level:
+        raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=level[0].start_mark)
+    return node
+
+
+def _list_children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [child for pair in node.value for child in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+@contextmanager
+def _refuse_depth() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise yaml.MarkedYAMLError(problem=TOO_DEEP) from error

@@ -293,6 +293,7 @@ def test_luffys_advantages_are_taken_over(tmp_path: Path) -> None:
         ("verl", "algorithm:\n  adv_estimator: other\n", "is not known to qed"),
         ("llama-factory", "stage: kto\n", "stage is kto, which qed does not have"),
         ("trl", "a: [b\n", "is not valid YAML"),
+        ("trl", "[" * 9_000, "is not valid YAML: it is nested too deeply"),
         ("trl", "- a\n", "is not a configuration"),
         ("open-r1", "num_generations: ${N}x\nper_device_train_batch_size: big\n", "it must be a number"),
     ],

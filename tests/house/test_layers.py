@@ -120,6 +120,9 @@ def test_an_alias_that_cannot_end_is_refused(error: Refused, write: Write, text:
         ("just words\n", "x.yaml:1: ", "key: value"),
         ("? [run]\n: 1\n", "x.yaml:1: ", "plain word"),
         ("run: \x07\n", "x.yaml ", "character"),
+        (f"run: 1\ndata: {'[' * 600}{']' * 600}\n", "x.yaml:2: ", "nested too deeply"),
+        ("[" * 9_000, "x.yaml: ", "nested too deeply"),
+        ("run: &a [*a]\n", "x.yaml:1: ", "nested too deeply"),
         ("data: {tasks: [{a: 1}]}", "x.yaml:1: ", "texts and numbers"),
     ],
 )
