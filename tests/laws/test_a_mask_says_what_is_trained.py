@@ -24,11 +24,12 @@ from qed.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from qed.algorithms.sft import Sft
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
+from qed.rollout.append import append_tokens
 from qed.rollout.stages import assign_advantages, describe_groups, flatten
 from qed.training.batch import Batch, collate, measure_mismatch
 from qed.training.learner import Learner
 from qed.training.logps import compute_logps
-from qed.types import Problem, Rollout, append_tokens
+from qed.types import Problem, Rollout
 
 SEEDS = st.integers(0, 10**6)
 __all__ = ["known_logits"]  # a fixture of these tests too

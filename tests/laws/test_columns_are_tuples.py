@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_holes, make_rollout
 
+from qed.rollout.append import append_tokens
 from qed.rollout.replay import decode_rollout, encode_rollout
 from qed.training.batch import COLUMNS, collate, split_rows
-from qed.types import Column, Completion, Problem, Rollout, append_tokens, pack_column
+from qed.types import Column, Completion, Problem, Rollout, pack_column
 
 KINDS = {
     "i": st.integers(-(2**31), 2**31 - 1),

@@ -22,6 +22,7 @@ from qed.algorithms.parts.regularizer import Regularizer
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
 from qed.randomness import derive_seed
+from qed.rollout.append import append_tokens
 from qed.rollout.replay import decode_rollout, encode_rollout
 from qed.rollout.sampler_check import check_sampler
 from qed.rollout.stages import sample
@@ -34,7 +35,7 @@ from qed.training.learner import Learner
 from qed.training.logps import compute_scores
 from qed.training.packing import pack_batch
 from qed.training.scoring import score_with
-from qed.types import Completion, Problem, Prompt, Request, Rollout, Support, append_tokens
+from qed.types import Completion, Problem, Prompt, Request, Rollout, Support
 
 ENDS = (1, 2)
 PROMPTS = [(4, 7), (5,), tuple(range(3, 20))]

@@ -35,6 +35,7 @@ from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.batch import DecodingBatch
 from qed.sampling.native.sampler import NativeSampler
+from qed.serving import engine_answers
 from qed.serving.engine import Engine
 from qed.serving.engine_answers import Answers
 from qed.serving.engine_jobs import Counts
@@ -259,6 +260,7 @@ def test_a_step_that_fails_ends_its_answers_and_no_others(served: Served, monkey
         step(batch)
 
     monkeypatch.setattr(DecodingBatch, "step", fail)
+    monkeypatch.setattr(engine_answers, "STREAM_SECONDS", 0.0)  # else fast steps have sent nothing when one fails
     answers.add(0, Generation([5], 0, Sampling(1.0, 9)))
     while not sent[0]:
         answers.advance(True)
@@ -321,10 +323,11 @@ def test_a_pause_waits_or_aborts(served: Served) -> None:
         await engine.resume()
         assert (await waiting)[-1].stop_reason is not None
         assert await batch
-        finite = asyncio.create_task(collect(engine, replace(ENDLESS, sampling=Sampling(1.0, 60))))
-        await engine.read_stats()
+        finite = asyncio.create_task(collect(engine, replace(ENDLESS, sampling=Sampling(1.0, 400))))
+        while not (await engine.read_stats()).running:  # a pause does not wait for what has not begun
+            assert not finite.done()
         await engine.pause("wait", SECONDS)
-        assert len([token for piece in await finite for token in piece.tokens]) == 60
+        assert len([token for piece in await finite for token in piece.tokens]) == 400
         await engine.resume()
 
     served.run(run())
