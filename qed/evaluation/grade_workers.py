@@ -166,6 +166,7 @@ def _grade_chunk(server: ForkServer, idle: deque[Session], comparison: Compariso
 
 
 def _take_lines(out: Path) -> str:
+    """Return what a file holds, and remove it."""
     lines = out.read_text(encoding="ascii")
     out.unlink()
     return lines
