@@ -40,12 +40,19 @@ def main(argv: list[str] | None = None) -> None:
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001 -- without --debug, no error prints a traceback
-        code = _report_error(error, debug="--debug" in arguments)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        code = INTERRUPTED
+        code = _report_interrupt()
+    except Exception as error:  # noqa: BLE001 -- without --debug, no error prints a traceback
+        # What Ctrl-C leaves half done may make a library's own clean-up fail, whose error then hides the interrupt.
+        is_interrupt = isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError)
+        code = _report_interrupt() if is_interrupt else _report_error(error, debug="--debug" in arguments)
     raise SystemExit(code)
+
+
+def _report_interrupt() -> int:
+    """Print that Ctrl-C ended the command, and return the exit code."""
+    print("interrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _report_error(error: Exception, debug: bool) -> int:

@@ -197,6 +197,17 @@ def test_an_interrupt_exits_130_and_an_exit_passes(run: Run, recipes: Any) -> No
     assert run("grpo")[0] == 143
 
 
+def test_a_cleanup_that_fails_after_an_interrupt_is_no_bug(run: Run, recipes: Any) -> None:
+    def interrupt(*arguments: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("half of it is there")
+
+    recipes.answer = interrupt
+    assert run("grpo") == (130, "", "interrupted\n")
+
+
 def test_a_reader_that_has_gone_is_no_error(elsewhere: Path) -> None:
     command = [sys.executable, "-c", "from qed.cli.main import main; main()", "grpo", "--help-all"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
