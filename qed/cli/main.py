@@ -43,9 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _report_interrupt()
     except Exception as error:  # noqa: BLE001 -- without --debug, no error prints a traceback
-        # What Ctrl-C leaves half done may make a library's own clean-up fail, whose error then hides the interrupt.
-        is_interrupt = isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError)
-        code = _report_interrupt() if is_interrupt else _report_error(error, debug="--debug" in arguments)
+        code = _report_error(error, debug="--debug" in arguments)
     raise SystemExit(code)
 
 
@@ -63,6 +61,8 @@ def _report_error(error: Exception, debug: bool) -> int:
             return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
+    if isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError):
+        return _report_interrupt()  # what Ctrl-C left half done has made the clean-up of a library fail
     if not claim_failure():
         return error.exit_code if isinstance(error, QedError) else 1
     if isinstance(error, QedError):

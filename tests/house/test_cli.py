@@ -206,6 +206,7 @@ def test_a_cleanup_that_fails_after_an_interrupt_is_no_bug(run: Run, recipes: An
 
     recipes.answer = interrupt
     assert run("grpo") == (130, "", "interrupted\n")
+    assert "AttributeError: half of it is there" in run("grpo", "--debug")[2]
 
 
 def test_a_reader_that_has_gone_is_no_error(elsewhere: Path) -> None:
