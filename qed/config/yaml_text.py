@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_DEPTH = 100
+MAX_DEPTH = 100  # levels of a configuration; settings have fewer than ten
 TOO_DEEP = "it is nested too deeply"
 
 
@@ -20,7 +20,7 @@ def load_yaml(text: str) -> Any:
     """Return the values of a text.
 
     Raises:
-        yaml.YAMLError: it is no YAML.
+        yaml.YAMLError: it is no YAML, or nested too deeply.
         ValueError: a value cannot be read, such as a date without such a day.
     """
     try:

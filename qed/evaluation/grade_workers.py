@@ -112,9 +112,9 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
         DataError: a file is broken, or its first rows have no answers, see `expand_lists`.
     """
     server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS, beside=False)
-    server.start()  # it loads while the first rows are looked at
     threads, idle, waiting = ThreadPoolExecutor(workers), deque[Session](), deque[Future[GradedChunk]]()
     try:
+        server.start()  # it loads while the first rows are looked at
         chunks, first = iter(_split_files(files)), list[Chunk]()
         check_lists(_read_first(chunks, first), comparison.keys, comparison.lists)
         with tempfile.TemporaryDirectory(prefix="qed-grade-", ignore_cleanup_errors=True) as folder:

@@ -80,8 +80,8 @@ class ForkServer:
         self._finalizer: weakref.finalize[Any, ForkServer] | None = None
 
     def start(self) -> None:
-        """Start loading, without waiting for it to finish."""
-        with self._lock:
+        """Start loading, without waiting for it to finish; the first session says what cannot be started."""
+        with self._lock, suppress(OSError):
             self._ensure_started()
 
     def _ensure_started(self) -> socket.socket:

@@ -18,6 +18,7 @@ from qed.errors import DataError
 from qed.evaluation import grade_workers
 from qed.evaluation.grade_run import GradeJob
 from qed.evaluation.grade_workers import GradedChunk
+from qed.grading import fork_server
 from qed.grading.fork_server import ForkServer
 from qed.grading.session import NotLoadedError, Session
 
@@ -131,6 +132,16 @@ def test_workers_that_do_not_start_change_no_row(tmp_path: Path, monkeypatch: py
         raise NotLoadedError("no process is left")
 
     monkeypatch.setattr(ForkServer, "open_session", refuse)
+    compare(tmp_path, GradeJob((str(tmp_path / "a.jsonl"),)))
+
+
+def test_a_server_that_does_not_start_changes_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "a.jsonl", 50)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise BlockingIOError("no process is left")
+
+    monkeypatch.setattr(fork_server.subprocess, "Popen", refuse)
     compare(tmp_path, GradeJob((str(tmp_path / "a.jsonl"),)))
 
 
