@@ -7,6 +7,7 @@ MKL before its first matrix product.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 from collections.abc import Iterator
@@ -86,8 +87,9 @@ def read_memory_limit(root: Path = ROOT) -> int | None:
     return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
+@functools.cache
 def total_memory(root: Path = ROOT) -> int:
-    """Return the total bytes of memory for this process; works without /proc too."""
+    """Return the total bytes of memory for this process, as at the first call; works without /proc too."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(total, read_memory_limit(root) or total)
 

@@ -3,15 +3,18 @@ checkout where it is there."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from qed import host
 
@@ -29,6 +32,7 @@ from qed.data.tasks import arithmetic  # noqa: E402 -- see above
 settings.register_profile("qed", deadline=None)
 settings.load_profile("qed")
 ON_DEMAND = ("faults", "docs", "vllm", "browser")
+CHUNK = 16  # tests
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -47,11 +51,31 @@ def pytest_collection_finish() -> None:
     """What has been imported and collected stays to the end: no search for garbage looks at it again."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries complain of what the end of a process does not free
 
 
-def pytest_unconfigure() -> None:
-    """Libraries complain at the end of a process of what is never freed."""
-    gc.unfreeze()
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Hand out some tests of a file at once: its fixtures are made less often, and xdist, which looks through all that
+    it has handed out after each test, has less to look through."""
+    return _InChunks(config, log)
+
+
+class _InChunks(LoadScopeScheduling):
+    """Chunks of a file's tests, and whole groups, in the order in which they were collected."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # by the number of tests, which says little about how long they take
+        super().__init__(config, log)
+        self._scopes: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid not in self._scopes:
+            file = nodeid.partition("::")[0]
+            grouped = nodeid.rfind("@") > nodeid.rfind("]")
+            self._scopes[nodeid] = nodeid.rpartition("@")[2] if grouped else f"{file} {self._counts[file] // CHUNK}"
+            self._counts[file] += 1
+        return self._scopes[nodeid]
 
 
 def _name_groups(config: pytest.Config, items: list[pytest.Item]) -> None:

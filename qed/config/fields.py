@@ -136,6 +136,7 @@ def _collect(
             settings[key] = Setting(key, key, inner, default, section, owner, part.metadata.get("shelf"))
 
 
+@functools.cache
 def _read_type_hints(owner: type) -> dict[str, Any]:
     try:
         return get_type_hints(owner)

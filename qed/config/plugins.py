@@ -30,15 +30,18 @@ SHELVES = {
 }
 
 
-def list_leaves(name: str) -> dict[str, str]:
+def list_leaves(name: str, only: str | None = None) -> dict[str, str]:
     """List the leaves of a shelf, such as `rewards`, each with the first line of its docstring.
 
     A leaf is a file or a package that defines the name that the shelf requires; helper files in the folder do not.
+    `only` is the name of the one leaf that is looked for.
     """
     folder, required = SHELVES[name]
     leaves = {}
     for entry in sorted(os.scandir(HOME / folder), key=lambda entry: entry.name):
         stem, suffix = os.path.splitext(entry.name)
+        if only is not None and stem != only:
+            continue
         file = os.path.join(entry.path, "__init__.py") if not suffix and entry.is_dir() else entry.path
         if stem.startswith("_") or not file.endswith(".py") or not os.path.isfile(file):
             continue
@@ -88,8 +91,8 @@ def check_leaf(shelf_name: str, name: str) -> None:
         if name.endswith(".py") and not Path(name).is_file():
             raise UsageError(f"There is no file {name} to load as one of the {shelf_name}.")
         return
-    leaves = list_leaves(shelf_name)
-    if name.replace("-", "_") not in leaves:
+    if not list_leaves(shelf_name, only=name.replace("-", "_")):
+        leaves = list_leaves(shelf_name)
         choices = ", ".join(leaves)
         raise UsageError(
             f"There is no '{name}' among the {shelf_name}.{suggest_nearest(name, leaves)} There are: {choices}."

@@ -6,14 +6,16 @@ import re
 import unicodedata
 
 # Signs that carry meaning stay: operators, brackets, $, %, \\, a point or colon between digits, a factorial.
+# Each pattern begins with the character that it is about and looks back from there: `re` then skips to such characters.
 QUOTES = re.compile('["`´‘’“”„«»]')
-APOSTROPHE = re.compile(r"(?<=\w\w)'|(?<!\w)'|'(?=s\b)")
-PUNCTUATION = re.compile(r"[,;?¿¡。，、？；…]|(?<!\d)[.:]|[.:](?!\d)|(?<![\w)\]}])!|(?<=[^\W\d]{2})!")
-THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-HYPHEN = re.compile(r"(?<=[^\W\d]{2})-(?=[^\W\d]{2})")
+APOSTROPHE = re.compile(r"'(?:(?<=\w\w.)|(?<!\w.)|(?=s\b))")
+PUNCTUATION = re.compile(
+    r"[,;?¿¡。，、？；….:!](?:(?<![.:!])|(?<=[.:])(?:(?<!\d.)|(?!\d))|(?<=!)(?:(?<![\w)\]}].)|(?<=[^\W\d]{2}.)))"
+)
+THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
+HYPHEN = re.compile(r"-(?<=[^\W\d]{2}-)(?=[^\W\d]{2})")
 DASHES = str.maketrans(dict.fromkeys("‐‑‒–—−", "-"))
-SPACES = re.compile(r"\s+")
-AROUND_OPERATORS = re.compile(r"\s?([-+*/^=<>×·÷≤≥])\s?")
+BESIDE_OPERATOR = re.compile(r" (?:(?=[-+*/^=<>×·÷≤≥])|(?<=[-+*/^=<>×·÷≤≥] ))")
 
 
 def normalize_question(question: str) -> str:
@@ -21,7 +23,9 @@ def normalize_question(question: str) -> str:
 
     Numerals, operators and brackets stay, because 2 + 3 and 2 - 3, 3.5 and 35 are in different questions.
     """
-    text = unicodedata.normalize("NFKC", question).casefold().translate(DASHES)
+    text = unicodedata.normalize("NFKC", question).casefold()
+    if not text.isascii():
+        text = text.translate(DASHES)
     text = THOUSANDS.sub("", APOSTROPHE.sub("", QUOTES.sub("", text)))
     text = HYPHEN.sub(" ", PUNCTUATION.sub(" ", text))
-    return AROUND_OPERATORS.sub(r"\1", SPACES.sub(" ", text)).strip()
+    return BESIDE_OPERATOR.sub("", " ".join(text.split()))

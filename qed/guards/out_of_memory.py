@@ -35,12 +35,17 @@ def call_if_it_fits(compute: Callable[[], Result]) -> list[Result]:
         while held is not None:
             traceback.clear_frames(held.__traceback__)
             held = held.__context__
-    free_cache()
+    free_failed()
     return []
+
+
+def free_failed() -> None:
+    """Free what a failed computation held: its frames and tensors refer to each other."""
+    gc.collect()
+    free_cache()
 
 
 def free_cache() -> None:
     """Return memory that nothing uses to the device."""
-    gc.collect()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.empty_cache()  # does nothing where CUDA is not in use

@@ -59,8 +59,11 @@ class KeepFloat64(TorchFunctionMode):
         """Call a function of torch with float64 in place of float32."""
         if func is torch.Tensor.float:
             return args[0].double()
-        wide = {name: _widen(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_widen, args), **wide)
+        kwargs = kwargs or {}
+        for value in (*args, *kwargs.values()):
+            if value is torch.float32:
+                return func(*map(_widen, args), **{name: _widen(each) for name, each in kwargs.items()})
+        return func(*args, **kwargs)
 
 
 def _widen(value: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from qed.errors import QedError
-from qed.guards.out_of_memory import free_cache, is_out_of_memory
+from qed.guards.out_of_memory import free_failed, is_out_of_memory
 from qed.models.layer_windows import count_fixed_rotation_tokens
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.answers import Answer, Top
@@ -136,7 +136,7 @@ class Answers:
         self.running.clear()
         self.release()
         error.__traceback__ = None  # its frames hold the failed step's tensors
-        free_cache()
+        free_failed()
 
     def _needs_hf(self, generation: Generation) -> bool:
         """Return whether only the hf sampler can sample an answer."""
