@@ -19,7 +19,7 @@ from qed.evaluation.summary import summarize
 from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rewards.grader import Grader
-from qed.rollout.stages import grade, sample
+from qed.rollout.stages import RequestBatch, grade, sample_batches
 from qed.runs.run import Row
 from qed.sampling.base import Sampler, Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
@@ -71,18 +71,23 @@ def measure_task(
     step: int,
 ) -> MeasuredTask:
     """Answer and grade the held-out problems of a task with each decoding; see `evaluate`."""
+    decodings = list_decodings(settings, template.stop)
+    requests = {name: [Request(problem, count) for problem in problems] for name, (_, count) in decodings.items()}
+    batches = [
+        RequestBatch(requests[name], sampling, (settings.run.seed, "evaluation", name))
+        for name, (sampling, _) in decodings.items()
+    ]
+    check_signals("evaluate")
+    sampled = sample_batches(batches, sampler, template, step, grader=grader)
     answers: list[Row] = []
     summaries: Summaries = {}
-    for decoding, (sampling, count) in list_decodings(settings, template.stop).items():
+    for name, batch, groups in zip(decodings, batches, sampled, strict=True):
         check_signals("evaluate")
-        address = (settings.run.seed, "evaluation", decoding)
-        requests = [Request(problem, count) for problem in problems]
-        groups = sample(requests, sampler, template, sampling, address, step, grader=grader)
         grade(groups, grader)
-        rows = build_rows(groups, decoding, step, template.thought_tags)
+        rows = build_rows(groups, name, step, template.thought_tags)
         answers += rows
-        how = {"temperature": sampling.temperature, "judged_by": grader.judge}
-        summaries[decoding] = {**how, **summarize(rows)}
+        how = {"temperature": batch.sampling.temperature, "judged_by": grader.judge}
+        summaries[name] = {**how, **summarize(rows)}
     return MeasuredTask(answers, summaries)
 
 

@@ -13,7 +13,8 @@ from qed.evaluation.per_sample_metrics import Tags, extract_thought
 from qed.guards.alarms import Alarms
 from qed.loops.non_finite import SKIPPED
 from qed.loops.setup import Setup
-from qed.rollout.stages import describe_groups, flatten
+from qed.rollout.describe import describe_groups
+from qed.rollout.stages import flatten
 from qed.runs.run import Row
 from qed.training.batch import COUNTS
 from qed.types import Groups

@@ -17,7 +17,7 @@ from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader
 from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer, Row, decode_rollout, encode_rollout
-from qed.rollout.stages import Stream, add_greedy, grade, sample
+from qed.rollout.stages import RequestBatch, Stream, add_greedy, ask_greedily, grade, sample_batches
 from qed.rollout.teacher_prompts import show_demonstrations
 from qed.sampling.base import Sampler, build_sampling
 from qed.types import Group, Problem, Rollout
@@ -115,11 +115,12 @@ class RolloutCollector:
         step = self.offset + context.step
         # A problem that comes again in a later round of the same step must not get the same random numbers.
         address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))
-        groups = sample(requests, self.sampler, self.template, sampling, address, version, counts, self.grader)
+        batches = [RequestBatch(requests, sampling, address), ask_greedily(requests, sampling)]
+        groups, greedy = sample_batches(batches, self.sampler, self.template, version, counts, self.grader)
         if algorithm.teacher_wording:
             longest = self.window - sampling.max_tokens
             show_demonstrations(groups, self.template, algorithm.teacher_wording, longest, counts)
-        groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version, self.grader)
+        groups = add_greedy(groups, requests, greedy)
         with self.timer("grade"):
             grade(groups, self.grader)
         if self.curriculum is not None:

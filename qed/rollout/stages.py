@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import fmean
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from qed.algorithms.base import Algorithm
-from qed.algorithms.parts.guidance import is_wrong_trace
 from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import SINGLE
@@ -21,10 +19,9 @@ from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
 from qed.rollout.append import append_tokens
-from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.turns import add_replies
-from qed.sampling.base import Sampler, Sampling, keep_prefixes, require_support
-from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout
+from qed.sampling.base import PromptBatch, Sampler, Sampling, generate_batches, keep_prefixes, require_support
+from qed.types import Completion, Group, Groups, Prompt, Request, Rollout
 
 T = TypeVar("T")
 
@@ -52,6 +49,14 @@ class Stream(Generic[T]):
         return taken
 
 
+class RequestBatch(NamedTuple):
+    """Requests whose answers are sampled with the same parameters."""
+
+    requests: Sequence[Request]
+    sampling: Sampling
+    address: tuple[int | str, ...]  # of the random numbers
+
+
 def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of the random numbers
     requests: Sequence[Request],
     sampler: Sampler,
@@ -62,77 +67,116 @@ def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of t
     counts: Counter[str] | None = None,
     grader: Grader | None = None,
 ) -> list[Group]:
-    """Sample a group of answers for each request, with all turns of the template's environment.
+    """Sample a group of answers for each request; see `sample_batches`."""
+    return sample_batches([RequestBatch(requests, sampling, address)], sampler, template, version, counts, grader)[0]
+
+
+def sample_batches(
+    batches: Sequence[RequestBatch],
+    sampler: Sampler,
+    template: PromptTemplate,
+    version: int = 0,
+    counts: Counter[str] | None = None,
+    grader: Grader | None = None,
+) -> list[list[Group]]:
+    """Sample a group of answers for each request of each batch, with all turns of the template's environment.
 
     An answer's random numbers depend only on the address, its problem's id and its index. Extra completions and
     prefixes of a request come first in its group, demonstrations beside its answers last; complete answers are not
     sampled. An answer has at most `max_tokens` tokens, including a prefix.
 
     Args:
-        requests: the problems and the number of answers for each.
-        sampler: generates.
+        batches: the problems, the number of answers for each, and how they are sampled.
+        sampler: generates, for all batches at once if it can.
         template: renders prompts and decodes answers.
-        sampling: temperature, maximum length and stop strings.
-        address: of the random numbers.
         version: of the policy that samples.
         counts: is updated with how demonstrations were used.
         grader: of answers whose environment must know whether they are right.
     """
     counts = Counter() if counts is None else counts
-    sampled: Counter[str] = Counter()
-    groups: list[Group] = []
-    for request in requests:
-        members = start_group(request, template, sampling.max_tokens, address, counts)
-        # If a problem is in a step twice, its indices continue; otherwise both groups would have the same answers.
-        first = sampled[request.problem.id]
-        groups.append([member.copy_with(index=first + number) for number, member in enumerate(members)])
-        sampled[request.problem.id] += len(members)
-    places = [(n, index) for n, group in enumerate(groups) for index, one in enumerate(group) if one.source == "policy"]
+    found = [_start_groups(batch, template, counts) for batch in batches]
+    places = [
+        [(n, index) for n, group in enumerate(groups) for index, one in enumerate(group) if one.source == "policy"]
+        for groups in found
+    ]
     turn = 0
     # A template of the caller's own may have no environment.
     environment = getattr(template, "environment", SINGLE)
     with keep_prefixes(sampler) if environment.max_turns > 1 else nullcontext():
-        while places:
+        while any(places):
             # The first turn has the random numbers of an answer without turns.
-            own = (*address, "turn", turn) if turn else address
-            _sample_members(groups, places, sampler, template, sampling, own, version)
+            address = ("turn", turn) if turn else ()
+            turns = [
+                _Turn(groups, own, batch.sampling, (*batch.address, *address))
+                for batch, groups, own in zip(batches, found, places, strict=True)
+                if own
+            ]
+            _sample_turns(turns, sampler, template, version)
             turn += 1
             if turn == environment.max_turns:
                 break
-            places = add_replies(groups, places, template, sampling.max_tokens, sampler, grader)
+            places = [
+                add_replies(groups, own, template, batch.sampling.max_tokens, sampler, grader)
+                for batch, groups, own in zip(batches, found, places, strict=True)
+            ]
+    return found
+
+
+def _start_groups(batch: RequestBatch, template: PromptTemplate, counts: Counter[str]) -> list[Group]:
+    sampled: Counter[str] = Counter()
+    groups: list[Group] = []
+    for request in batch.requests:
+        members = start_group(request, template, batch.sampling.max_tokens, batch.address, counts)
+        # If a problem is in a step twice, its indices continue; otherwise both groups would have the same answers.
+        first = sampled[request.problem.id]
+        groups.append([member.copy_with(index=first + number) for number, member in enumerate(members)])
+        sampled[request.problem.id] += len(members)
     return groups
 
 
-def _sample_members(
-    groups: Sequence[Group],
-    places: Sequence[tuple[int, int]],
-    sampler: Sampler,
-    template: PromptTemplate,
-    sampling: Sampling,
-    address: tuple[int | str, ...],
-    version: int,
-) -> None:
-    """Sample a turn of the members at these places (group, index), in place; see `sample` for the arguments."""
-    # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
-    shared: dict[tuple[int, Sequence[int]], list[int]] = {}
-    for group_index, index in places:
-        shared.setdefault((group_index, groups[group_index][index].output), []).append(index)
-    prompts = [(*groups[group_index][0].prompt, *prefix) for group_index, prefix in shared]
-    sharing = [[groups[group_index][index] for index in indices] for (group_index, _), indices in shared.items()]
-    seeds = [[derive_seed(*address, each.problem.id, each.index) for each in members] for members in sharing]
-    prefix_lengths = [len(prefix) for _, prefix in shared]
+class _Turn:
+    """A turn of the members at some places (group, index), which is written into the groups."""
+
+    def __init__(
+        self,
+        groups: list[Group],
+        places: Sequence[tuple[int, int]],
+        sampling: Sampling,
+        address: tuple[int | str, ...],
+    ) -> None:
+        self.groups = groups
+        # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
+        self.shared: dict[tuple[int, Sequence[int]], list[int]] = {}
+        for group_index, index in places:
+            self.shared.setdefault((group_index, groups[group_index][index].output), []).append(index)
+        sharing = [[groups[group][index] for index in indices] for (group, _), indices in self.shared.items()]
+        self.asked = PromptBatch(
+            [(*groups[group_index][0].prompt, *prefix) for group_index, prefix in self.shared],
+            [[derive_seed(*address, each.problem.id, each.index) for each in members] for members in sharing],
+            sampling,
+            [len(prefix) for _, prefix in self.shared],
+        )
+
+    def add(self, completions: Sequence[Sequence[Completion]], template: PromptTemplate, version: int) -> None:
+        """Append the completions of each prompt to the members."""
+        for ((group_index, _), indices), answers in zip(self.shared.items(), completions, strict=True):
+            group = self.groups[group_index]
+            for index, answer in zip(indices, answers, strict=True):
+                require_support(answer, self.asked.sampling)
+                member = _append_completion(group[index], answer, template, self.asked.sampling)
+                sampled_by = version if answer.version is None else answer.version
+                # Servers may have newer weights for a later turn; the oldest ones say how stale an answer is.
+                oldest = min(sampled_by, member.version) if member.turn_rewards else sampled_by
+                group[index] = member.copy_with(version=oldest)
+
+
+def _sample_turns(turns: Sequence[_Turn], sampler: Sampler, template: PromptTemplate, version: int) -> None:
     try:
-        completions = sampler.generate(prompts, seeds, sampling, *([prefix_lengths] if any(prefix_lengths) else []))
+        completions = generate_batches(sampler, [turn.asked for turn in turns])
     except Diverged as error:
-        raise Diverged(str(error), flatten(groups)) from error
-    for ((group_index, _), indices), answers in zip(shared.items(), completions, strict=True):
-        for index, answer in zip(indices, answers, strict=True):
-            require_support(answer, sampling)
-            member = _append_completion(groups[group_index][index], answer, template, sampling)
-            sampled_by = version if answer.version is None else answer.version
-            # Servers may have newer weights for a later turn; the oldest ones say how stale an answer is.
-            oldest = min(sampled_by, member.version) if member.turn_rewards else sampled_by
-            groups[group_index][index] = member.copy_with(version=oldest)
+        raise Diverged(str(error), flatten(group for turn in turns for group in turn.groups)) from error
+    for turn, own in zip(turns, completions, strict=True):
+        turn.add(own, template, version)
 
 
 def start_group(
@@ -201,23 +245,17 @@ def _append_completion(rollout: Rollout, answer: Completion, template: PromptTem
     )
 
 
-def add_greedy(
-    groups: Sequence[Group],
-    requests: Sequence[Request],
-    sampler: Sampler,
-    template: PromptTemplate,
-    sampling: Sampling,
-    version: int = 0,
-    grader: Grader | None = None,
-) -> list[Group]:
-    """Append a greedy answer to each group whose request has `greedy` set."""
-    greedy_requests = [Request(request.problem, 1) for request in requests if request.greedy]
-    if not greedy_requests:
-        return list(groups)
-    sampling = replace(sampling, temperature=0.0)
-    greedy = iter(sample(greedy_requests, sampler, template, sampling, ("greedy",), version, grader=grader))
+def ask_greedily(requests: Sequence[Request], sampling: Sampling) -> RequestBatch:
+    """Ask for a greedy answer to each request that has `greedy` set."""
+    greedy = [Request(request.problem, 1) for request in requests if request.greedy]
+    return RequestBatch(greedy, replace(sampling, temperature=0.0), ("greedy",))
+
+
+def add_greedy(groups: Sequence[Group], requests: Sequence[Request], greedy: Iterable[Group]) -> list[Group]:
+    """Append the answers to `ask_greedily` to the groups of their requests."""
+    left = iter(greedy)
     return [
-        [*group, replace(next(greedy)[0], source="greedy", index=len(group))] if request.greedy else group
+        [*group, replace(next(left)[0], source="greedy", index=len(group))] if request.greedy else group
         for group, request in zip(groups, requests, strict=True)
     ]
 
@@ -297,52 +335,3 @@ def split_minibatches(
 def flatten(groups: Iterable[Group]) -> list[Rollout]:
     """Return the rollouts of all groups as one list."""
     return [rollout for group in groups for rollout in group]
-
-
-def describe_groups(groups: Groups) -> dict[str, float]:
-    """Compute the metrics of a step's rollouts: rewards, accuracy, format, lengths, truncation, groups without signal.
-
-    Metrics of answers are over on-policy answers, if there are any, so demonstrations and replayed answers do not
-    count. A length is the number of trained tokens, so tool results do not count.
-    """
-    greedy = [answer.reward for group in groups for answer in group if answer.source == "greedy" and answer.has_reward]
-    groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
-    everything = flatten(groups)
-    if not everything:
-        return {}
-    rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything
-    demonstrations = [rollout for rollout in everything if rollout.source == "expert"]
-    demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
-    graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
-    rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
-    own = [[one for one in group if one.is_on_policy] for group in groups]
-    inverted = compute_inverted_share(own)
-    verdicts = [[one.grade is not None and one.grade.correct for one in group] for group in filter(None, own)]
-    distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
-    right = [r.trained_count for r, verdict in graded if verdict.correct]
-    wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
-    turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
-    parts = sorted({name for _, verdict in graded for name in verdict.parts})
-    return {
-        # Answers without a reward are counted below and are not part of reward statistics.
-        **({"reward/mean": fmean(rewards)} if rewards else {}),
-        # An answer lacks the parts that do not apply to it.
-        **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
-        **({"reward/greedy": fmean(greedy)} if greedy else {}),
-        **({"reward/inverted": inverted} if inverted is not None else {}),
-        "accuracy": fmean(verdict.correct for _, verdict in graded),
-        "format": fmean(verdict.format_ok for _, verdict in graded),
-        "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
-        "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
-        "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
-        **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
-        "grading/without_reward": sum(not rollout.has_reward for rollout in everything),
-        "length/total": sum(rollout.trained_count for rollout in rollouts),
-        "length/mean": fmean(rollout.trained_count for rollout in rollouts),
-        **({"length/right_mean": fmean(right)} if right else {}),
-        **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
-        "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
-        **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
-        **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
-        **({"guidance/wrong_traces": sum(map(is_wrong_trace, demonstrations))} if demonstrations else {}),
-    }

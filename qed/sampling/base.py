@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from torch import nn
 
@@ -48,6 +48,15 @@ class Sampling:
     def whole(self) -> bool:
         """Return whether the distribution is not truncated, so that every token can be sampled."""
         return self.top_p >= 1 and self.top_k == 0 and self.min_p == 0
+
+
+class PromptBatch(NamedTuple):
+    """What `Sampler.generate` is asked: prompts to complete with the same parameters."""
+
+    prompts: Sequence[Sequence[int]]
+    seeds: Sequence[Sequence[int]]
+    sampling: Sampling
+    prefix_lengths: Sequence[int] = ()
 
 
 def build_sampling(settings: SamplingSettings, stop: tuple[str, ...] = ()) -> Sampling:
@@ -98,6 +107,16 @@ def keep_prefixes(sampler: Sampler) -> AbstractContextManager[None]:
     """Let a sampler keep what it computes of an answer for the calls in this context that continue it, if it can."""
     keep = getattr(sampler, "keep_prefixes", None)
     return nullcontext() if keep is None else keep()
+
+
+def generate_batches(sampler: Sampler, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
+    """Return what `generate` returns for each batch; a sampler that can completes them together."""
+    together = getattr(sampler, "generate_batches", None)
+    if together is not None and len(batches) > 1:
+        found: list[list[list[Completion]]] = together(batches)
+        return found
+    # A sampler of the caller's own may know nothing of prefixes.
+    return [sampler.generate(*(batch if any(batch.prefix_lengths) else batch[:3])) for batch in batches]
 
 
 def share_work(sampler: Sampler, compute: Callable[[Sequence[T]], list[R]], items: Sequence[T]) -> list[R]:

@@ -13,6 +13,7 @@ from qed.evaluation import run as evaluation_run
 from qed.loops import evaluate
 from qed.rollout.stages import flatten
 from qed.runs.run import read_lines
+from qed.types import Groups
 
 SMALL = ("--max-tokens", 8, "--rows-per-batch", 2)
 COLUMNS = {"step", "group_id", "sample_id", "question", "gold", "prompt", "text", "extracted", "reward", "parts"}
@@ -105,17 +106,18 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The problems of level 0 are answered right and the others wrong, all in the format of r1_zero."""
-    for module in (evaluation_run, evaluate):
-        real = module.sample
+    together, alone = evaluate.sample_batches, evaluation_run.sample
 
-        def write(*arguments: Any, real: Any = real, **options: Any) -> Any:
-            groups = real(*arguments, **options)
-            for rollout in flatten(groups):
-                said = rollout.problem.answer if rollout.problem.meta["level"] == 0 else "1000"
-                rollout.text = f"I add. </think> <answer> {said} </answer>"
-            return groups
+    def write(groups: Groups) -> Groups:
+        for rollout in flatten(groups):
+            said = rollout.problem.answer if rollout.problem.meta["level"] == 0 else "1000"
+            rollout.text = f"I add. </think> <answer> {said} </answer>"
+        return groups
 
-        monkeypatch.setattr(module, "sample", write)
+    monkeypatch.setattr(evaluation_run, "sample", lambda *asked, **options: write(alone(*asked, **options)))
+    monkeypatch.setattr(
+        evaluate, "sample_batches", lambda *asked, **options: list(map(write, together(*asked, **options)))
+    )
 
 
 MINE = """

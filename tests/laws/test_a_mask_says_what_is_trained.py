@@ -25,7 +25,8 @@ from qed.algorithms.sft import Sft
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.rollout.append import append_tokens
-from qed.rollout.stages import assign_advantages, describe_groups, flatten
+from qed.rollout.describe import describe_groups
+from qed.rollout.stages import assign_advantages, flatten
 from qed.training.batch import Batch, collate, measure_mismatch
 from qed.training.learner import Learner
 from qed.training.logps import compute_logps

@@ -23,7 +23,8 @@ from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.errors import UsageError
 from qed.grading.judge import build_failed_grade
-from qed.rollout.stages import assign_advantages, describe_groups
+from qed.rollout.describe import describe_groups
+from qed.rollout.stages import assign_advantages
 from qed.runs.run import build_row
 from qed.types import Advantage, Grade, Group, Problem, Rollout
 

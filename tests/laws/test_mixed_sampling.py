@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling, generate_batches
 from qed.sampling.draw import shape_logits
 from qed.sampling.hf import prepare_for_sampling
+from qed.sampling.native import batch as batch_module
 from qed.sampling.native.answers import Answer
 from qed.sampling.native.batch import DecodingBatch
 from qed.sampling.native.sampler import NativeSampler
@@ -104,6 +105,44 @@ def test_who_shares_a_batch_changes_no_answer(asked: list[Answer], source: rando
             assert list(found[each].tokens)[: len(read.get(each, []))] == read.get(each, [])
         else:
             assert each in aborted
+
+
+@given(
+    st.lists(prompts, min_size=1, max_size=4),
+    st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=5), samplings), min_size=1, max_size=3),
+    st.integers(1, 8),
+)
+@settings(max_examples=25)
+def test_batches_that_are_sampled_together_are_those_sampled_apart(
+    known: list[tuple[int, ...]], asked: list[tuple[list[int], Sampling]], rows: int
+) -> None:
+    """Where prompts are in several batches, or twice in one, have no seeds, and not all fit at once."""
+    batches = []
+    for number, (chosen, sampling) in enumerate(asked):
+        own = [known[index % len(known)] for index in chosen]
+        given_tokens = [min(len(prompt) - 1, sampling.max_tokens - 1, number) for prompt in own]
+        batches.append(PromptBatch(own, [[5] * (len(prompt) % 3) for prompt in own], sampling, given_tokens))
+    sampler = build_sampler()
+    sampler.rows_per_batch = rows
+    for batch, found in zip(batches, sampler.generate_batches(batches), strict=True):
+        alone = build_sampler().generate(*batch)
+        assert list(map(len, found)) == list(map(len, batch.seeds))
+        for own_found, own_alone in zip(found, alone, strict=True):
+            for one, other in zip(own_found, own_alone, strict=True):
+                assert (one.tokens, one.stop_reason) == (other.tokens, other.stop_reason)
+                assert one.logps == pytest.approx(other.logps, abs=1e-9)
+
+
+def test_a_prompt_of_several_batches_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[list[Sequence[int]]] = []
+    real = batch_module.prefill
+    monkeypatch.setattr(
+        batch_module, "prefill", lambda model, own, *more: computed.append(own) or real(model, own, *more)
+    )
+    greedy, drawn = Sampling(0.0, 6), Sampling(1.0, 9)
+    own = [(3, 4, 5), (6, 7)]
+    generate_batches(build_sampler(), [PromptBatch(own, [[1], [1]], greedy), PromptBatch(own, [[1, 2], [1]], drawn)])
+    assert sorted(len(prompt) for prompts in computed for prompt in prompts) == [2, 3]
 
 
 def test_the_most_likely_tokens_are_those_of_the_distribution_that_is_sampled() -> None:

@@ -19,7 +19,8 @@ from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.errors import Diverged, QedError
 from qed.grading.judge import build_failed_grade
-from qed.rollout.stages import assign_advantages, describe_groups, grade, split_minibatches
+from qed.rollout.describe import describe_groups
+from qed.rollout.stages import assign_advantages, grade, split_minibatches
 from qed.training.batch import COUNTS
 from qed.training.learner import Learner
 from qed.types import Grade, Group, Problem, Rollout

@@ -25,9 +25,10 @@ from qed.environments.base import SINGLE, Environment, Reply, State, load_enviro
 from qed.environments.retry import Retry
 from qed.errors import UsageError
 from qed.grading.judge import _decode_rollout, _encode_rollout
+from qed.rollout.describe import describe_groups
 from qed.rollout.replay import decode_rollout, encode_rollout
 from qed.rollout.shared import SharedSampler
-from qed.rollout.stages import describe_groups, flatten, sample
+from qed.rollout.stages import flatten, sample
 from qed.rollout.turns import TurnGrader, find_turns, read_turns
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler

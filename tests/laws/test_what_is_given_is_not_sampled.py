@@ -21,8 +21,9 @@ from qed.algorithms.prefix_rft import PrefixRft
 from qed.algorithms.uft import Uft
 from qed.data.prompts.base import PromptTemplate
 from qed.errors import UsageError
+from qed.rollout.describe import describe_groups
 from qed.rollout.replay import ReplayBuffer
-from qed.rollout.stages import describe_groups, sample
+from qed.rollout.stages import sample
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler

@@ -9,7 +9,8 @@ import pytest
 
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.rewards.base import load_reward
-from qed.rollout.stages import assign_advantages, describe_groups
+from qed.rollout.describe import describe_groups
+from qed.rollout.stages import assign_advantages
 from qed.types import Group, Problem, Rollout
 
 # What two functions return for three groups of four answers, None and NaN by turns where they do not apply: a group in

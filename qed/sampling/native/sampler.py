@@ -6,7 +6,7 @@ are searched every few tokens, because tokens after one are simply cut off.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import torch
 from qed.guards.out_of_memory import call_if_it_fits
 from qed.guards.signals import check_signals
 from qed.models.layer_windows import compute_layer_windows, count_fixed_rotation_tokens, is_known_family
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.hf import HFSampler, prepare_for_sampling
 from qed.sampling.native.answers import Answer
 from qed.sampling.native.batch import DecodingBatch, require_finite
@@ -72,15 +72,20 @@ class NativeSampler(HFSampler):
         prefix_lengths: Sequence[int] = (),
     ) -> list[list[Completion]]:
         """Generate one completion for each seed of each prompt, in order of the prompts' lengths; see `Sampler`."""
-        longest = max(map(len, prompts), default=0) + sampling.max_tokens
+        return self.generate_batches([PromptBatch(prompts, seeds, sampling, prefix_lengths)])[0]
+
+    @torch.no_grad()
+    def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
+        """Generate the completions of several batches at once; a prompt that is in several is computed once."""
+        longest = max(_count_columns(batch) for batch in batches)
         limit = count_fixed_rotation_tokens(self.model.config)
         if longest > limit:
             self.handed_over_long = (
                 f"RoPE changes its frequencies beyond {limit:g} tokens, and sequences may have {longest}"
             )
-            return super().generate(prompts, seeds, sampling, prefix_lengths)
+            return [super(NativeSampler, self).generate(*batch) for batch in batches]
         with prepare_for_sampling(self.model, self.precision):
-            return run_to_end(self.iterate(prompts, seeds, sampling, prefix_lengths))
+            return run_to_end(self._iterate(batches))
 
     @torch.no_grad()
     def iterate(
@@ -94,7 +99,10 @@ class NativeSampler(HFSampler):
 
         Answers beyond the length at which RoPE changes are not for this function.
         """
-        call = _Call(self, prompts, seeds, sampling, prefix_lengths)
+        return (yield from self._iterate([PromptBatch(prompts, seeds, sampling, prefix_lengths)]))[0]
+
+    def _iterate(self, batches: Sequence[PromptBatch]) -> Generator[None, None, list[list[list[Completion]]]]:
+        call = _Call(self, batches)
         while call.missing:
             if not self.repeats:
                 call.advance()
@@ -103,8 +111,7 @@ class NativeSampler(HFSampler):
                     self.kept.retain([])
                 self.take_fewer_rows()
             yield
-        completions = call.completions
-        return [[completions[index, number] for number in range(len(own))] for index, own in enumerate(seeds)]
+        return [[[call.completions[each] for each in own] for own in batch] for batch in call.places]
 
     def start_batch(self, columns: int, share_prefixes: bool = False) -> DecodingBatch:
         """Start a batch of sequences that have at most `columns` tokens; see `DecodingBatch`."""
@@ -135,27 +142,37 @@ class NativeSampler(HFSampler):
 class _Call:
     """The state of a call of `generate`: the completions so far, and the batch that makes the others."""
 
-    def __init__(
-        self,
-        sampler: NativeSampler,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
-        prefix_lengths: Sequence[int],
-    ) -> None:
-        self.sampler, self.prompts, self.seeds, self.sampling = sampler, prompts, seeds, sampling
-        self.given = prefix_lengths or [0] * len(prompts)
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        self.ids = [(index, number) for index in order for number in range(len(seeds[index]))]
-        self.columns = max(map(len, prompts), default=0) + sampling.max_tokens
+    def __init__(self, sampler: NativeSampler, batches: Sequence[PromptBatch]) -> None:
+        self.sampler = sampler
+        self.answers: dict[SequenceId, Answer] = {}
+        self._indices: dict[tuple[int, ...], int] = {}  # of prompts
+        self._counts: Counter[int] = Counter()  # of the answers to each
+        self.places = [self._add_answers(batch) for batch in batches]  # the ids of each prompt's answers
+        prompts = {index: answer.prompt for (index, _), answer in self.answers.items()}
+        self.ids = sorted(self.answers, key=lambda each: (len(prompts[each[0]]), each))
+        self.columns = max(map(_count_columns, batches))
         # Whether sequences share the keys and values of their prompt; short prompts are copied for each.
-        lengths = [len(prompt) for prompt, own_seeds in zip(prompts, seeds, strict=True) if len(own_seeds) > 1]
-        self.shares = sum(lengths) >= SHARED_FROM * max(1, len(prompts))
+        repeated = {index for index, number in self.answers if number}
+        self.shares = sum(len(prompts[index]) for index in repeated) >= SHARED_FROM * max(1, len(prompts))
         self.completions: dict[SequenceId, Completion] = {}
         self.waiting: deque[SequenceId] = deque()
         self.batch: DecodingBatch | None = None
         if sampler.kept is not None:
-            sampler.kept.retain(prompts)
+            sampler.kept.retain(list(prompts.values()))
+
+    def _add_answers(self, batch: PromptBatch) -> list[list[SequenceId]]:
+        """Add the answers of a batch, and return their ids; those of equal prompts have the same first number."""
+        found = []
+        lengths = batch.prefix_lengths or [0] * len(batch.prompts)
+        for prompt, seeds, given in zip(batch.prompts, batch.seeds, lengths, strict=True):
+            index = self._indices.setdefault(tuple(prompt), len(self._indices))
+            own = [(index, self._counts[index] + number) for number in range(len(seeds))]
+            self._counts[index] += len(seeds)
+            self.answers |= {
+                each: Answer(prompt, seed, batch.sampling, given) for each, seed in zip(own, seeds, strict=True)
+            }
+            found.append(own)
+        return found
 
     @property
     def missing(self) -> bool:
@@ -176,7 +193,7 @@ class _Call:
         free = most - batch.unfinished
         if self.waiting and (batch.running is None or free * REFILL_SHARE >= most):
             chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
-            batch.schedule({each: self._build_answer(each) for each in chosen})
+            batch.schedule({each: self.answers[each] for each in chosen})
         else:
             batch.step()
         for each, completion in batch.pop_finished().items():
@@ -184,9 +201,10 @@ class _Call:
             self.completions[each] = completion
         self.batch = batch
 
-    def _build_answer(self, each: SequenceId) -> Answer:
-        index, number = each
-        return Answer(self.prompts[index], self.seeds[index][number], self.sampling, self.given[index])
+
+def _count_columns(batch: PromptBatch) -> int:
+    """Count the tokens of the longest sequence that a batch may need."""
+    return max(map(len, batch.prompts), default=0) + batch.sampling.max_tokens
 
 
 def run_to_end(steps: Generator[None, None, Result]) -> Result:

@@ -1,0 +1,59 @@
+"""The metrics of a step's rollouts: rewards, accuracy, format, lengths, truncation, groups without signal."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from qed.algorithms.parts.guidance import is_wrong_trace
+from qed.rollout.inversions import compute_inverted_share
+from qed.rollout.stages import flatten
+from qed.types import UNGRADED, Groups
+
+
+def describe_groups(groups: Groups) -> dict[str, float]:
+    """Compute the metrics of a step's rollouts: rewards, accuracy, format, lengths, truncation, groups without signal.
+
+    Metrics of answers are over on-policy answers, if there are any, so demonstrations and replayed answers do not
+    count. A length is the number of trained tokens, so tool results do not count.
+    """
+    greedy = [answer.reward for group in groups for answer in group if answer.source == "greedy" and answer.has_reward]
+    groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
+    everything = flatten(groups)
+    if not everything:
+        return {}
+    rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything
+    demonstrations = [rollout for rollout in everything if rollout.source == "expert"]
+    demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
+    graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
+    rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
+    own = [[one for one in group if one.is_on_policy] for group in groups]
+    inverted = compute_inverted_share(own)
+    verdicts = [[one.grade is not None and one.grade.correct for one in group] for group in filter(None, own)]
+    distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
+    right = [r.trained_count for r, verdict in graded if verdict.correct]
+    wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
+    turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
+    parts = sorted({name for _, verdict in graded for name in verdict.parts})
+    return {
+        # Answers without a reward are counted below and are not part of reward statistics.
+        **({"reward/mean": fmean(rewards)} if rewards else {}),
+        # An answer lacks the parts that do not apply to it.
+        **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
+        **({"reward/greedy": fmean(greedy)} if greedy else {}),
+        **({"reward/inverted": inverted} if inverted is not None else {}),
+        "accuracy": fmean(verdict.correct for _, verdict in graded),
+        "format": fmean(verdict.format_ok for _, verdict in graded),
+        "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
+        "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
+        "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
+        **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
+        "grading/without_reward": sum(not rollout.has_reward for rollout in everything),
+        "length/total": sum(rollout.trained_count for rollout in rollouts),
+        "length/mean": fmean(rollout.trained_count for rollout in rollouts),
+        **({"length/right_mean": fmean(right)} if right else {}),
+        **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
+        "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+        **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
+        **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
+        **({"guidance/wrong_traces": sum(map(is_wrong_trace, demonstrations))} if demonstrations else {}),
+    }
