@@ -196,13 +196,11 @@ def _attend(
         settings["windows"].append(window)
     if window is not None and window >= layout.longest:
         window = None
-    scaling = settings.get("scaling")
-    if query.device.type in BLOCK_DEVICES:
-        return _attend_by_choice(layout, query, key, value, scaling, window), None
-    return _attend_in_order(layout.spans, layout.order, query, key, value, scaling, window), None
+    return _attend_by_choice(layout, query, key, value, settings.get("scaling"), window), None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # the kernel is compiled by itself
+# Blocks have a kernel that is compiled by itself, and spans would be compiled anew for each number of segments.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_by_choice(
     layout: Layout, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:

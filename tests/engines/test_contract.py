@@ -22,7 +22,7 @@ from qed.errors import Interrupted, QedError, UsageError
 from qed.net.client import HttpClient
 from qed.rollout.stages import sample
 from qed.rollout.turns import find_turns
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling, generate_batches
 from qed.sampling.server import sampler as server_sampler
 from qed.types import Completion, Problem, Request, Rollout
 
@@ -78,6 +78,17 @@ def test_qeds_server_returns_the_bits_of_this_process(engine: Engine) -> None:
     for sampling in (FREE, Sampling(0.8, 16, top_k=5, record=True), Sampling(0.0, 9), Sampling(1.0, 30, ("e", "你"))):
         expected = engine.models.sampler().generate(PROMPTS, SEEDS, sampling)
         assert show(sampler.generate(PROMPTS, SEEDS, sampling)) == show(expected)
+
+
+def test_batches_are_answered_together_as_one_by_one(engine: Engine) -> None:
+    sampler = engine.connect()
+    batches = [PromptBatch(PROMPTS, SEEDS, Sampling(0.0, 9)), PromptBatch(PROMPTS[:2], SEEDS[:2], FREE)]
+    batches.append(PromptBatch(PROMPTS[2:], [[]], FREE))
+    found = generate_batches(sampler, batches)
+    assert [list(map(len, rows)) for rows in found] == [list(map(len, batch.seeds)) for batch in batches]
+    for batch, rows in zip(batches, found, strict=True):
+        alone = sampler.generate(*batch)
+        assert [each.tokens for each in flatten(rows)] == [each.tokens for each in flatten(alone)]
 
 
 def sample_turns(engine: Engine, sampler: Any) -> list[Rollout]:

@@ -17,7 +17,7 @@ from torch import nn
 from qed.errors import QedError, UsageError
 from qed.guards.signals import check_signals
 from qed.net.deadlines import CancelScope
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.server.balance import Balancer, Hooks
 from qed.sampling.server.checks import check_room, check_sampling
 from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
@@ -153,17 +153,28 @@ class ServerSampler:
             UsageError: a prompt is too long for a server, or the servers cannot report what the learner needs.
             QedError: all servers are lost for too long, or one breaks its contract.
         """
+        return self.generate_batches([PromptBatch(prompts, seeds, sampling, prefix_lengths)])[0]
+
+    def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
+        """Ask for the completions of several batches at once; see `generate`."""
+        jobs = [self._cut(batch) for batch in batches]
+        sampled = iter(self._balancer.run([(job, job.tokens) for own in jobs for job in own], self._complete, _tick))
+        found = []
+        for batch, own in zip(batches, jobs, strict=True):
+            completions = iter([completion for _ in own for row in next(sampled) for completion in row])
+            found.append([[next(completions) for _ in seeds] for seeds in batch.seeds])
+        return found
+
+    def _cut(self, batch: PromptBatch) -> list[Job]:
+        """Cut a batch into jobs, of consecutive answers."""
         servers = self._require_servers()
-        whole = Job(prompts, seeds, sampling, prefix_lengths, getattr(self._of_thread, "session", ""))
+        whole = Job(*batch, getattr(self._of_thread, "session", ""))
         for server in servers:
-            check_sampling(sampling, server.url, server.capabilities)
+            check_sampling(batch.sampling, server.url, server.capabilities)
             check_room(whole, server.url, server.capabilities)
-        answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
+        answers = [(index, number) for index, own in enumerate(batch.seeds) for number in range(len(own))]
         parts = _split(answers, len(servers)) if servers[0].batches else [[answer] for answer in answers]
-        jobs = [_take(whole, part) for part in parts]
-        sampled = self._balancer.run([(job, job.tokens) for job in jobs], self._complete, _tick)
-        completions = iter([completion for rows in sampled for row in rows for completion in row])
-        return [[next(completions) for _ in own] for own in seeds]
+        return [_take(whole, part) for part in parts]
 
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
