@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import sys
 from collections import Counter
@@ -28,6 +29,8 @@ import torch  # noqa: E402 -- see above
 
 from qed.data.tasks import arithmetic  # noqa: E402 -- see above
 
+# Where CI is set transformers logs through the root logger, which without a handler writes to the command's stderr.
+logging.getLogger().addHandler(logging.NullHandler())
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)
 settings.load_profile("qed")

@@ -77,7 +77,6 @@ def measure_task(
         RequestBatch(requests[name], sampling, (settings.run.seed, "evaluation", name))
         for name, (sampling, _) in decodings.items()
     ]
-    check_signals("evaluate")
     sampled = sample_batches(batches, sampler, template, step, grader=grader)
     answers: list[Row] = []
     summaries: Summaries = {}

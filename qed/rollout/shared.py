@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from qed.rewards.grader import Grader
-from qed.sampling.base import PromptBatch, Sampler, Sampling, is_remote, keep_prefixes
+from qed.sampling.base import Sampler, Sampling, is_remote, keep_prefixes
 from qed.sampling.prefixes import PrefixTable
 from qed.training.parallel import Parallel
 from qed.types import Completion, Grade, Group
@@ -69,10 +69,6 @@ class SharedSampler:
                 if self.homes is not None and not self.homes.has(whole := (*prompts[index], *completion.tokens)):
                     self.homes.add(whole, rank)
         return [[found[index, number] for number in range(len(own))] for index, own in enumerate(seeds)]
-
-    def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
-        """Complete one batch after another; see `qed.sampling.base.generate_batches`."""
-        return [self.generate(*batch) for batch in batches]
 
     def _assign(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
         """Return the answers of each rank: those that it has begun, and else consecutive ones."""

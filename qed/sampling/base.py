@@ -110,10 +110,14 @@ def keep_prefixes(sampler: Sampler) -> AbstractContextManager[None]:
 
 
 def generate_batches(sampler: Sampler, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
-    """Return what `generate` returns for each batch; a sampler that can completes them together."""
-    together = getattr(sampler, "generate_batches", None)
-    if together is not None and len(batches) > 1:
-        found: list[list[list[Completion]]] = together(batches)
+    """Return what `generate` returns for each batch.
+
+    They are completed together if the class whose `generate` the sampler has defines `generate_batches` too; one that
+    wraps a sampler or replaces its `generate` alone is asked one batch after another.
+    """
+    kind = next((kind for kind in type(sampler).__mro__ if "generate" in vars(kind)), object)
+    if len(batches) > 1 and "generate_batches" in vars(kind):
+        found: list[list[list[Completion]]] = sampler.generate_batches(batches)  # type: ignore[attr-defined]
         return found
     # A sampler of the caller's own may know nothing of prefixes.
     return [sampler.generate(*(batch if any(batch.prefix_lengths) else batch[:3])) for batch in batches]

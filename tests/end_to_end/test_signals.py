@@ -39,14 +39,14 @@ POINTS = {
     "evaluate:1": 0,
     "evaluate:5": 2,
     "rollout:3": 0,
-    "rollout:51": 2,
-    "rollout:60": 3,
+    "rollout:33": 2,
+    "rollout:40": 3,
     "update:1": 0,  # scored
     "update:2": 0,  # the first of two updates
     "update:3": 1,  # the second: the step is made whole before the run stops
     "save:2": 2,
 }
-SMOKE = ("load:3", "evaluate:5", "rollout:51", "update:3", "save:2")
+SMOKE = ("load:3", "evaluate:5", "rollout:33", "update:3", "save:2")
 KILLED = -9
 ANY = -1  # whichever step was the last
 
@@ -89,8 +89,8 @@ def test_a_signal_stops_a_run_wherever_it_is(
 OTHERS = {
     SFT: ("update:1", "update:4", "evaluate:3", "save:4"),
     DPO: ("update:2", "update:9", "step:3", "save:4"),
-    MOVING: ("rollout:33", "update:8"),
-    RESTARTED: ("rollout:20", "update:2", "update:3", "step:2"),
+    MOVING: ("rollout:27", "update:8"),
+    RESTARTED: ("rollout:14", "update:2", "update:3", "step:2"),
 }
 
 
@@ -124,7 +124,7 @@ def test_a_signal_asks_for_a_checkpoint(
     """In the midst of the third step's sampling: its checkpoint is there, and the run is the same to its end."""
     arguments = command(*GRPO)
     expected, run = uncut(arguments), tmp_path / "run"
-    code, said = forked([*arguments, "--out", run], tmp_path / "log", "rollout:sigusr1:51")
+    code, said = forked([*arguments, "--out", run], tmp_path / "log", "rollout:sigusr1:33")
     assert code == 0, said
     assert list(manifest.list_checkpoints(run)) == [4, 3, 2]
     assert_same(expected, run)

@@ -46,13 +46,13 @@ def test_a_row_has_the_time_of_each_stage(
 def test_nothing_holds_gradients_while_answers_are_sampled(
     qed: Callable[..., Any], command: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate, held = NativeSampler.generate, []
+    generate, held = NativeSampler.generate_batches, []
 
     def looking(self: NativeSampler, *arguments: Any) -> Any:
         held.append(sum(parameter.grad is not None for parameter in self.model.parameters()))
         return generate(self, *arguments)
 
-    monkeypatch.setattr(NativeSampler, "generate", looking)
+    monkeypatch.setattr(NativeSampler, "generate_batches", looking)
     several = ("--learner.batch_size", 8, "--learner.passes", 2, "--algorithm.entropy", 0.01)
     assert qed(*command("grpo", *ONLINE, *several), "--out", tmp_path / "run").code == 0
     assert len(held) > 4

@@ -145,6 +145,17 @@ def test_a_prompt_of_several_batches_is_computed_once(monkeypatch: pytest.Monkey
     assert sorted(len(prompt) for prompts in computed for prompt in prompts) == [2, 3]
 
 
+def test_a_generate_of_the_callers_own_is_not_passed_over() -> None:
+    class Own(NativeSampler):
+        def generate(self, *asked: Any) -> list[list[Completion]]:
+            return [[Completion((9,), (0.0,), "stop") for _ in seeds] for seeds in asked[1]]
+
+    sampler = Own(MODEL, Letters(), ENDS, precision=torch.float64)
+    batches = [PromptBatch([(3, 4)], [[1, 2]], Sampling(temperature, 6)) for temperature in (0.0, 1.0)]
+    found = generate_batches(sampler, batches)
+    assert {one.tokens for own in found for rows in own for one in rows} == {(9,)}
+
+
 def test_the_most_likely_tokens_are_those_of_the_distribution_that_is_sampled() -> None:
     """Tokens that are excluded are not among them."""
     sampling = Sampling(0.8, 6, top_k=3, min_tokens=2)
