@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from qed.data.sources.rows import Place, Row, Rows
 from qed.data.sources.writing import Writer
@@ -36,8 +36,7 @@ ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 COLUMNS = frozenset(ADDED)
 
 
-@dataclass(frozen=True)
-class Graded:
+class Graded(NamedTuple):
     """A row and its verdict; `seconds` is wall-clock time, `kind` the class of format × answer.
 
     `also` are the verdicts of other graders by column, see `qed.evaluation.verdicts`.
@@ -47,7 +46,7 @@ class Graded:
     grade: Grade
     seconds: float
     kind: str
-    also: dict[str, bool] = field(default_factory=dict)
+    also: Mapping[str, bool] = MappingProxyType({})
 
     def as_row(self, rewarded: bool) -> Row:
         """Return the row with the columns of its verdict; `rewarded` adds the reward and its parts."""
@@ -63,23 +62,41 @@ class Graded:
             writer.add(self.as_row(rewarded))
 
 
-def grade_stored(rollout: Rollout, kind: str, mode: str, policy: Policy = MATH) -> Grade:
+class _Case(NamedTuple):
+    """A row, and what is graded of it: the answer's text beside the gold."""
+
+    place: Place
+    row: Row
+    keys: tuple[str, str]
+    gold: str
+    text: str
+
+    def build_rollout(self) -> Rollout:
+        """Build the answer as a reward takes it: the other columns of the row are the problem's metadata."""
+        row, keys = self.row, self.keys
+        question = row.get("question") or row.get("problem") or ""
+        meta = {name: value for name, value in row.items() if name not in keys}
+        problem = Problem(str(row.get("id", self.place.number)), str(question), self.gold, meta=meta)
+        return Rollout(problem, (), (), (), self.text, "stop")
+
+
+def grade_stored(gold: str, text: str, kind: str, mode: str, policy: Policy = MATH) -> Grade:
     """Grade a stored answer by its final answer; the format is kept if strict extraction finds an answer too."""
-    gold = rollout.problem.answer
     if kind == "answer":
-        verdict = equal(gold, rollout.text, policy)
-        return Grade(float(verdict.correct), verdict.correct, True, rollout.text, {}, verdict.tier, verdict.reason)
-    verdict, extracted = judge_found(gold, find_final_answer(rollout.text, mode), policy)
-    format_ok = extracted is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
+        verdict = equal(gold, text, policy)
+        return Grade(float(verdict.correct), verdict.correct, True, text, {}, verdict.tier, verdict.reason)
+    verdict, extracted = judge_found(gold, find_final_answer(text, mode), policy)
+    format_ok = extracted is not None and (mode == "strict" or extract_final_answer(text, "strict") is not None)
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
 
 def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str, policy: Policy = MATH) -> Grade:
     """Grade a stored answer by a reward, or by its final answer if there is no reward or it judges no correctness."""
+    gold, text = rollout.problem.answer, rollout.text
     if grader is None:
-        return grade_stored(rollout, kind, mode, policy)
+        return grade_stored(gold, text, kind, mode, policy)
     grade = grader([[rollout]])[0][0]
-    return grade if grader.judge else join(grade, grade_stored(rollout, kind, mode, policy), grader.checks_format)
+    return grade if grader.judge else join(grade, grade_stored(gold, text, kind, mode, policy), grader.checks_format)
 
 
 def grade_rows(
@@ -112,29 +129,28 @@ def grade_rows(
     threads.shutdown()
 
 
-def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable[[tuple[Row, Rollout, str]], Graded]:
+def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable[[_Case], Graded]:
     grader, second = graders
 
-    def grade(case: tuple[Row, Rollout, str]) -> Graded:
-        row, rollout, kind = case
+    def grade(case: _Case) -> Graded:
+        gold, text, kind = case.gold, case.text, str(case.row.get("kind", ""))
+        rollout = case.build_rollout() if grader is not None or second else None
         start, waited = time.perf_counter(), symbolic.count_loading_seconds()
-        verdict = grade_answer(rollout, grader, kind, mode, policy)
+        if rollout is None:
+            verdict = grade_stored(gold, text, kind, mode, policy)
+        else:
+            verdict = grade_answer(rollout, grader, kind, mode, policy)
         seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
-        kind = classify(verdict, rollout, policy) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
-        return Graded(row, verdict, seconds, kind, judge_again(rollout, second))
+        kind = classify(verdict, gold, text, policy) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
+        return Graded(case.row, verdict, seconds, kind, judge_again(rollout, second) if rollout is not None else {})
 
     return grade
 
 
-def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Rollout, str]:
+def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> _Case:
     gold = read_value(place, row, keys[0], GOLD, "--gold-key")
     response = read_value(place, row, keys[1], RESPONSE, "--response-key")
-    question = row.get("question") or row.get("problem") or ""
-    meta = dict(row)
-    for key in keys:
-        meta.pop(key, None)
-    problem = Problem(str(row.get("id", place.number)), str(question), extract_gold(convert_gold(gold)), meta=meta)
-    return row, Rollout(problem, (), (), (), convert_to_text(response), "stop"), str(row.get("kind", ""))
+    return _Case(place, row, keys, extract_gold(convert_gold(gold)), convert_to_text(response))
 
 
 def extract_gold(gold: str) -> str:

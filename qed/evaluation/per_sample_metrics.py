@@ -28,7 +28,7 @@ def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None, policy: P
         "strict": exact.correct,
         "flexible": loose.correct,
         "string": loose.correct and loose.tier == "string",
-        "class": classify(rollout.grade, rollout, policy) if rollout.grade else None,
+        "class": classify(rollout.grade, gold, text, policy) if rollout.grade else None,
         "reasoning_chars": len(extract_thought(text, tags)),
     }
 

@@ -38,16 +38,13 @@ def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Poli
     )
 
 
-def is_lenient_correct(rollout: Rollout, policy: Policy = MATH) -> bool:
-    """Return whether the text contains the correct answer, even in a box or a tag that is never closed."""
-    return grade_by_final_answer(rollout, "lenient", policy).correct
+def classify(grade: Grade, gold: str, text: str, policy: Policy = MATH) -> str:
+    """Return the class of a graded text: whether the format holds (`fmt1`) and whether the answer is correct (`ans1`).
 
-
-def classify(grade: Grade, rollout: Rollout, policy: Policy = MATH) -> str:
-    """Return the class of an answer: whether the format holds (`fmt1`) and whether the answer is correct (`ans1`).
-
-    Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for it, which separates a
-    model that cannot solve the problem from one that only misses the format.
+    Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for it, even in a box or a
+    tag that is never closed: a model that cannot solve the problem differs from one that only misses the format.
     """
-    correct = grade.correct or (not grade.format_ok and is_lenient_correct(rollout, policy))
+    correct = grade.correct
+    if not correct and not grade.format_ok:
+        correct = judge_found(gold, find_final_answer(text, "lenient"), policy)[0].correct
     return f"fmt{int(grade.format_ok)}_ans{int(correct)}"

@@ -255,7 +255,7 @@ def test_luffy_think(text: str, third: float, first: float) -> None:
 )
 def test_four_classes(text: str, cell: str) -> None:
     rollout = Rollout(Problem("p", "?", "12"), (), (), (), text, "stop")
-    assert classify(graded("think_answer", text), rollout) == cell
+    assert classify(graded("think_answer", text), rollout.problem.answer, text) == cell
     assert cell in CLASSES
 
 

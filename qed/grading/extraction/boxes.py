@@ -12,6 +12,8 @@ from itertools import pairwise
 # An escaped brace does not count. Each alternative begins differently, so the search never backtracks.
 BRACES = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{|\\.|[{}]", re.DOTALL)
 BOXES = ("\\boxed", "\\fbox")
+# Most texts have one box, with no brace or command in it and no unescaped brace behind it.
+ONLY_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{([^{}\\]*)\}(?:[^{}\\]+|\\.)*+\Z", re.DOTALL)
 # Without braces LaTeX boxes a single character, but the whole number is meant.
 BARE_BOX = re.compile(r"\\boxed\s?(-?\d[\d.,]{0,40}|[A-Z]\b)")
 # All that may stand between two boxes of one final answer: a joining word or sign, and the name of the next value.
@@ -39,10 +41,8 @@ MAX_GAP_CHARS = 80
 def find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
     """Yield the start and end of the content of every complete box, in the order of their ends."""
     starts: list[int] = []  # the start of the content of each open brace, or -1 for a brace that opens no box
-    before = max(0, text.find("box") - 2)  # the first name begins here or later: one search of the text for both
-    found = [start for name in names if (start := text.find(name, before)) >= 0]
     # Braces before the first box close none.
-    for match in BRACES.finditer(text, min(found, default=len(text))):
+    for match in BRACES.finditer(text, _find_first(text, names)):
         brace = match.group()
         if brace == "}":
             start = starts.pop() if starts else -1
@@ -50,6 +50,13 @@ def find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int,
                 yield start, match.start()
         elif brace[-1] == "{" and len(brace) != 2:
             starts.append(match.end() if brace[:-1].strip() in names else -1)
+
+
+def _find_first(text: str, names: tuple[str, ...]) -> int:
+    """Return where the first of the names begins, or the length of the text."""
+    before = max(0, text.find("box") - 2)  # the first name begins here or later: one search of the text for both
+    found = [start for name in names if (start := text.find(name, before)) >= 0]
+    return min(found, default=len(text))
 
 
 def find_last_boxed(text: str) -> str | None:
@@ -63,6 +70,9 @@ def find_box(text: str) -> str | None:
     """Return the answer in boxes: the last one that is filled, or the values of several that are one answer."""
     if text.rfind("box") < 0:  # from the end, where the answer is
         return None
+    only = ONLY_BOX.match(text, _find_first(text, BOXES))
+    if only is not None and only[1].strip():
+        return only[1]
     filled = [(begin, end) for begin, end in find_boxes(text) if text[begin:end].strip()]
     if filled:
         return join_boxes(text, filled) or text[slice(*max(filled))]
