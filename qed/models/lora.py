@@ -212,6 +212,28 @@ def list_merged(model: nn.Module, merge: bool = True) -> dict[str, Source]:
     return merged
 
 
+@torch.no_grad()
+def compute_merged_weight(layer: Any) -> Tensor | None:
+    """Compute the weight of an adapted linear layer with its adapter added, or without it while adapters are disabled.
+
+    None if the layer computes anything else, or not in float32, or if its weights are sharded.
+    """
+    from peft.tuners.lora import Linear  # noqa: PLC0415 -- slow to import, and few runs use it
+
+    if type(layer) is not Linear or type(layer.base_layer) is not nn.Linear or layer.merged:
+        return None
+    weight: Tensor = layer.base_layer.weight
+    if layer.disable_adapters:
+        return weight
+    if layer.active_adapters != [NAME] or layer.lora_variant or not isinstance(layer.lora_dropout[NAME], nn.Identity):
+        return None
+    parts = layer.lora_A[NAME], layer.lora_B[NAME]
+    if any(part.bias is not None or is_sharded(part.weight) or part.weight.dtype != torch.float32 for part in parts):
+        return None
+    delta: Tensor = layer.get_delta_weight(NAME)
+    return weight + delta if weight.dtype == torch.float32 and not is_sharded(weight) else None
+
+
 def merge_adapters(model: nn.Module) -> dict[str, Tensor]:
     """Merge the adapters into the weights, and return these under the names of the model without adapters."""
     state = {name: source.read() for name, source in list_merged(model).items()}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import pytest
 import torch
 from making import VOCABULARY, make_model
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from qed.config.settings import ModelSettings
 from qed.kernels.build import load_library
 from qed.kernels.functions import has_kernels
-from qed.models.lora import add_adapters
+from qed.models.lora import add_adapters, disable_adapters
 from qed.models.precision import compute_in
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
@@ -86,17 +90,53 @@ def test_it_writes_what_the_reference_writes(
         assert [own.logps for own in found] == [pytest.approx(other.logps, abs=1e-4) for other in expected]
 
 
-def test_adapters_are_part_of_it() -> None:
+def build_adapted() -> Any:
     model = add_adapters(build("qwen2"), ModelSettings(lora_rank=4), 0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 weight.normal_()
-    assert is_compiled(model)
-    prompts = make_prompts(9)
-    expected = sample(HFSampler(model, None, ends=(1,)), prompts)
-    found = sample(NativeSampler(model, None, ends=(1,)), prompts)
-    assert [own.tokens for own in found] == [other.tokens for other in expected]
+    return model
+
+
+def has_whole_step(model: Any) -> bool:
+    with torch.no_grad(), compute_in("cpu", torch.float32):
+        return CompiledDecoder(model, 64).step is not None
+
+
+def test_adapters_are_merged_for_the_time_of_a_call() -> None:
+    """A step is a single call, and the model keeps its weights; disabled adapters are not there."""
+    model, prompts = build_adapted(), make_prompts(9)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    assert has_whole_step(model)
+    found = []
+    for context in (nullcontext(), disable_adapters(model), nullcontext()):
+        with context:
+            expected = sample(HFSampler(model, None, ends=(1,)), prompts)
+            found.append(sample(NativeSampler(model, None, ends=(1,)), prompts))
+        assert [own.tokens for own in found[-1]] == [other.tokens for other in expected]
+        assert [own.logps for own in found[-1]] == [pytest.approx(other.logps, abs=1e-4) for other in expected]
+    assert found[0] == found[2] != found[1]
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: setattr(layer.base_layer, "weight", nn.Parameter(layer.base_layer.weight.double())),
+        lambda layer: setattr(layer.lora_A["default"], "weight", nn.Parameter(layer.lora_A["default"].weight.double())),
+        lambda layer: layer.lora_dropout.update({"default": nn.Dropout(0.5)}),
+        lambda layer: layer.lora_variant.update({"default": object()}),
+        lambda layer: layer.register_forward_hook(lambda *given: None),
+        lambda layer: layer.base_layer.register_forward_hook(lambda *given: None),
+        lambda layer: layer.lora_B.update({"default": nn.Linear(4, layer.out_features)}),
+    ],
+    ids=["weight", "precision", "dropout", "variant", "hook", "inner hook", "bias"],
+)
+def test_other_adapters_are_called(change: Callable[[Any], object]) -> None:
+    model = build_adapted()
+    change(model.model.layers[1].mlp.down_proj)
+    assert not has_whole_step(model)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -129,11 +169,14 @@ def test_other_models_are_left_to_torch() -> None:
     assert not is_compiled(make_model(dtype=torch.float32))  # heads of 4 numbers
 
 
-def test_the_bits_of_an_answer_do_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [partial(build, "qwen2"), build_adapted], ids=["plain", "adapted"])
+def test_the_bits_of_an_answer_do_not_depend_on_its_batch(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where prompts are computed alone, the log-probs of 35 answers in batches of any size are the same bits."""
     monkeypatch.setattr("qed.sampling.native.prefill.PREFILL_TOKENS", 1)
     monkeypatch.setattr("qed.sampling.native.projection.has_product", lambda dtype: dtype == torch.float32)
-    model, prompts = build("qwen2"), make_prompts(9)
+    model, prompts = make(), make_prompts(9)
     found = [
         [(own.tokens, own.logps) for own in sample(NativeSampler(model, None, ends=(1,), rows_per_batch=rows), prompts)]
         for rows in (128, 6, 1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qed import host
 from qed.kernels.decoding import Linear
 from qed.kernels.functions import has_kernels
-from qed.models import fast_float32
+from qed.models import fast_float32, lora
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
 ROWS = 32  # that a packed weight is laid out for; it serves any number
@@ -44,25 +44,37 @@ class Projections:
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
         """Join several layers that read the same states into one function."""
-        plain = [module for module in modules if _is_plain(module)]
-        biased = {module.bias is not None for module in plain}
-        joins = self.packs or sum(module.weight.numel() for module in plain) <= SMALL
+        plain = [weights for module in modules if (weights := self._read_weights(module)) is not None]
+        biased = {bias is not None for _, bias in plain}
+        joins = self.packs or sum(weight.numel() for weight, _ in plain) <= SMALL
         if len(plain) < len(modules) or len(biased) > 1 or not joins:
             functions = [self.take(module) for module in modules]
             return lambda states: [function(states) for function in functions]
         multiply = self._multiply_by(
-            torch.cat([module.weight for module in plain]),
-            torch.cat([module.bias for module in plain]) if biased == {True} else None,
+            torch.cat([weight for weight, _ in plain]),
+            torch.cat([bias for _, bias in plain if bias is not None]) if biased == {True} else None,
         )
-        return Joined(multiply, [module.out_features for module in plain])
+        return Joined(multiply, [len(weight) for weight, _ in plain])
 
     def take(self, module: Any) -> Callable[[Tensor], Tensor]:
         """Return a layer as a function; a plain one without the overhead of a module's call."""
-        if not _is_plain(module):
+        found = self._read_weights(module)
+        if found is None:
             return module  # type: ignore[no-any-return]
-        if self.packs:
-            return self._multiply_by(module.weight, module.bias)
-        return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
+        weight, bias = found
+        return self._multiply_by(*found) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
+
+    def _read_weights(self, module: Any) -> tuple[Tensor, Tensor | None] | None:
+        """Return the weight and bias of a plain linear layer; of an adapted one where the copy is exact to rounding."""
+        if _is_hooked(module):
+            return None
+        if type(module) is nn.Linear:
+            return module.weight, module.bias
+        # In half precision a merged weight would lose what is smaller than its own last bit.
+        if not self.compiled or not hasattr(module, "lora_A") or _is_hooked(module.get_base_layer()):
+            return None
+        weight = lora.compute_merged_weight(module)
+        return None if weight is None else (weight, module.get_base_layer().bias)
 
     def _multiply_by(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once.
@@ -115,5 +127,5 @@ def has_product(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and has_kernels()
 
 
-def _is_plain(module: Any) -> bool:
-    return type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks
+def _is_hooked(module: Any) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
