@@ -18,7 +18,7 @@ import torch
 
 from qed.errors import QedError
 from qed.rollout.sampler_check import PromptTokens, compare_logps
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.server.dialect import Job, Server
 from qed.training.scoring import Score
 from qed.types import Problem, Rollout
@@ -80,7 +80,7 @@ def read_probe(server: Server, rows: Sequence[Rollout]) -> Reading:
     """
     values = _read_values(server, rows)
     prompts = [(*row.prompt, *row.output) for row in rows]
-    answers = list(chain(*server.complete(Job(prompts, [[0]] * len(prompts), GREEDY), lambda: None)))
+    answers = list(chain(*server.complete(Job([PromptBatch(prompts, [[0]] * len(prompts), GREEDY)]), lambda: None)))
     greedy = [_build_row(prompt, answer.tokens, answer.logps) for prompt, answer in zip(prompts, answers, strict=True)]
     return Reading(values, greedy, _read_values(server, greedy))
 

@@ -6,7 +6,7 @@ unchanged, including the end token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
@@ -50,6 +50,14 @@ class Sampling:
         return self.top_p >= 1 and self.top_k == 0 and self.min_p == 0
 
 
+class Asked(NamedTuple):
+    """A prompt, and a seed for each answer; the parameters are those of the tokens that are left to sample."""
+
+    prompt: Sequence[int]
+    seeds: Sequence[int]
+    sampling: Sampling
+
+
 class PromptBatch(NamedTuple):
     """What `Sampler.generate` is asked: prompts to complete with the same parameters."""
 
@@ -57,6 +65,18 @@ class PromptBatch(NamedTuple):
     seeds: Sequence[Sequence[int]]
     sampling: Sampling
     prefix_lengths: Sequence[int] = ()
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a prompt and its answer may have."""
+        return max(map(len, self.prompts), default=0) + self.sampling.max_tokens
+
+    def list_prompts(self) -> Iterator[Asked]:
+        """List the prompts, with the parameters of their answers without the tokens that are given."""
+        lengths = self.prefix_lengths or [0] * len(self.prompts)
+        for prompt, seeds, given in zip(self.prompts, self.seeds, lengths, strict=True):
+            most, least = self.sampling.max_tokens - given, max(0, self.sampling.min_tokens - given)
+            yield Asked(prompt, seeds, replace(self.sampling, max_tokens=most, min_tokens=least))
 
 
 def build_sampling(settings: SamplingSettings, stop: tuple[str, ...] = ()) -> Sampling:

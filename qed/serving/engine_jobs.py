@@ -1,13 +1,15 @@
-"""What the parts of an engine's loop share, and a batch of its own: a call of `Sampler.generate`, step by step."""
+"""What the parts of an engine's loop share, and batches of their own: a call of `generate_batches`, step by step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from qed.errors import QedError
 from qed.models.layer_windows import count_fixed_rotation_tokens
+from qed.sampling.base import generate_batches
 from qed.sampling.native.sampler import NativeSampler
 from qed.serving.engine_model import EngineModel
 from qed.serving.messages import Batch, Reply, Steps
@@ -35,7 +37,7 @@ class Counts:
 
 
 class BatchJob:
-    """A call of `Sampler.generate`, step by step.
+    """A call of `generate_batches`, step by step.
 
     Args:
         call: its number.
@@ -58,23 +60,23 @@ class BatchJob:
     def _run(self) -> Iterator[bool]:
         batch, sampler = self.batch, self.model.sampler
         self.model.keep_for(batch.session)
-        arguments = batch.prompts, batch.seeds, batch.sampling, batch.prefix_lengths
-        longest = max(map(len, batch.prompts), default=0) + batch.sampling.max_tokens
+        longest = max(each.longest for each in batch.parts)
         if isinstance(sampler, NativeSampler) and longest <= count_fixed_rotation_tokens(self.model.model.config):
-            steps = sampler.iterate(*arguments)
+            steps = sampler.iterate(batch.parts)
             while True:
                 try:
                     next(steps)
                 except StopIteration as end:
-                    completions: list[list[Completion]] = end.value
+                    completions: list[list[list[Completion]]] = end.value
                     break
                 self._count_step()
                 yield False
         else:
             sampler.on_step = self._watch_hf
-            completions = sampler.generate(*arguments)
+            completions = generate_batches(sampler, batch.parts)
         version = self.model.version
-        self.send(self.call, [[replace(each, version=version) for each in own] for own in completions])
+        rows = chain.from_iterable(completions)
+        self.send(self.call, [[replace(each, version=version) for each in own] for own in rows])
         yield True
 
     def _count_step(self) -> None:

@@ -134,10 +134,10 @@ class EngineLoop:
             case Generation():
                 self.answers.add(call, request)
             case Batch():
-                self.model.require_valid(request.sampling, [seed for own in request.seeds for seed in own])
-                given = request.prefix_lengths or [0] * len(request.prompts)
-                for prompt, count in zip(request.prompts, given, strict=True):
-                    self.model.require_fitting(prompt, request.sampling.max_tokens - count)
+                for part in request.parts:
+                    self.model.require_valid(part.sampling, [seed for own in part.seeds for seed in own])
+                    for prompt, _, sampling in part.list_prompts():
+                        self.model.require_fitting(prompt, sampling.max_tokens)
                 self.batches.append((call, request))
             case Scoring():
                 self.scorings.append((call, request))

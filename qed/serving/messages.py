@@ -13,7 +13,7 @@ from typing import Literal
 
 from qed.config.settings import ModelSettings
 from qed.errors import QedError
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.types import Completion, StopReason
 
 PauseMode = Literal["wait", "abort"]
@@ -107,12 +107,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Batch:
-    """The arguments of a call of `Sampler.generate`; the batches of a `session` may continue each other's answers."""
+    """Batches that are completed at once; those of a `session` may continue each other's answers."""
 
-    prompts: Sequence[Sequence[int]]
-    seeds: Sequence[Sequence[int]]
-    sampling: Sampling
-    prefix_lengths: Sequence[int] = ()
+    parts: Sequence[PromptBatch]
     session: str = ""
 
 

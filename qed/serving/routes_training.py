@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.serving.answering import cancel_all
 from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_client
 from qed.serving.fields import Fields, require_ids
@@ -38,11 +38,18 @@ async def sample_batch(request: Request) -> Response:
 
 
 def _read_batch(fields: Fields, vocabulary: int) -> Batch:
-    """Read a batch; the sampler itself checks whether it can be sampled.
+    """Read batches that are completed at once; the sampler itself checks whether they can be sampled.
 
     Raises:
-        Refused: its parts do not fit together.
+        Refused: the parts of one do not fit together.
     """
+    parts = fields.find("batches")
+    if not isinstance(parts, list) or not parts or not all(isinstance(each, dict) for each in parts):
+        raise fields.refuse("batches", "must be a list of objects, at least one")
+    return Batch([_read_part(Fields(each), vocabulary) for each in parts], fields.read_text("session") or "")
+
+
+def _read_part(fields: Fields, vocabulary: int) -> PromptBatch:
     prompts, seeds = fields.read_rows("prompts"), fields.read_rows("seeds")
     require_ids(prompts, vocabulary, "prompts")
     if len(seeds) != len(prompts) or not all(prompts):
@@ -52,7 +59,7 @@ def _read_batch(fields: Fields, vocabulary: int) -> Batch:
     lengths = fields.read_ids("prefix_lengths")
     if lengths and (len(lengths) != len(prompts) or min(lengths) < 0):
         raise fields.refuse("prefix_lengths", "must have a number for each of the prompts, or be empty")
-    return Batch(prompts, seeds, _read_sampling(fields), lengths, fields.read_text("session") or "")
+    return PromptBatch(prompts, seeds, _read_sampling(fields), lengths)
 
 
 def _read_sampling(fields: Fields) -> Sampling:

@@ -89,6 +89,9 @@ def test_batches_are_answered_together_as_one_by_one(engine: Engine) -> None:
     for batch, rows in zip(batches, found, strict=True):
         alone = sampler.generate(*batch)
         assert [each.tokens for each in flatten(rows)] == [each.tokens for each in flatten(alone)]
+    if engine.dialect == "native":
+        here = engine.models.sampler().generate_batches(batches)
+        assert list(map(show, found)) == list(map(show, here))
 
 
 def sample_turns(engine: Engine, sampler: Any) -> list[Rollout]:

@@ -129,12 +129,13 @@ class FakeEngine:
         on_step(3)
         self.running += 1
         try:
-            if batch.sampling.max_tokens == 2:
+            if batch.parts[0].sampling.max_tokens == 2:
                 await self.held.wait()
                 self._require()
         finally:
             self.running -= 1
-        return [[Completion([seed % 7], [-0.5], "stop", version=self.version) for seed in row] for row in batch.seeds]
+        rows = [row for part in batch.parts for row in part.seeds]
+        return [[Completion([seed % 7], [-0.5], "stop", version=self.version) for seed in row] for row in rows]
 
     async def check(self, seconds: float) -> None:
         self._require()
@@ -516,7 +517,7 @@ def test_half_a_request_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_client_that_does_not_read_is_dropped(served: Served, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
-    body = json.dumps({**BATCH, "prompts": [[5]], "seeds": [[1] * 60_000]}).encode()
+    body = json.dumps(build_batch(prompts=[[5]], seeds=[[1] * 60_000])).encode()
     with socket.socket() as raw:
         # A small window: the server cannot leave the reply to the operating system.
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -596,7 +597,11 @@ def ask_lines(url: str, path: str, body: Any) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-BATCH = {"prompts": [[5, 6], [7]], "seeds": [[1, 2], [3]], "sampling": {"temperature": 1.0, "max_tokens": 4}}
+PART = {"prompts": [[5, 6], [7]], "seeds": [[1, 2], [3]], "sampling": {"temperature": 1.0, "max_tokens": 4}}
+
+
+def build_batch(**changes: Any) -> dict[str, Any]:
+    return {"batches": [{**PART, **changes}]}
 
 
 def read_lines(url: str, body: Any) -> list[Any]:
@@ -611,12 +616,14 @@ def read_lines(url: str, body: Any) -> list[Any]:
 
 
 def test_a_batch_comes_back_as_completions(url: str) -> None:
-    *_, last = read_lines(url, BATCH)
+    *_, last = read_lines(url, build_batch())
     completion = {"tokens": [1], "logps": [-0.5], "stop_reason": "stop", "support": None}
     assert last == {
         "version": 0,
         "completions": [[completion, {**completion, "tokens": [2]}], [{**completion, "tokens": [3]}]],
     }
+    *_, last = read_lines(url, {"batches": [PART, {**PART, "prompts": [[8]], "seeds": [[4]]}]})
+    assert [[one["tokens"] for one in row] for row in last["completions"]] == [[[1], [2]], [[3]], [[4]]]
     for change in (
         {"seeds": [[1]]},
         {"prompts": [[], [1]]},
@@ -625,7 +632,9 @@ def test_a_batch_comes_back_as_completions(url: str) -> None:
         {"sampling": {"max_tokens": 1, "typical_p": 0.5}},
         {"prefix_lengths": [1]},
     ):
-        assert ask(url, "/qed/batch", {**BATCH, **change})[0] == 400
+        assert ask(url, "/qed/batch", build_batch(**change))[0] == 400
+    for batches in (None, [], {}, [None], [PART, {}]):
+        assert ask(url, "/qed/batch", {"batches": batches})[0] == 400
     scored = ask(url, "/qed/score", {"prompts": [[1]], "outputs": [[2, 3]], "temperature": 0.7})
     assert scored == (200, {"version": 0, "logps": [[-1.0, -2.0]]})
     assert ask(url, "/qed/score", {"prompts": [[1]], "outputs": [[2] * WINDOW]})[0] == 400
@@ -700,13 +709,13 @@ def test_a_batch_that_is_given_up_says_why(served: Served, url: str, monkeypatch
         raise AnswerAborted("A pause gave it up.")
 
     monkeypatch.setattr(served.engine, "batch", give_up)
-    (line,) = read_lines(url, BATCH)
+    (line,) = read_lines(url, build_batch())
     assert (line["error"]["type"], line["error"]["code"]) == ("AnswerAborted", 503)
 
 
 def test_a_batch_is_aborted_when_its_client_goes(served: Served, url: str) -> None:
     connection = connect(url)
-    body = {**BATCH, "sampling": {"temperature": 1.0, "max_tokens": 2}}
+    body = build_batch(sampling={"temperature": 1.0, "max_tokens": 2})
     connection.request("POST", "/qed/batch", json.dumps(body).encode())
     assert json.loads(connection.getresponse().readline()) == {"steps": 3}
     connection.close()

@@ -207,10 +207,10 @@ def count_rows(batch: DecodingBatch) -> int:
 @settings(max_examples=10)
 def test_step_by_step_is_the_whole_call(asked: list[Answer], sampling: Sampling) -> None:
     """Bit by bit, also where two calls take turns."""
-    arguments = [answer.prompt for answer in asked], [[answer.seed, 3] for answer in asked], sampling
+    batch = PromptBatch([answer.prompt for answer in asked], [[answer.seed, 3] for answer in asked], sampling)
     sampler = build_sampler()
-    whole = sampler.generate(*arguments)
-    steps = [sampler.iterate(*arguments), build_sampler().iterate(*arguments)]
+    whole = sampler.generate(*batch)
+    steps = [sampler.iterate([batch]), build_sampler().iterate([batch])]
     found = []
     with prepare_for_sampling(MODEL, torch.float64):
         while steps:
@@ -220,4 +220,4 @@ def test_step_by_step_is_the_whole_call(asked: list[Answer], sampling: Sampling)
                 except StopIteration as end:
                     found.append(end.value)
                     steps.remove(each)
-    assert found == [whole, whole]
+    assert found == [[whole], [whole]]

@@ -113,9 +113,9 @@ class FakeServer(Server):
     def complete(self, job: Job, on_progress: Callable[[], None], scope: Any = None) -> list[list[Completion]]:
         self._call("sample")
         answers = []
-        for prompt, own in zip(job.prompts, job.seeds, strict=True):
+        for prompt, own, sampling in job.list_prompts():
             model = self.cached.setdefault(tuple(prompt), self.model)
-            answers += HFSampler(model, None, [1], 8, torch.float32).generate([prompt], [own], job.sampling)
+            answers += HFSampler(model, None, [1], 8, torch.float32).generate([prompt], [own], sampling)
         return answers
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from qed.models.load import build_model, load_model
 from qed.models.save import save_model
 from qed.models.weights_folder import MARKER
 from qed.randomness import derive_seed
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.batch import DecodingBatch
 from qed.sampling.native.sampler import NativeSampler
@@ -64,6 +65,10 @@ SECONDS = 60.0
 Result = TypeVar("Result")
 
 
+def build_batch(*given: Any) -> Batch:
+    return Batch([PromptBatch(*given)])
+
+
 @dataclass
 class Served:
     """A running engine, and a model of this process with the same weights."""
@@ -87,8 +92,8 @@ class Served:
 
     def sample_here(self, batch: Batch, ends: tuple[int, ...] = ENDS) -> list[list[Completion]]:
         sampler = NativeSampler(self.twin, self.tokenizer, ends, ROWS)
-        found = sampler.generate(batch.prompts, batch.seeds, batch.sampling, batch.prefix_lengths)
-        return [[replace(each, version=self.engine.version) for each in own] for own in found]
+        rows = chain.from_iterable(sampler.generate_batches(batch.parts))
+        return [[replace(each, version=self.engine.version) for each in own] for own in rows]
 
     def write(self, name: str, seed: int, version: int) -> Path:
         """Write a complete folder of random weights."""
@@ -175,15 +180,15 @@ def test_a_batch_has_the_bits_of_this_process(served: Served, sampling: Sampling
     steps: list[int] = []
 
     async def run() -> list[list[list[Completion]]]:
-        batches = (Batch(prompts, seeds, sampling), Batch(prompts, seeds, sampling, given))
+        batches = (build_batch(prompts, seeds, sampling), build_batch(prompts, seeds, sampling, given))
         work = [served.engine.batch(batch, steps.append) for batch in batches]
         aside = [collect(served.engine, Generation(prompts[0], seed, Sampling(1.0, 50))) for seed in range(3)]
         whole, continued, *_ = await asyncio.gather(*work, *aside)
         return [whole, continued]
 
     found = served.run(run())
-    assert found[0] == served.sample_here(Batch(prompts, seeds, sampling))
-    assert found[1] == served.sample_here(Batch(prompts, seeds, sampling, given))
+    assert found[0] == served.sample_here(build_batch(prompts, seeds, sampling))
+    assert found[1] == served.sample_here(build_batch(prompts, seeds, sampling, given))
     assert steps
 
 
@@ -206,7 +211,7 @@ def test_answers_of_many_clients_are_those_of_calls_of_their_own(served: Served)
         return await asyncio.gather(*(collect(served.engine, each) for each in asked))
 
     for generation, pieces in zip(asked, served.run(run()), strict=True):
-        ((alone,),) = served.sample_here(Batch([generation.prompt], [[generation.seed]], generation.sampling))
+        ((alone,),) = served.sample_here(build_batch([generation.prompt], [[generation.seed]], generation.sampling))
         tokens = [token for piece in pieces for token in piece.tokens]
         assert tokens == list(alone.tokens)
         logps = [logp for piece in pieces for logp in piece.logps]
@@ -273,7 +278,7 @@ def test_a_step_that_fails_ends_its_answers_and_no_others(served: Served, monkey
     assert isinstance(sent[1][-1], torch.OutOfMemoryError)
     for number in range(2, 5):
         (whole,) = sent[number]
-        ((alone,),) = served.sample_here(Batch([[5, number]], [[number]], Sampling(1.0, 9)), ())
+        ((alone,),) = served.sample_here(build_batch([[5, number]], [[number]], Sampling(1.0, 9)), ())
         assert list(whole.tokens) == list(alone.tokens)
 
 
@@ -288,7 +293,7 @@ def test_an_answer_that_nobody_waits_for_is_aborted(served: Served) -> None:
             assert (await served.engine.read_stats()).running == 1
         stats = await served.engine.read_stats()
         assert (stats.running, stats.aborted - before.aborted) == (0, 1)
-        task = asyncio.create_task(served.engine.batch(Batch([[5]], [[1, 2]], Sampling(1.0, 500))))
+        task = asyncio.create_task(served.engine.batch(build_batch([[5]], [[1, 2]], Sampling(1.0, 500))))
         while not (await served.engine.read_stats()).running:
             assert not task.done()
         task.cancel()
@@ -314,7 +319,7 @@ def test_a_pause_waits_or_aborts(served: Served) -> None:
         with pytest.raises(AnswerAborted):
             await running
         waiting = asyncio.create_task(collect(engine, Generation([5], 1, Sampling(1.0, 5))))
-        batch = asyncio.create_task(engine.batch(Batch([[5]], [[1]], Sampling(1.0, 5))))
+        batch = asyncio.create_task(engine.batch(build_batch([[5]], [[1]], Sampling(1.0, 5))))
         await engine.check(SECONDS)
         await engine.score(Scoring([[5]], [[6]]))
         stats = await engine.read_stats()
@@ -423,13 +428,13 @@ def test_every_answer_is_of_one_version(served: Served) -> None:
         return pieces
 
     old = served.run(run())
-    batch = Batch([ENDLESS.prompt], [[ENDLESS.seed]], ENDLESS.sampling)
+    batch = build_batch([ENDLESS.prompt], [[ENDLESS.seed]], ENDLESS.sampling)
     assert [token for piece in old for token in piece.tokens] == list(served.sample_here(batch, ())[0][0].tokens)
     assert {piece.version for piece in old} == {before}
     assert engine.version == before + 1
     served.twin, _ = load_model(ModelSettings(name=str(folder)))
     prompts, seeds = ask(4)
-    fresh = Batch(prompts, seeds, Sampling(1.0, 30))
+    fresh = build_batch(prompts, seeds, Sampling(1.0, 30))
     assert served.run(engine.batch(fresh)) == served.sample_here(fresh)
 
 
@@ -443,7 +448,7 @@ def test_the_hf_sampler_takes_over_and_a_dead_process_is_told(engines: tuple[Ser
     ]
 
     async def run() -> Any:
-        batch = Batch(prompts, [[1]] * 3, Sampling(1.0, 60))
+        batch = build_batch(prompts, [[1]] * 3, Sampling(1.0, 60))
         answers = (collect(other.engine, each) for each in asked)
         found = await asyncio.gather(other.engine.batch(batch), other.engine.check(SECONDS), *answers)
         return found[0], found[2:]
@@ -460,7 +465,7 @@ def test_the_hf_sampler_takes_over_and_a_dead_process_is_told(engines: tuple[Ser
     async def kill() -> list[Any]:
         engine, busy = other.engine, replace(ENDLESS, sampling=Sampling(1.0, 40))
         work = [collect(engine, each) for each in (ENDLESS, busy)]
-        work += [engine.batch(Batch([[5]], [[1]], Sampling(1.0, 500)))]
+        work += [engine.batch(build_batch([[5]], [[1]], Sampling(1.0, 500)))]
         tasks = [asyncio.create_task(each) for each in work]
         while not (await engine.read_stats()).running:
             assert not tasks[0].done()

@@ -77,7 +77,7 @@ class NativeSampler(HFSampler):
     @torch.no_grad()
     def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
         """Generate the completions of several batches at once; a prompt that is in several is computed once."""
-        longest = max(_count_columns(batch) for batch in batches)
+        longest = max(batch.longest for batch in batches)
         limit = count_fixed_rotation_tokens(self.model.config)
         if longest > limit:
             self.handed_over_long = (
@@ -85,23 +85,15 @@ class NativeSampler(HFSampler):
             )
             return [super(NativeSampler, self).generate(*batch) for batch in batches]
         with prepare_for_sampling(self.model, self.precision):
-            return run_to_end(self._iterate(batches))
+            return run_to_end(self.iterate(batches))
 
     @torch.no_grad()
-    def iterate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
-        prefix_lengths: Sequence[int] = (),
-    ) -> Generator[None, None, list[list[Completion]]]:
-        """Do what `generate` does, and pause after every step; the caller prepares the model, and changes no weights.
+    def iterate(self, batches: Sequence[PromptBatch]) -> Generator[None, None, list[list[list[Completion]]]]:
+        """Do what `generate_batches` does, and pause after every step; the caller prepares the model, and changes no
+        weights.
 
         Answers beyond the length at which RoPE changes are not for this function.
         """
-        return (yield from self._iterate([PromptBatch(prompts, seeds, sampling, prefix_lengths)]))[0]
-
-    def _iterate(self, batches: Sequence[PromptBatch]) -> Generator[None, None, list[list[list[Completion]]]]:
         call = _Call(self, batches)
         while call.missing:
             if not self.repeats:
@@ -150,7 +142,7 @@ class _Call:
         self.places = [self._add_answers(batch) for batch in batches]  # the ids of each prompt's answers
         prompts = {index: answer.prompt for (index, _), answer in self.answers.items()}
         self.ids = sorted(self.answers, key=lambda each: (len(prompts[each[0]]), each))
-        self.columns = max(map(_count_columns, batches))
+        self.columns = max(batch.longest for batch in batches)
         # Whether sequences share the keys and values of their prompt; short prompts are copied for each.
         repeated = {index for index, number in self.answers if number}
         self.shares = sum(len(prompts[index]) for index in repeated) >= SHARED_FROM * max(1, len(prompts))
@@ -200,11 +192,6 @@ class _Call:
             require_finite(completion)
             self.completions[each] = completion
         self.batch = batch
-
-
-def _count_columns(batch: PromptBatch) -> int:
-    """Count the tokens of the longest sequence that a batch may need."""
-    return max(map(len, batch.prompts), default=0) + batch.sampling.max_tokens
 
 
 def run_to_end(steps: Generator[None, None, Result]) -> Result:

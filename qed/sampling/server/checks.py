@@ -33,8 +33,8 @@ def check_room(job: Job, url: str, capabilities: Capabilities) -> None:
     Raises:
         UsageError: a prompt is empty or too long.
     """
-    for index, prompt in enumerate(job.prompts):
-        room = job.shorten(index).max_tokens
+    for index, (prompt, _, sampling) in enumerate(job.list_prompts()):
+        room = sampling.max_tokens
         if not len(prompt):
             raise UsageError(f"Prompt {index} has no token; a server needs at least one.")
         if room < 1:

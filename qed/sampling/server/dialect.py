@@ -10,14 +10,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from qed.errors import QedError, UsageError
 from qed.net.client import HttpClient, RequestError
 from qed.net.deadlines import CancelScope
-from qed.sampling.base import Sampling
+from qed.sampling.base import Asked, PromptBatch, Sampling
 from qed.sampling.hf import find_stop_ids
 from qed.types import Completion
 
@@ -73,26 +73,20 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Job:
-    """Answers that one request to a server asks for: as for `Sampler.generate`; a `session` continues its answers."""
+    """Answers that one request to a server asks for; a `session` continues its answers."""
 
-    prompts: Sequence[Sequence[int]]
-    seeds: Sequence[Sequence[int]]
-    sampling: Sampling
-    prefix_lengths: Sequence[int] = ()
+    batches: Sequence[PromptBatch]
     session: str = ""
 
     @property
     def tokens(self) -> int:
         """The most tokens that it takes: of its prompts, and of its answers."""
-        lengths = self.prefix_lengths or [0] * len(self.prompts)
-        rows = zip(self.prompts, self.seeds, lengths, strict=True)
-        return sum(len(prompt) + len(own) * (self.sampling.max_tokens - given) for prompt, own, given in rows)
+        return sum(len(each.prompt) + len(each.seeds) * each.sampling.max_tokens for each in self.list_prompts())
 
-    def shorten(self, index: int) -> Sampling:
-        """Return the sampling parameters of a prompt's continuation: without the tokens that are given."""
-        given = self.prefix_lengths[index] if self.prefix_lengths else 0
-        least = max(0, self.sampling.min_tokens - given)
-        return replace(self.sampling, max_tokens=self.sampling.max_tokens - given, min_tokens=least)
+    def list_prompts(self) -> Iterator[Asked]:
+        """List the prompts of all batches."""
+        for batch in self.batches:
+            yield from batch.list_prompts()
 
 
 @dataclass(frozen=True)
@@ -177,7 +171,7 @@ class Server(ABC):
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:
         """Sample one answer and show it while it grows; see `HFSampler.stream`."""
-        ((completion,),) = self.complete(Job([prompt], [[seed]], sampling), lambda: None)
+        ((completion,),) = self.complete(Job([PromptBatch([prompt], [[seed]], sampling)]), lambda: None)
         on_tokens(list(completion.tokens))
         return completion
 

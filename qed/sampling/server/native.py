@@ -12,7 +12,7 @@ from typing import Any
 
 from qed.errors import DataError, Diverged, ModelError, QedError, UsageError
 from qed.net.deadlines import CancelScope
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.server import openai
 from qed.sampling.server.checks import Answer, read_completion
 from qed.sampling.server.dialect import (
@@ -41,13 +41,7 @@ class NativeServer(Server):
         self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
     ) -> list[list[Completion]]:
         """Sample a batch as the native sampler of this process would; see `Server.complete`."""
-        content = {
-            "prompts": [list(prompt) for prompt in job.prompts],
-            "seeds": [list(own) for own in job.seeds],
-            "sampling": asdict(job.sampling),
-            "prefix_lengths": list(job.prefix_lengths),
-            "session": job.session,
-        }
+        content = {"batches": [*map(_describe_batch, job.batches)], "session": job.session}
         with self.fly(scope) as flight:
             lines = self.client.stream(
                 "/qed/batch", content, silence=self.seconds, max_bytes=MAX_REPLY, scopes=flight.scopes
@@ -124,12 +118,12 @@ class NativeServer(Server):
         raise KINDS.get(kind, QedError)(message)
 
     def _read_batch(self, job: Job, reply: dict[str, Any]) -> list[list[Completion]]:
-        version = int(reply["version"])
-        rows = reply["completions"]
-        if [len(row) for row in rows] != [len(own) for own in job.seeds]:
+        version, rows, asked = int(reply["version"]), reply["completions"], list(job.list_prompts())
+        if [len(row) for row in rows] != [len(each.seeds) for each in asked]:
             raise QedError(f"The server {self.url} returned another number of answers than it was asked for.")
         return [
-            [self._read_answer(job.shorten(index), answer, version) for answer in row] for index, row in enumerate(rows)
+            [self._read_answer(each.sampling, answer, version) for answer in row]
+            for each, row in zip(asked, rows, strict=True)
         ]
 
     def _read_answer(self, sampling: Sampling, answer: dict[str, Any], version: int) -> Completion:
@@ -137,3 +131,12 @@ class NativeServer(Server):
         support = Support(array("i", found["counts"]), array("i", found["ids"])) if found else None
         tokens, logps, reason = answer["tokens"], answer["logps"], answer["stop_reason"]
         return read_completion(self.url, self.reader, sampling, Answer(tokens, logps, reason, support, version))
+
+
+def _describe_batch(batch: PromptBatch) -> dict[str, Any]:
+    return {
+        "prompts": [*map(list, batch.prompts)],
+        "seeds": [*map(list, batch.seeds)],
+        "sampling": asdict(batch.sampling),
+        "prefix_lengths": list(batch.prefix_lengths),
+    }

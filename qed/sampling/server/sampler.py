@@ -24,6 +24,7 @@ from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
 from qed.sampling.server.recognise import recognise
 from qed.types import Completion
 
+Place = tuple[int, int, int]  # of an answer: the numbers of its batch, its prompt in it, and its seed
 SCORED_AT_ONCE = 32  # rows that a server of qed scores in one request
 
 
@@ -157,22 +158,24 @@ class ServerSampler:
 
     def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
         """Ask for the completions of several batches at once; see `generate`."""
-        jobs = [self._cut(batch) for batch in batches]
-        sampled = iter(self._balancer.run([(job, job.tokens) for own in jobs for job in own], self._complete, _tick))
-        found = []
-        for batch, own in zip(batches, jobs, strict=True):
-            completions = iter([completion for _ in own for row in next(sampled) for completion in row])
-            found.append([[next(completions) for _ in seeds] for seeds in batch.seeds])
-        return found
+        jobs = self._cut(Job(batches, getattr(self._of_thread, "session", "")))
+        rows = self._balancer.run([(job, job.tokens) for job in jobs], self._complete, _tick)
+        completions = (completion for own in rows for row in own for completion in row)
+        return [[[next(completions) for _ in seeds] for seeds in batch.seeds] for batch in batches]
 
-    def _cut(self, batch: PromptBatch) -> list[Job]:
-        """Cut a batch into jobs, of consecutive answers."""
+    def _cut(self, whole: Job) -> list[Job]:
+        """Cut a job into those of consecutive answers."""
         servers = self._require_servers()
-        whole = Job(*batch, getattr(self._of_thread, "session", ""))
         for server in servers:
-            check_sampling(batch.sampling, server.url, server.capabilities)
+            for batch in whole.batches:
+                check_sampling(batch.sampling, server.url, server.capabilities)
             check_room(whole, server.url, server.capabilities)
-        answers = [(index, number) for index, own in enumerate(batch.seeds) for number in range(len(own))]
+        answers = [
+            (number, index, place)
+            for number, batch in enumerate(whole.batches)
+            for index, own in enumerate(batch.seeds)
+            for place in range(len(own))
+        ]
         parts = _split(answers, len(servers)) if servers[0].batches else [[answer] for answer in answers]
         return [_take(whole, part) for part in parts]
 
@@ -185,7 +188,7 @@ class ServerSampler:
             QedError: no server answers. What was shown cannot be taken back, so it is not asked again.
         """
         server = min(self._require_servers(), key=lambda each: not each.healthy)
-        check_room(Job([prompt], [[seed]], sampling), server.url, server.capabilities)
+        check_room(Job([PromptBatch([prompt], [[seed]], sampling)]), server.url, server.capabilities)
         try:
             return server.stream(prompt, seed, sampling, on_tokens)
         except ServerLost as error:
@@ -293,19 +296,24 @@ def _score(
     return scored
 
 
-def _split(answers: list[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
+def _split(answers: list[Place], count: int) -> list[list[Place]]:
     """Split answers into parts of consecutive ones, about as many each, as ranks do; without empty parts."""
     edges = [number * len(answers) // count for number in range(count + 1)]
     return [answers[start:end] for start, end in pairwise(edges) if end > start]
 
 
-def _take(whole: Job, part: Sequence[tuple[int, int]]) -> Job:
-    """Return the job of some answers, each the number of a prompt and of its seed."""
-    own: dict[int, list[int]] = {}
-    for index, number in part:
-        own.setdefault(index, []).append(whole.seeds[index][number])
-    lengths = [whole.prefix_lengths[index] for index in own] if whole.prefix_lengths else []
-    return Job([whole.prompts[index] for index in own], list(own.values()), whole.sampling, lengths, whole.session)
+def _take(whole: Job, part: Sequence[Place]) -> Job:
+    """Return the job of some answers."""
+    taken: dict[int, dict[int, list[int]]] = {}
+    for number, index, place in part:
+        taken.setdefault(number, {}).setdefault(index, []).append(whole.batches[number].seeds[index][place])
+    return Job([_take_prompts(whole.batches[number], own) for number, own in taken.items()], whole.session)
+
+
+def _take_prompts(batch: PromptBatch, seeds: dict[int, list[int]]) -> PromptBatch:
+    """Return some prompts of a batch with these seeds."""
+    lengths = [batch.prefix_lengths[index] for index in seeds] if batch.prefix_lengths else []
+    return PromptBatch([batch.prompts[index] for index in seeds], list(seeds.values()), batch.sampling, lengths)
 
 
 def _tick(progress: bool) -> None:

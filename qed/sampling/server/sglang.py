@@ -28,8 +28,8 @@ class SglangServer(Server):
     ) -> list[list[Completion]]:
         """Sample the answers of a job, one request each; see `Server.complete`."""
         return [
-            [self._complete(prompt, seed, job.shorten(index), scope) for seed in job.seeds[index]]
-            for index, prompt in enumerate(job.prompts)
+            [self._complete(prompt, seed, sampling, scope) for seed in seeds]
+            for prompt, seeds, sampling in job.list_prompts()
         ]
 
     def _complete(self, prompt: Sequence[int], seed: int, sampling: Sampling, scope: CancelScope | None) -> Completion:

@@ -32,11 +32,8 @@ class VllmServer(Server):
     ) -> list[list[Completion]]:
         """Sample the answers of a job, one request each; see `Server.complete`."""
         return [
-            [
-                openai.complete(self, self.capabilities.model, prompt, seed, job.shorten(index), scope)
-                for seed in job.seeds[index]
-            ]
-            for index, prompt in enumerate(job.prompts)
+            [openai.complete(self, self.capabilities.model, prompt, seed, sampling, scope) for seed in seeds]
+            for prompt, seeds, sampling in job.list_prompts()
         ]
 
     def score(
