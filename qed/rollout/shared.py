@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
 from typing import Any
 
 from torch import nn
 
 from qed.rewards.grader import Grader
-from qed.sampling.base import Sampler, Sampling, is_remote, keep_prefixes
+from qed.sampling.base import PromptBatch, Sampler, Sampling, generate_batches, is_remote, keep_prefixes
+from qed.sampling.parts import Place, join_parts, list_places, split_places, take_part
 from qed.sampling.prefixes import PrefixTable
 from qed.training.parallel import Parallel
 from qed.types import Completion, Grade, Group
@@ -19,10 +19,9 @@ from qed.types import Completion, Grade, Group
 class SharedSampler:
     """Samples on all ranks, each its part of the answers; all ranks call it with the same prompts and seeds.
 
-    A rank gets consecutive answers, so that it computes few prompts that another one computes too, and goes on with the
-    answers that it has begun. An answer's random
-    numbers have an address of their own, so it is the same on whichever rank it is sampled, up to rounding. Other
-    attributes are those of the sampler.
+    A rank gets the answers to consecutive prompts, so that it computes few prompts that another one computes too, and
+    goes on with the answers that it has begun. An answer's random numbers have an address of their own, so it is the
+    same on whichever rank it is sampled, up to rounding. Other attributes are those of the sampler.
 
     Args:
         sampler: of this rank.
@@ -49,38 +48,36 @@ class SharedSampler:
         prefix_lengths: Sequence[int] = (),
     ) -> list[list[Completion]]:
         """Generate one completion for each seed of each prompt; see `Sampler`."""
+        return self.generate_batches([PromptBatch(prompts, seeds, sampling, prefix_lengths)])[0]
 
-        def sample(part: Sequence[tuple[int, int]]) -> list[Completion]:
-            own: dict[int, list[int]] = {}  # the seeds of this rank's answers, by prompt
-            for index, number in part:
-                own.setdefault(index, []).append(seeds[index][number])
-            lengths = [[prefix_lengths[index] for index in own]] if prefix_lengths else []
-            sampled = self.sampler.generate([prompts[index] for index in own], list(own.values()), sampling, *lengths)
-            return [completion for completions in sampled for completion in completions]
+    def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
+        """Generate the completions of several batches, for which weights are gathered once."""
+        parts = self._assign(batches)
 
-        parts = self._assign(prompts, seeds)
+        def sample() -> list[Completion]:
+            own = take_part(batches, parts[self.parallel.rank])
+            return [one for rows in generate_batches(self.sampler, own) for row in rows for one in row]
+
         # Servers have weights of their own.
         with nullcontext() if is_remote(self.sampler) else self.parallel.gather_weights(self.model):
-            sampled = self.parallel.exchange(lambda: sample(parts[self.parallel.rank]))
-        found = {}
-        for rank, (part, completions) in enumerate(zip(parts, sampled, strict=True)):
-            for (index, number), completion in zip(part, completions, strict=True):
-                found[index, number] = completion
-                if self.homes is not None and not self.homes.has(whole := (*prompts[index], *completion.tokens)):
-                    self.homes.add(whole, rank)
-        return [[found[index, number] for number in range(len(own))] for index, own in enumerate(seeds)]
+            sampled = self.parallel.exchange(sample)
+        if self.homes is not None:
+            for rank, (part, completions) in enumerate(zip(parts, sampled, strict=True)):
+                for place, completion in zip(part, completions, strict=True):
+                    whole = (*batches[place.batch].prompts[place.prompt], *completion.tokens)
+                    if not self.homes.has(whole):
+                        self.homes.add(whole, rank)
+        return join_parts(batches, parts, sampled)
 
-    def _assign(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-        """Return the answers of each rank: those that it has begun, and else consecutive ones."""
-        answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
-        world = self.parallel.world
+    def _assign(self, batches: Sequence[PromptBatch]) -> list[list[Place]]:
+        """Return the answers of each rank: those that it has begun, or else those to consecutive prompts."""
+        places, world = list_places(batches), self.parallel.world
         if self.homes is None or not self.homes.order:
-            edges = [rank * len(answers) // world for rank in range(world + 1)]
-            return [answers[start:end] for start, end in pairwise(edges)]
-        parts: list[list[tuple[int, int]]] = [[] for _ in range(world)]
-        for answer in answers:
-            place, _ = self.homes.locate(prompts[answer[0]])
-            parts[self.homes.values[place]].append(answer)
+            return split_places(places, world)
+        parts: list[list[Place]] = [[] for _ in range(world)]
+        for place in places:
+            home, _ = self.homes.locate(batches[place.batch].prompts[place.prompt])
+            parts[self.homes.values[home]].append(place)
         return parts
 
     @contextmanager

@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -18,13 +18,13 @@ from qed.errors import QedError, UsageError
 from qed.guards.signals import check_signals
 from qed.net.deadlines import CancelScope
 from qed.sampling.base import PromptBatch, Sampling
+from qed.sampling.parts import join_parts, list_places, split_places, take_part
 from qed.sampling.server.balance import Balancer, Hooks
 from qed.sampling.server.checks import check_room, check_sampling
 from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
 from qed.sampling.server.recognise import recognise
 from qed.types import Completion
 
-Place = tuple[int, int, int]  # of an answer: the numbers of its batch, its prompt in it, and its seed
 SCORED_AT_ONCE = 32  # rows that a server of qed scores in one request
 
 
@@ -43,7 +43,7 @@ class Sync(Protocol):
 class ServerSampler:
     """Samples on inference servers, which are all of one engine. `generate` may be called from several threads.
 
-    With servers of qed, a call is split into as many parts of consecutive answers as there are servers, whichever of
+    With servers of qed, a call is split into as many parts, of consecutive prompts, as there are servers, whichever of
     them are there: the answers depend on that number, up to rounding, and on nothing else. With one they are those of
     the native sampler, also where it keeps what it has computed. With other engines each answer is a request of its
     own, and they keep what they like.
@@ -158,26 +158,17 @@ class ServerSampler:
 
     def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
         """Ask for the completions of several batches at once; see `generate`."""
-        jobs = self._cut(Job(batches, getattr(self._of_thread, "session", "")))
-        rows = self._balancer.run([(job, job.tokens) for job in jobs], self._complete, _tick)
-        completions = (completion for own in rows for row in own for completion in row)
-        return [[[next(completions) for _ in seeds] for seeds in batch.seeds] for batch in batches]
-
-    def _cut(self, whole: Job) -> list[Job]:
-        """Cut a job into those of consecutive answers."""
-        servers = self._require_servers()
+        servers, places = self._require_servers(), list_places(batches)
         for server in servers:
-            for batch in whole.batches:
+            for batch in batches:
                 check_sampling(batch.sampling, server.url, server.capabilities)
-            check_room(whole, server.url, server.capabilities)
-        answers = [
-            (number, index, place)
-            for number, batch in enumerate(whole.batches)
-            for index, own in enumerate(batch.seeds)
-            for place in range(len(own))
-        ]
-        parts = _split(answers, len(servers)) if servers[0].batches else [[answer] for answer in answers]
-        return [_take(whole, part) for part in parts]
+            check_room(Job(batches), server.url, server.capabilities)
+        count = len(servers) if servers[0].batches else len(places)
+        parts = [part for part in split_places(places, max(1, count)) if part]
+        session = getattr(self._of_thread, "session", "")
+        jobs = [Job(take_part(batches, part), session) for part in parts]
+        rows = self._balancer.run([(job, job.tokens) for job in jobs], self._complete, _tick)
+        return join_parts(batches, parts, [list(chain.from_iterable(own)) for own in rows])
 
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
@@ -294,26 +285,6 @@ def _score(
             "float16 weights may."
         )
     return scored
-
-
-def _split(answers: list[Place], count: int) -> list[list[Place]]:
-    """Split answers into parts of consecutive ones, about as many each, as ranks do; without empty parts."""
-    edges = [number * len(answers) // count for number in range(count + 1)]
-    return [answers[start:end] for start, end in pairwise(edges) if end > start]
-
-
-def _take(whole: Job, part: Sequence[Place]) -> Job:
-    """Return the job of some answers."""
-    taken: dict[int, dict[int, list[int]]] = {}
-    for number, index, place in part:
-        taken.setdefault(number, {}).setdefault(index, []).append(whole.batches[number].seeds[index][place])
-    return Job([_take_prompts(whole.batches[number], own) for number, own in taken.items()], whole.session)
-
-
-def _take_prompts(batch: PromptBatch, seeds: dict[int, list[int]]) -> PromptBatch:
-    """Return some prompts of a batch with these seeds."""
-    lengths = [batch.prefix_lengths[index] for index in seeds] if batch.prefix_lengths else []
-    return PromptBatch([batch.prompts[index] for index in seeds], list(seeds.values()), batch.sampling, lengths)
 
 
 def _tick(progress: bool) -> None:
