@@ -223,7 +223,7 @@ def test_killed_servers_lose_no_answer(
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "fault", ["update:kill:3", "weights:kill:2", "rollout:kill:9", "rollout:sigterm:9", "update:error:2"]
+    "fault", ["update:kill:3", "weights:kill:2", "rollout:kill:4", "rollout:sigterm:4", "update:error:2"]
 )
 @pytest.mark.usefixtures("_marked")
 def test_a_trainer_that_ends_takes_its_servers_along(
