@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t BLOCK = 256;      // columns of a block: its values stay in the processor's cache
 constexpr int64_t QUERIES = 4;      // queries that read a key together
+constexpr int64_t LINE = 64;        // bytes that the processor reads together
 constexpr int64_t AHEAD = 128;      // columns of the next keys that are asked for in time
 constexpr int64_t LARGE = 1 << 15;  // numbers of keys from which on several threads share the rows
 
@@ -49,7 +50,7 @@ void score(const float *queries, Segment<T> segment, int64_t width, float scalin
     int64_t column = 0;
     for (; column + COLUMNS <= segment.count; column += COLUMNS) {
         const T *keys = segment.keys + column * width, *values = segment.values + column * width;
-        for (int64_t i = 0; i < COLUMNS * width; i += 64 / sizeof(T)) __builtin_prefetch(values + i);
+        for (int64_t i = 0; i < COLUMNS * width; i += LINE / sizeof(T)) __builtin_prefetch(values + i);
         Vector sums[LANES] = {};
         for (int64_t i = 0; i < width; i += LANES) {
             for (int64_t j = 0; j < COLUMNS; j++) {
@@ -81,7 +82,9 @@ void add_values(const float *weights, int64_t stride, Segment<T> segment, int64_
         for (int part = 0; part < Parts; part++) sums[query][part] = load(out + query * width + place + part * LANES);
     for (int64_t column = 0; column < segment.count; column++) {
         const T *value = segment.values + column * width + place;
-        if (column < segment.ahead) __builtin_prefetch(segment.next + column * width + place);
+        if (column < segment.ahead)
+            for (int part = 0; part < Parts; part += LINE / sizeof(T) / LANES)
+                __builtin_prefetch(segment.next + column * width + place + part * LANES);
         for (int part = 0; part < Parts; part++) {
             Vector states = load(value + part * LANES);
             for (int query = 0; query < Count; query++)

@@ -228,10 +228,13 @@ def compute_merged_weight(layer: Any) -> Tensor | None:
     if layer.active_adapters != [NAME] or layer.lora_variant or not isinstance(layer.lora_dropout[NAME], nn.Identity):
         return None
     parts = layer.lora_A[NAME], layer.lora_B[NAME]
-    if any(part.bias is not None or is_sharded(part.weight) or part.weight.dtype != torch.float32 for part in parts):
+    weights = weight, *(part.weight for part in parts)
+    if any(part.bias is not None for part in parts) or any(
+        each.dtype != torch.float32 or is_sharded(each) for each in weights
+    ):
         return None
     delta: Tensor = layer.get_delta_weight(NAME)
-    return weight + delta if weight.dtype == torch.float32 and not is_sharded(weight) else None
+    return weight + delta
 
 
 def merge_adapters(model: nn.Module) -> dict[str, Tensor]:

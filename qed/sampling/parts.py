@@ -39,7 +39,7 @@ def split_places(places: Sequence[Place], count: int) -> list[list[Place]]:
 
 
 def take_part(batches: Sequence[PromptBatch], part: Iterable[Place]) -> list[PromptBatch]:
-    """Return the batches of some answers alone, whose places are in their order."""
+    """Return the batches that ask for some answers alone, whose places are sorted."""
     taken: dict[int, dict[int, list[int]]] = {}
     for place in part:
         seeds = batches[place.batch].seeds[place.prompt]
