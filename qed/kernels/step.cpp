@@ -4,25 +4,73 @@
 
 #include "decoding.h"
 
-extern "C" {
+namespace {
 
-// The logits, [rows, outputs of the head], of the next tokens.
-//
-// `states` are the embeddings of the last tokens, [rows, width], which change. `room` is memory for, with all rows, the
-// norm and the change of the states, the widest result of a layer's joined products, and its attention or gated states.
-void step(const Model *model, const Rows *rows, float *states, float *room, float *logits) {
-    int64_t count = rows->count, width = model->width, threads = model->threads, widest = 0;
-    for (int64_t i = 0; i < model->count; i++)
-        widest = std::max({widest, model->layers[i].project.outputs, model->layers[i].gate_and_up.outputs});
-    float *normed = room, *change = normed + count * width, *wide = change + count * width, *inner = wide + count * widest;
+constexpr int64_t SMALL = 1 << 21;  // weights that stay in the processor's cache: then each thread computes rows of its own
+constexpr int64_t MOST = 128;       // rows that are computed together, so that their states stay there too, and
+constexpr int64_t LEAST = 8;        // rows that are worth a thread
+
+// `count` rows from `first` on.
+Rows take_rows(const Rows &rows, int64_t first, int64_t count) {
+    Rows part = rows;
+    part.count = count;
+    part.prompts += first;
+    part.outputs += first;
+    if (part.owner != nullptr) part.owner += first;
+    part.finished += first;
+    return part;
+}
+
+Attention take_rows(const Attention &attention, int64_t first, int64_t threads) {
+    Attention part = attention;
+    part.threads = threads;
+    part.keys = static_cast<float *>(part.keys) + first * part.cache_row;
+    part.values = static_cast<float *>(part.values) + first * part.cache_row;
+    return part;
+}
+
+// Numbers that a row needs besides two times the width: the widest result of joined products, and attention or gated states.
+struct Sizes {
+    int64_t wide, inner;
+};
+
+Sizes find_sizes(const Model &model) {
+    Sizes sizes = {0, 0};
+    for (int64_t i = 0; i < model.count; i++) {
+        const Layer &layer = model.layers[i];
+        sizes.wide = std::max({sizes.wide, layer.project.outputs, layer.gate_and_up.outputs});
+        sizes.inner = std::max({sizes.inner, layer.out.inputs, layer.down.inputs});
+    }
+    return sizes;
+}
+
+int64_t count_weights(const Model &model) {
+    int64_t total = model.head.outputs * model.head.inputs;
+    for (int64_t i = 0; i < model.count; i++)
+        for (const Product *each : {&model.layers[i].project, &model.layers[i].out, &model.layers[i].gate_and_up,
+                                    &model.layers[i].down})
+            total += each->outputs * each->inputs;
+    return total;
+}
+
+// Computes `count` rows from `first` on, as `step` does.
+void compute_rows(const Model &model, const Rows &rows, int64_t first, int64_t count, int64_t threads, float *states,
+                  float *room, float *logits) {
+    int64_t width = model.width;
+    Sizes sizes = find_sizes(model);
+    Rows part = take_rows(rows, first, count);
+    states += first * width;
+    logits += first * model.head.outputs;
+    float *normed = room + first * (2 * width + sizes.wide + sizes.inner), *change = normed + count * width;
+    float *wide = change + count * width, *inner = wide + count * sizes.wide;
     const float *added = nullptr;
-    for (int64_t i = 0; i < model->count; i++) {
-        const Layer &layer = model->layers[i];
+    for (int64_t i = 0; i < model.count; i++) {
+        const Layer &layer = model.layers[i];
         norm_float32(states, added, layer.before, layer.before_epsilon, count, width, threads, normed);
         multiply(normed, count, width, &layer.project, threads, wide);
-        const Attention &attention = layer.attention;
+        Attention attention = take_rows(layer.attention, first, threads);
         int64_t keys = attention.heads * attention.width, queries = keys * attention.grouped;
-        attend_float32(rows, &attention, wide, wide + queries, wide + queries + keys, inner);
+        attend_float32(&part, &attention, wide, wide + queries, wide + queries + keys, inner);
         multiply(inner, count, layer.out.inputs, &layer.out, threads, change);
         norm_float32(states, change, layer.between, layer.between_epsilon, count, width, threads, normed);
         multiply(normed, count, width, &layer.gate_and_up, threads, wide);
@@ -30,7 +78,24 @@ void step(const Model *model, const Rows *rows, float *states, float *room, floa
         multiply(inner, count, layer.down.inputs, &layer.down, threads, change);
         added = change;
     }
-    norm_float32(states, added, model->norm, model->epsilon, count, width, threads, normed);
-    multiply(normed, count, width, &model->head, threads, logits);
+    norm_float32(states, added, model.norm, model.epsilon, count, width, threads, normed);
+    multiply(normed, count, width, &model.head, threads, logits);
+}
+
+}  // namespace
+
+extern "C" {
+
+// The logits, [rows, outputs of the head], of the next tokens.
+//
+// `states` are the embeddings of the last tokens, [rows, width], which change. `room` is memory for, with all rows, the
+// norm and the change of the states, the widest result of a layer's joined products, and its attention or gated states.
+void step(const Model *model, const Rows *rows, float *states, float *room, float *logits) {
+    int64_t count = rows->count, threads = model->threads, together = count;
+    if (count_weights(*model) <= SMALL) together = std::max(LEAST, std::min(MOST, (count + threads - 1) / threads));
+    if (together >= count) return compute_rows(*model, *rows, 0, count, threads, states, room, logits);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < count; first += together)
+        compute_rows(*model, *rows, first, std::min(together, count - first), 1, states, room, logits);
 }
 }

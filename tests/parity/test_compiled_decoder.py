@@ -182,3 +182,18 @@ def test_the_bits_of_an_answer_do_not_depend_on_its_batch(
         for rows in (128, 6, 1)
     ]
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("shared", [1, 999], ids=["shared prompts", "copied prompts"])
+def test_the_bits_of_many_rows_do_not_depend_on_threads(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step cuts many rows of a small model into parts, which threads share."""
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+    monkeypatch.setattr("qed.sampling.native.prefill.PREFILL_TOKENS", 1)
+    model, prompts, found = build("qwen2"), make_prompts(9) * 43, []
+    for threads, rows in ((1, 7), (1, 400), (2, 400), (3, 400)):
+        # Of the functions in C++ alone: MKL's products of prompts depend on its threads.
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        sampler = NativeSampler(model, None, ends=(1,), rows_per_batch=rows)
+        answers = sampler.generate(prompts, [[which] for which in range(len(prompts))], Sampling(1.0, 12))
+        found.append([(own.tokens, own.logps) for own in chain.from_iterable(answers)])
+    assert found[0] == found[1] == found[2] == found[3]
