@@ -132,11 +132,14 @@ class Engine:
                 yield progress
 
     async def batch(self, batch: Batch, on_step: Callable[[int], None] | None = None) -> list[list[Completion]]:
-        """Sample a batch of its own, with the bits of the native sampler; cancelling the task aborts it.
+        """Sample batches apart from the API's answers, with the bits of the native sampler; cancelling aborts them.
 
         Args:
             batch: prompts, seeds and parameters.
             on_step: called with the number of steps so far, a few times a second.
+
+        Returns:
+            the completions of each prompt, of one batch after another.
 
         Raises:
             AnswerAborted: a pause gave it up.

@@ -1,8 +1,7 @@
 """What the web server and the engine's process send each other: plain values, pickled through a pipe.
 
 A `Generation` is one answer of the OpenAI-compatible API; all of them share one continuous batch. A `Batch` is a call
-of `Sampler.generate` that is sampled as a batch of its own, so that it returns the same bits as in the learner's
-process.
+of `generate_batches` that is sampled apart from these, so that it returns the same bits as in the learner's process.
 """
 
 from __future__ import annotations
