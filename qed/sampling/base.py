@@ -50,7 +50,7 @@ class Sampling:
         return self.top_p >= 1 and self.top_k == 0 and self.min_p == 0
 
 
-class Asked(NamedTuple):
+class PromptRequest(NamedTuple):
     """A prompt, and a seed for each answer; the parameters are those of the tokens that are left to sample."""
 
     prompt: Sequence[int]
@@ -71,12 +71,12 @@ class PromptBatch(NamedTuple):
         """The most tokens that a prompt and its answer may have."""
         return max(map(len, self.prompts), default=0) + self.sampling.max_tokens
 
-    def list_prompts(self) -> Iterator[Asked]:
+    def list_prompts(self) -> Iterator[PromptRequest]:
         """List the prompts, with the parameters of their answers without the tokens that are given."""
         lengths = self.prefix_lengths or [0] * len(self.prompts)
         for prompt, seeds, given in zip(self.prompts, self.seeds, lengths, strict=True):
             most, least = self.sampling.max_tokens - given, max(0, self.sampling.min_tokens - given)
-            yield Asked(prompt, seeds, replace(self.sampling, max_tokens=most, min_tokens=least))
+            yield PromptRequest(prompt, seeds, replace(self.sampling, max_tokens=most, min_tokens=least))
 
 
 def build_sampling(settings: SamplingSettings, stop: tuple[str, ...] = ()) -> Sampling:

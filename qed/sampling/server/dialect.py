@@ -17,7 +17,7 @@ from typing import Any, Literal
 from qed.errors import QedError, UsageError
 from qed.net.client import HttpClient, RequestError
 from qed.net.deadlines import CancelScope
-from qed.sampling.base import Asked, PromptBatch, Sampling
+from qed.sampling.base import PromptBatch, PromptRequest, Sampling
 from qed.sampling.hf import find_stop_ids
 from qed.types import Completion
 
@@ -83,7 +83,7 @@ class Job:
         """The most tokens that it takes: of its prompts, and of its answers."""
         return sum(len(each.prompt) + len(each.seeds) * each.sampling.max_tokens for each in self.list_prompts())
 
-    def list_prompts(self) -> Iterator[Asked]:
+    def list_prompts(self) -> Iterator[PromptRequest]:
         """List the prompts of all batches."""
         for batch in self.batches:
             yield from batch.list_prompts()
