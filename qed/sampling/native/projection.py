@@ -44,11 +44,12 @@ class Projections:
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
         """Join several layers that read the same states into one function."""
-        plain = [weights for module in modules if (weights := self._read_weights(module)) is not None]
+        found = [self._read_weights(module) for module in modules]
+        plain = [weights for weights in found if weights is not None]
         biased = {bias is not None for _, bias in plain}
         joins = self.packs or sum(weight.numel() for weight, _ in plain) <= SMALL
         if len(plain) < len(modules) or len(biased) > 1 or not joins:
-            functions = [self.take(module) for module in modules]
+            functions = [self._build(*each) for each in zip(modules, found, strict=True)]
             return lambda states: [function(states) for function in functions]
         multiply = self._multiply_by(
             torch.cat([weight for weight, _ in plain]),
@@ -58,14 +59,18 @@ class Projections:
 
     def take(self, module: Any) -> Callable[[Tensor], Tensor]:
         """Return a layer as a function; a plain one without the overhead of a module's call."""
-        found = self._read_weights(module)
-        if found is None:
+        return self._build(module, self._read_weights(module))
+
+    def _build(self, module: Any, weights: tuple[Tensor, Tensor | None] | None) -> Callable[[Tensor], Tensor]:
+        if weights is None:
             return module  # type: ignore[no-any-return]
-        weight, bias = found
-        return self._multiply_by(*found) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
+        weight, bias = weights
+        return (
+            self._multiply_by(weight, bias) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
+        )
 
     def _read_weights(self, module: Any) -> tuple[Tensor, Tensor | None] | None:
-        """Return the weight and bias of a plain linear layer; of an adapted one where the copy is exact to rounding."""
+        """Return the weight and bias of a plain linear layer, or of an adapted one that can be merged; else None."""
         if _is_hooked(module):
             return None
         if type(module) is nn.Linear:
