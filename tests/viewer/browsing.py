@@ -59,6 +59,17 @@ WIDE = """() => {
   return {page: document.documentElement.scrollWidth, width, wide: told};
 }"""
 
+# Two frames later a new address has been noticed, and so has what stands in the window: charts and signs are drawn only there.
+NEXT_FRAMES = "() => new Promise(go => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go))))"
+IS_THERE = """() => {
+  const seen = node => {
+    const box = node.getBoundingClientRect();
+    return box.bottom >= 0 && box.top <= innerHeight && node.offsetParent !== null;
+  };
+  const waiting = [...document.querySelectorAll('.chart-place:empty, .visit .signs:empty')];
+  return document.querySelector('main h1') && !document.querySelector('[aria-busy=true]') && !waiting.some(seen);
+}"""
+
 
 # Each view of the table in docs/viewer.md: the parts of its address, and its query.
 STEP = ("run", "first", "step", 8)
@@ -174,9 +185,9 @@ class Tab:
         return self.wait()
 
     def wait(self) -> Tab:
-        """Wait until the view is there: it has a heading, and nothing is loading."""
-        self.page.wait_for_selector("main h1")
-        self.page.wait_for_function("() => !document.querySelector('[aria-busy=true]')", timeout=WAIT)
+        """Wait until the view is there: it has a heading, nothing is loading, and what stands in the window is drawn."""
+        self.page.evaluate(NEXT_FRAMES)
+        self.page.wait_for_function(IS_THERE, timeout=WAIT)
         return self
 
     def text(self) -> str:

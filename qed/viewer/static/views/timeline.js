@@ -87,6 +87,7 @@ function buildItem(view, visit) {
 async function fill(state, item) {
   if (!item) return;
   replace(item.signs, h("span", { class: "note" }, "…"));
+  item.signs.setAttribute("aria-busy", "true");
   try {
     const answers = await loadAnswers(state.view, item.visit);
     replace(item.signs, answers.slice(0, MOST_ANSWERS).map((answer) => showSign(state, item.visit, answer)),
@@ -94,6 +95,8 @@ async function fill(state, item) {
     markItem(item, state.chosen);
   } catch (error) {
     replace(item.signs, h("span", { class: "note" }, `not read: ${error.message}`));
+  } finally {
+    item.signs.removeAttribute("aria-busy");
   }
 }
 
