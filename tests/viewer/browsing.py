@@ -59,7 +59,7 @@ WIDE = """() => {
   return {page: document.documentElement.scrollWidth, width, wide: told};
 }"""
 
-# Two frames later a new address has been noticed, and so has what stands in the window: charts and signs are drawn only there.
+# Two frames later a new address has been noticed, and so has what stands in the window: only there charts are drawn.
 NEXT_FRAMES = "() => new Promise(go => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go))))"
 IS_THERE = """() => {
   const seen = node => {
@@ -185,7 +185,7 @@ class Tab:
         return self.wait()
 
     def wait(self) -> Tab:
-        """Wait until the view is there: it has a heading, nothing is loading, and what stands in the window is drawn."""
+        """Wait until the view is there: a heading, nothing that loads, and all charts in the window."""
         self.page.evaluate(NEXT_FRAMES)
         self.page.wait_for_function(IS_THERE, timeout=WAIT)
         return self
