@@ -115,7 +115,7 @@ def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path:
     assert max(step for step, _ in read_evaluations(run / "control")) == steps >= 1
     assert (run / "report.html").stat().st_size > 10_000
     assert (run / "final" / "hf" / "config.json").is_file()
-    assert read_json(run / "env.json", {})["threads"] == 1
+    assert read_json(run / "env.json", {})["threads"] == 2
     again = qed(*arguments, "--resume")
     assert again.code == 0, again.err
     assert {**again.result, "seconds": 0} == {**result, "seconds": 0}

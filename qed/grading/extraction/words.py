@@ -6,8 +6,12 @@ Each table has several languages. Words of languages without spaces are found an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import groupby
 
+# Letters besides its capital that equal a letter where case is ignored: long s, the sign of Kelvin, i of Turkish.
+FOLDED = {"s": "\u017f", "k": "\u212a", "i": "\u0130\u0131"}
+REPEATED = ("?", "*", "+", "{")
 NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
@@ -22,8 +26,29 @@ def compile_words(words: str) -> re.Pattern[str]:
             parts[-1] += sign
     runs = groupby((part.strip() for part in parts), key=lambda part: NO_SPACES.search(part) is not None)
     # Whether a word may begin is looked at once for all words that follow each other, as most places are within one.
-    joined = ["|".join(run) if anywhere else rf"(?<!\w)(?:{'|'.join(run)})(?!\w)" for anywhere, run in runs]
+    joined = [_join_words(run) if anywhere else rf"(?<!\w)(?:{_join_words(run)})(?!\w)" for anywhere, run in runs]
     return re.compile("|".join(joined), re.IGNORECASE)
+
+
+def _join_words(words: Iterable[str]) -> str:
+    """Join words into one expression in which those with the same first letter share it, in their order.
+
+    Python's engine tries every word at every place where it ignores case, but passes over a set that does not match.
+    """
+    joined: list[str] = []
+    for plain, run in groupby(words, key=lambda word: word[:1].isalpha() and word[1:2] not in REPEATED):
+        groups: dict[str, list[str]] = {}
+        for word in run:
+            groups.setdefault(word[0].lower() if plain else word, []).append(word[1:])
+        joined += (
+            [f"{_match_letter(first)}(?:{'|'.join(rests)})" for first, rests in groups.items()] if plain else groups
+        )
+    return "|".join(joined)
+
+
+def _match_letter(letter: str) -> str:
+    """Return an expression of a letter in both cases that does not ask for the case to be ignored."""
+    return f"(?-i:[{letter}{letter.upper()}{FOLDED.get(letter, '')}])"
 
 
 def list_words(words: str) -> frozenset[str]:
