@@ -9,9 +9,19 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 
-# Letters besides its capital that equal a letter where case is ignored: long s, the sign of Kelvin, i of Turkish.
-FOLDED = {"s": "\u017f", "k": "\u212a", "i": "\u0130\u0131"}
-REPEATED = ("?", "*", "+", "{")
+# Characters besides its capital that equal a letter where Python ignores case: long s, the Kelvin sign, Turkish i, …
+FOLDED = {
+    "s": "\u017f",
+    "k": "\u212a",
+    "i": "\u0130\u0131",
+    "ε": "\u03f5",
+    "в": "\u1c80",
+    "д": "\u1c81",
+    "о": "\u1c82",
+    "с": "\u1c83",
+    "т": "\u1c84\u1c85",
+}
+QUANTIFIERS = ("?", "*", "+", "{")
 NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
@@ -33,21 +43,23 @@ def compile_words(words: str) -> re.Pattern[str]:
 def _join_words(words: Iterable[str]) -> str:
     """Join words into one expression in which those with the same first letter share it, in their order.
 
-    Python's engine tries every word at every place where it ignores case, but passes over a set that does not match.
+    Where Python's engine ignores case it tries every word at every place, but it skips one that begins with a set
+    without the letter of that place.
     """
     joined: list[str] = []
-    for plain, run in groupby(words, key=lambda word: word[:1].isalpha() and word[1:2] not in REPEATED):
-        groups: dict[str, list[str]] = {}
+    for plain, run in groupby(words, key=lambda word: word[:1].isalpha() and word[1:2] not in QUANTIFIERS):
+        if not plain:
+            joined += run
+            continue
+        rests: dict[str, list[str]] = {}
         for word in run:
-            groups.setdefault(word[0].lower() if plain else word, []).append(word[1:])
-        joined += (
-            [f"{_match_letter(first)}(?:{'|'.join(rests)})" for first, rests in groups.items()] if plain else groups
-        )
+            rests.setdefault(word[0].lower(), []).append(word[1:])
+        joined += [f"{_match_letter(first)}(?:{'|'.join(group)})" for first, group in rests.items()]
     return "|".join(joined)
 
 
 def _match_letter(letter: str) -> str:
-    """Return an expression of a letter in both cases that does not ask for the case to be ignored."""
+    """Return a set of all characters that equal a letter where case is ignored, itself matched by case."""
     return f"(?-i:[{letter}{letter.upper()}{FOLDED.get(letter, '')}])"
 
 
