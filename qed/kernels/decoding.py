@@ -31,7 +31,8 @@ class Linear:
         panel = library.find_panel()
         whole = -(-outputs // panel) * panel
         self.panels, self.bias = torch.empty(whole * inputs), torch.zeros(whole)
-        find_function("pack")(weight.detach().contiguous().data_ptr(), outputs, inputs, self.panels.data_ptr())
+        whole_rows = weight.detach().contiguous()  # a copy must live until it is read
+        find_function("pack")(whole_rows.data_ptr(), outputs, inputs, self.panels.data_ptr())
         if bias is not None:
             self.bias[:outputs] = bias.detach()
         self.product = Product(self.panels.data_ptr(), self.bias.data_ptr(), outputs, inputs)

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 constexpr int64_t LANES = 8;  // numbers of a vector
 
@@ -113,7 +113,8 @@ inline float find_largest(Vector values) {
     return largest;
 }
 
-// e^x to two units in the last place, as in Cephes; 0 below -87, where float32 has few digits left.
+// e^x to two units in the last place, as in Cephes; 0 below -87, where float32 has few digits left, and infinite above
+// 88, near its largest number.
 inline Vector exponential(Vector x) {
     Vector steps = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // x / ln 2, rounded to an integer
     Vector rest = x - steps * 0.693359375f - steps * -2.12194440e-4f;
@@ -125,17 +126,18 @@ inline Vector exponential(Vector x) {
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
     Integers power = (__builtin_convertvector(steps, Integers) + 127) << 23;
-    return x < -87.0f ? Vector{} : sum * reinterpret_cast<Vector>(power);
+    Vector found = sum * reinterpret_cast<Vector>(power);
+    return x < -87.0f ? Vector{} : x > 88.0f ? fill(INFINITY) : found;
 }
 
-// Memory of a thread for the numbers of one call.
+// Memory of a thread for the numbers of one call; it is freed with the thread.
 inline float *find_room(int64_t count) {
-    static thread_local float *room = nullptr;
+    static thread_local std::unique_ptr<float[]> room;
     static thread_local int64_t size = 0;
     if (count > size) {
-        std::free(room);
-        room = static_cast<float *>(std::malloc(count * sizeof(float)));
+        room.reset();
+        room.reset(new float[count]);
         size = count;
     }
-    return room;
+    return room.get();
 }

@@ -631,6 +631,8 @@ def test_a_batch_comes_back_as_completions(url: str) -> None:
         {"sampling": {"max_tokens": 0}},
         {"sampling": {"max_tokens": 1, "typical_p": 0.5}},
         {"prefix_lengths": [1]},
+        {"prefix_lengths": [0, 4]},
+        {"prefix_lengths": [9, 0]},
     ):
         assert ask(url, "/qed/batch", build_batch(**change))[0] == 400
     for batches in (None, [], {}, [None], [PART, {}]):

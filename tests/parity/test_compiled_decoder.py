@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import pytest
 import torch
 from making import VOCABULARY, make_model
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from qed.config.settings import ModelSettings
@@ -88,6 +88,64 @@ def test_it_writes_what_the_reference_writes(
         found = sample(NativeSampler(model, None, ends=(1,), rows_per_batch=rows), prompts, temperature)
         assert [own.tokens for own in found] == [other.tokens for other in expected]
         assert [own.logps for own in found] == [pytest.approx(other.logps, abs=1e-4) for other in expected]
+
+
+def _negate(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return -output
+
+
+def _change_forward(layer: Any) -> None:
+    weight = layer.weight
+    layer.forward = lambda states: -3 * nn.functional.linear(states, weight)
+
+
+def _store_by_columns(layer: Any) -> None:
+    layer.weight = nn.Parameter(layer.weight.detach().T.contiguous().T)
+
+
+def _set_norms(attention: Any, make: Callable[[Tensor], Tensor]) -> None:
+    for norm in (attention.q_norm, attention.k_norm):
+        norm.weight.data = make(norm.weight.data)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "hook of a layer": lambda layer: layer.register_forward_hook(_negate),
+    "hook of a block": lambda layer: layer.mlp.register_forward_hook(_negate),
+    "hook of an activation": lambda layer: layer.mlp.act_fn.register_forward_hook(_negate),
+    "hook of a linear layer": lambda layer: layer.mlp.down_proj.register_forward_hook(_negate),
+    "forward pass of a linear layer": lambda layer: _change_forward(layer.mlp.down_proj),
+    "weights by columns": lambda layer: _store_by_columns(layer.mlp.down_proj),
+    "norms of heads with strides": lambda layer: _set_norms(
+        layer.self_attn, lambda weight: torch.randn(len(weight), 2)[:, 0]
+    ),
+    "norms of heads in bfloat16": lambda layer: _set_norms(layer.self_attn, lambda weight: (weight + 0.7).bfloat16()),
+    "norm in bfloat16": lambda layer: nn.init.uniform_(layer.post_attention_layernorm.bfloat16().weight),
+    "gates beyond e^88": lambda layer: layer.mlp.gate_proj.weight.data.mul_(60),
+}
+
+
+@pytest.mark.parametrize("compiles", [True, False], ids=["C++", "torch"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_model_is_decoded_as_it_is(name: str, compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiles:
+        monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda model: False)
+    model, prompts = build("qwen3"), make_prompts(20)
+    plain = sample(NativeSampler(model, None, ends=(1,)), prompts)
+    CHANGES[name](model.model.layers[1])
+    expected = sample(HFSampler(model, None, ends=(1,)), prompts)
+    found = sample(NativeSampler(model, None, ends=(1,)), prompts)
+    assert [own.tokens for own in found] == [other.tokens for other in expected]
+    assert [own.logps for own in found] == [pytest.approx(other.logps, abs=1e-3) for other in expected]
+    assert ([own.tokens for own in found] == [own.tokens for own in plain]) == (name == "weights by columns")
+
+
+def test_answers_that_are_given_already_are_refused() -> None:
+    """Nothing is left to sample of them, and no place to write it to."""
+    for name, temperature, given in product(MODELS, (0.0, 1.0), (4, 5)):
+        sampler = NativeSampler(build(name), None, ends=(1,))
+        with pytest.raises(ValueError, match=f"max_tokens is 4, and {given} of them are given already"):
+            sampler.generate([(5, 6, 7, 8, 9, 3)], [[1]], Sampling(temperature, 4), [given])
+        assert sampler.generate([(5, 6, 7, 8, 9, 3)], [[]], Sampling(temperature, 4), [given]) == [[]]
 
 
 def build_adapted() -> Any:

@@ -249,6 +249,17 @@ def test_threads_change_no_bit() -> None:
             assert torch.equal(one, other)
 
 
+def test_slopes_of_gates_of_any_size() -> None:
+    """Where an exponential is beyond float32 a gate is closed, or wholly open."""
+    gates = torch.cat([torch.linspace(-140, 140, 2801), torch.tensor([-1e30, -1e4, 1e4, 1e30])])[None]
+    exact = (gates.double().requires_grad_(), torch.full_like(gates, 3).double().requires_grad_())
+    (nn.functional.silu(exact[0]) * exact[1]).sum().backward()
+    slopes = torch.ones_like(gates)
+    for found, expected in zip(training.reverse_gate(gates, torch.full_like(gates, 3), slopes), exact, strict=True):
+        torch.testing.assert_close(found.double(), expected.grad, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(slopes, 3 * nn.functional.silu(gates), rtol=2e-6, atol=2e-6)
+
+
 @given(layouts, st.data())
 def test_suffixes(segments: tuple[Segment, ...], data: st.DataObject) -> None:
     """They have all inputs that are read, each once, and are ends of segments."""

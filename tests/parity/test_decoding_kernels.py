@@ -75,6 +75,17 @@ def test_gates(rows: int, width: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(decoding.gate(gates, ups), expected, **TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+def test_gates_of_any_size(dtype: torch.dtype) -> None:
+    """Where an exponential is beyond float32 a gate is closed, or wholly open."""
+    gates = torch.cat([torch.linspace(-140, 140, 2801), torch.tensor([-1e30, -1e4, 1e4, 1e30])]).to(dtype)[None]
+    ups = torch.full_like(gates, 3)
+    expected = (nn.functional.silu(gates.double()) * 3).to(dtype)
+    torch.testing.assert_close(decoding.gate(gates, ups), expected, **TOLERANCE[dtype])
+    assert decoding.gate(torch.full_like(ups, torch.nan), ups).isnan().all()
+    assert decoding.gate(torch.full_like(ups, torch.inf), ups).isinf().all()
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size", [1, 5, 23, 256, 300, 5000])
 def test_draws_invert_the_cumulative_distribution(size: int) -> None:

@@ -27,12 +27,14 @@ def can_compile(model: Any) -> bool:
     cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     width = getattr(model.config, "head_dim", None) or model.config.hidden_size // model.config.num_attention_heads
     body = model.base_model
-    norms = [layer.input_layernorm.weight for layer in body.layers]
+    # They are read where they lie.
+    norms = [weight for name, weight in body.named_parameters() if name.endswith("norm.weight")]
     return (
         model.device.type == "cpu"
         and cast in KINDS
         and width % LANES == 0
         and all(weight.dtype == torch.float32 for weight in (body.embed_tokens.weight, *norms))
+        and all(weight.is_contiguous() for weight in norms)
         and has_kernels()
     )
 

@@ -7,12 +7,14 @@ models use their forward pass. Both read the learner's weights directly, with ad
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
-from qed.models.last_layer import LLAMA_LIKE, PARTS
+from qed.models.last_layer import LLAMA_LIKE, PARTS, has_own_forward
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.sampling.native.compiled import CompiledDecoder, can_compile
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, KVCacheLayer
@@ -59,7 +61,24 @@ def is_llama_like(model: Any) -> bool:
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}
         and all({name for name, _ in layer.named_children()} == PARTS for layer in layers)
+        and not any(_is_changed(module) for module in _list_parts(model.base_model))
     )
+
+
+def _list_parts(body: Any) -> Iterator[nn.Module]:
+    """List the modules that decoders replace: all but linear layers and the embedding, which are called or read."""
+    yield from (body, body.norm, body.rotary_emb)
+    for layer in body.layers:
+        yield layer
+        for part in layer.children():
+            yield part
+            yield from (each for name, each in part.named_children() if not name.endswith("_proj"))
+
+
+def _is_changed(module: nn.Module) -> bool:
+    """Return whether a module computes otherwise than its class; hooks of FSDP do what `gather_weights` has done."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    return has_own_forward(module) or (bool(hooks) and not isinstance(module, FSDPModule))
 
 
 class ForwardDecoder:
@@ -260,11 +279,11 @@ class _Norm:
         self.share = 1 / len(self.weight)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return the normalised states in the weight's dtype; they are normalised in float32 at least."""
+        """Return the normalised states; they are normalised in float32 at least."""
         wide = states.to(self.dtype)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
-        return (wide * scale).to(self.weight.dtype).mul_(self.weight)
+        return (wide * scale).to(states.dtype).mul(self.weight)
 
 
 def _limit_to_window(visible: Tensor, newest: Tensor | int, window: int | None) -> Tensor:

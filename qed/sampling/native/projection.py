@@ -18,6 +18,7 @@ from qed import host
 from qed.kernels.decoding import Linear
 from qed.kernels.functions import has_kernels
 from qed.models import fast_float32, lora
+from qed.models.last_layer import has_own_forward
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
 ROWS = 32  # that a packed weight is laid out for; it serves any number
@@ -133,4 +134,4 @@ def has_product(dtype: torch.dtype) -> bool:
 
 
 def _is_hooked(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks) or has_own_forward(module)

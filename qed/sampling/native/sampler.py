@@ -153,10 +153,16 @@ class _Call:
             sampler.kept.retain(list(prompts.values()))
 
     def _add_answers(self, batch: PromptBatch) -> list[list[SequenceId]]:
-        """Add the answers of a batch, and return their ids; those of equal prompts have the same first number."""
+        """Add the answers of a batch, and return their ids; those of equal prompts have the same first number.
+
+        Raises:
+            ValueError: nothing is left to sample of an answer that is given in part.
+        """
         found = []
         lengths = batch.prefix_lengths or [0] * len(batch.prompts)
         for prompt, seeds, given in zip(batch.prompts, batch.seeds, lengths, strict=True):
+            if seeds and given >= batch.sampling.max_tokens:
+                raise ValueError(f"max_tokens is {batch.sampling.max_tokens}, and {given} of them are given already")
             index = self._indices.setdefault(tuple(prompt), len(self._indices))
             own = [(index, self._counts[index] + number) for number in range(len(seeds))]
             self._counts[index] += len(seeds)
