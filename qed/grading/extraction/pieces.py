@@ -29,6 +29,8 @@ ATTACHED = frozenset("!%‰°′″'²³¹⁰⁴⁵⁶⁷⁸⁹⁻⁺ⁿ½⅓⅔
 VALUED = frozenset("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞π∞∅√")
 CURRENCY = frozenset("$€£¥₹₽")
 OPENED, CLOSED = frozenset({"(", "[", "{", "\\{"}), frozenset({")", "]", "}", "\\}"})
+BEGINNING_FORMULAS = BEGINNING | VALUED | CURRENCY | OPENED | {"|"}  # all signs that a formula may begin with
+LONGEST_SYMBOL = 4  # letters of a word that may be a symbol, besides the functions
 FUNCTIONS = list_words(
     "sin cos tan cot sec csc log ln lg exp sqrt cbrt arcsin arccos arctan asin acos atan sinh cosh tanh "
     "gcd lcm max min mod det abs floor ceil pi infinity infty inf choose"
@@ -78,20 +80,20 @@ class _Scanner:
         self.dates = {match.start(): match.end() for match in DATE.finditer(text)}
 
     def scan(self) -> list[Piece]:
-        while self.peek()[0] != "end":
-            kind, token, start = self.peek()
+        while (token := self.tokens[self.index])[0] != "end":
+            kind, text, start = token
             if kind == "space":
                 self.index += 1
-            elif kind == "word" and token.casefold() in COUNTS and self.text.startswith(" of ", start + len(token)):
+            elif kind == "word" and text.casefold() in COUNTS and self.text.startswith(" of ", start + len(text)):
                 self.index += 1
-                self.add("value", start, start + len(token))  # one of the 5 works
+                self.add("value", start, start + len(text))  # one of the 5 works
             elif start in self.dates:
                 self.add("value", start, self.dates[start])
                 self.skip_to(self.dates[start])
-            elif not (self.scan_delimited() or (self.index >= self.barren and self.scan_bare())):
+            elif not (_may_begin(kind, text) and (self.scan_delimited() or self.scan_bare())):
                 self.index += 1
-                marks = kind == "sign" and unicodedata.category(token[0])[0] in "PS"
-                self.add("sign" if marks else "word", start, start + len(token))
+                marks = kind == "sign" and unicodedata.category(text[0])[0] in "PS"
+                self.add("sign" if marks else "word", start, start + len(text))
         return self.pieces
 
     def peek(self, ahead: int = 0) -> tuple[str, str, int]:
@@ -128,6 +130,8 @@ class _Scanner:
 
     def scan_bare(self) -> bool:
         """Scan an expression without delimiters, as long as it goes."""
+        if self.index < self.barren:
+            return False
         first, start = self.index, self.peek()[2]
         last, stack = first, list[str]()
         while self.goes_on(first, stack):
@@ -259,6 +263,13 @@ class _Scanner:
             return closed if right in ("(", "[", "{") else right in "%‰°" and (closed or before == "number")
         formula = ("number", "word", "sign")
         return (left in FUNCTIONS or right in FUNCTIONS) and before in formula and kind in formula
+
+
+def _may_begin(kind: str, token: str) -> bool:
+    """Return whether a formula may begin with a token: not with the most frequent ones, long words and punctuation."""
+    if kind == "word":
+        return len(token) <= LONGEST_SYMBOL or token in FUNCTIONS
+    return kind != "sign" or token in BEGINNING_FORMULAS
 
 
 def classify(text: str) -> str:
