@@ -231,8 +231,8 @@ def drop_long_prompts(
     Raises:
         DataError: no problem is left.
     """
-    lengths = template.lengths(problems)
-    kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= limit]
+    fitting = template.fit(problems, limit)
+    kept = [problem for problem, fits in zip(problems, fitting, strict=True) if fits]
     if len(kept) < len(problems):
         left_out = len(problems) - len(kept)
         run.event("prompts_too_long", problems=name, left_out=left_out, limit=limit)

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from qed.console.live import Console
 from qed.data.prompts import r1_zero
-from qed.data.prompts.base import PromptTemplate
+from qed.data.prompts.base import SPECIAL_TOKENS, PromptTemplate
 from qed.data.shortening import shorten_prompts
 from qed.errors import DataError
 from qed.models.load import build_tokenizer
@@ -69,6 +69,17 @@ def test_no_prompt_is_longer_than_the_limit(
     )
     if side == "drop":
         assert (left_out, cut) == (sum(length > limit for length in lengths.values()), 0)
+
+
+@given(questions=some.lists(some.text(max_size=60) | some.text("aé \u3000ﷺ9", max_size=60)), data=some.data())
+def test_what_fits_is_what_its_tokens_say(
+    template: PromptTemplate, questions: list[str], data: some.DataObject
+) -> None:
+    problems = [Problem(str(number), question, "") for number, question in enumerate(questions)]
+    lengths = template.lengths(problems)
+    longest = max((len(template.prompt(problem).text) for problem in problems), default=0)
+    limit = data.draw(some.integers(0, longest + 2 * SPECIAL_TOKENS) | some.sampled_from([0, *lengths]))
+    assert template.fit(problems, limit) == [length <= limit for length in lengths]
 
 
 def test_a_limit_that_leaves_nothing_says_what_the_shortest_prompt_has(template: PromptTemplate) -> None:

@@ -27,6 +27,7 @@ from qed.types import Problem, Prompt, Rollout
 
 THINK = "<think>"  # the tag that chat templates of reasoning models open
 BATCH_SIZE = 1024  # texts that are tokenised together
+SPECIAL_TOKENS = 16  # that a tokenizer adds to a text, at most
 KEPT = 4096  # prompts whose token ids are kept: each evaluation asks for those of all held-out problems, twice
 
 
@@ -79,9 +80,21 @@ class PromptTemplate:
         return ids
 
     def lengths(self, problems: Sequence[Problem]) -> list[int]:
-        """Return the number of tokens of each problem's prompt; tokenising in batches is much faster."""
-        parts = (problems[start : start + BATCH_SIZE] for start in range(0, len(problems), BATCH_SIZE))
-        return [len(ids) for part in parts for ids in self._ids([self.prompt(problem).text for problem in part])]
+        """Return the number of tokens of each problem's prompt."""
+        return self._count_tokens([self.prompt(problem).text for problem in problems])
+
+    def fit(self, problems: Sequence[Problem], limit: int) -> list[bool]:
+        """Return whether each problem's prompt has at most `limit` tokens; only those that may not are tokenised."""
+        texts = [self.prompt(problem).text for problem in problems]
+        # A token is at least one character of an ASCII text, which no normalizer lengthens.
+        sure = [text.isascii() and len(text) + SPECIAL_TOKENS <= limit for text in texts]
+        counts = iter(self._count_tokens([text for text, fits in zip(texts, sure, strict=True) if not fits]))
+        return [fits or next(counts) <= limit for fits in sure]
+
+    def _count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text; tokenising in batches is much faster."""
+        parts = (texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE))
+        return [len(ids) for part in parts for ids in self._ids(list(part))]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         if not self.leaf.CHAT and any(map(is_chat_text, texts)):
