@@ -85,7 +85,6 @@ def test_online_algorithms_improve_on_sft(qed: Callable[..., Any], taught: Path,
     assert after["format"] > before["format"]
 
 
-@pytest.mark.slow
 def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path: Path) -> None:
     """Reduced to seconds; every figure of its last line stands in the run's folder, and it can be resumed when it is
     done."""
@@ -121,13 +120,13 @@ def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path:
     assert {**again.result, "seconds": 0} == {**result, "seconds": 0}
 
 
-@pytest.mark.slow
 def test_a_pipeline_cut_in_its_second_phase_goes_on(
     qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The KL's reference is the model as SFT left it, also for the run that was resumed from inside RL."""
     shared = ["pipeline", "quickstart", "--sft.learner.steps", 8, "--rl.learner.steps", 4, "--run.save_every", 2]
     shared += ["--rl.algorithm.kl", 0.1, "--evaluation.problems", 4, "--evaluation.every", 0]
+    shared += ["--sampling.problems_per_step", 4, "--sampling.group_size", 4, "--sft.learner.batch_size", 8]
     assert qed(*shared, "--out", tmp_path / "whole").code == 0
     with monkeypatch.context() as patch:
         patch.setattr("qed.loops.online.assign_advantages", _failing_at(3))

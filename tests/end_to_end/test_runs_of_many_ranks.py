@@ -19,6 +19,7 @@ from qed.config.ranks_settings import ParallelSettings
 from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
 from qed.loops.supported import require_supported
+from qed.rollout.stages import grade
 from qed.training.parallel import Parallel
 
 Command = Callable[..., list[object]]
@@ -97,17 +98,19 @@ def test_a_run_goes_on_with_another_number_of_ranks(run: Callable[..., Path], co
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["qed", pytest.param("torchrun", marks=pytest.mark.faults)])
-def test_a_launcher_starts_the_run_of_one(command: Command, tmp_path: Path, launcher: str) -> None:
+def test_a_launcher_starts_the_run_of_one(
+    command: Command, tmp_path: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Started as a user does; grading is real, so that no reward tells answers apart and entropy alone trains."""
     arguments = [str(each) for each in command("grpo", *METHODS["grpo"], *DOUBLE)]
-    start = [sys.executable, "-m", "qed"]
-    two = [*start, *arguments, "--ranks", "2"]
+    monkeypatch.setattr("qed.rollout.collector.grade", grade)
+    one, two = run_ranks(arguments, 1, tmp_path / "one"), tmp_path / "two"
+    start = [sys.executable, "-m", "qed", *arguments, "--ranks", "2"]
     if launcher == "torchrun":
-        two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "qed", *arguments]
-    for name, started in (("one", [*start, *arguments]), ("two", two)):
-        done = subprocess.run([*started, "--out", str(tmp_path / name)], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-    assert measure_difference(tmp_path / "one", tmp_path / "two") < 1e-9
-    assert read_rollouts(tmp_path / "one") == read_rollouts(tmp_path / "two")
+        start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "qed", *arguments]
+    done = subprocess.run([*start, "--out", str(two)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert measure_difference(one, two) < 1e-9
+    assert read_rollouts(one) == read_rollouts(two)
     said = (tmp_path / "two/logs/attempt_1/rank_1.log").read_text(encoding="utf-8")
     assert "step 4/4" in said

@@ -36,7 +36,7 @@ from qed.types import Rollout
 
 ALL = sorted(plugins.list_leaves("algorithms"))
 AVERAGES = list(get_args(Average))
-MODEL = make_model()
+MODEL = make_model(num_hidden_layers=1)  # the loss lies above the layers
 REFERENCE = copy.deepcopy(MODEL)  # whose log-probs are given with the rollouts: it is never computed
 # Bounds are such that the rollouts of these tests, whose old log-probs are up to 0.2 above the sampled ones, fall on
 # both of their sides.
