@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from qed.models.last_layer import LLAMA_LIKE, PARTS, has_own_forward
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
@@ -78,7 +77,8 @@ def _list_parts(body: Any) -> Iterator[nn.Module]:
 def _is_changed(module: nn.Module) -> bool:
     """Return whether a module computes otherwise than its class; hooks of FSDP do what `gather_weights` has done."""
     hooks = module._forward_hooks or module._forward_pre_hooks
-    return has_own_forward(module) or (bool(hooks) and not isinstance(module, FSDPModule))
+    sharded = any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+    return has_own_forward(module) or (bool(hooks) and not sharded)
 
 
 class ForwardDecoder:
