@@ -30,7 +30,7 @@ VALUED = frozenset("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞π∞∅√")
 CURRENCY = frozenset("$€£¥₹₽")
 OPENED, CLOSED = frozenset({"(", "[", "{", "\\{"}), frozenset({")", "]", "}", "\\}"})
 BEGINNING_FORMULAS = BEGINNING | VALUED | CURRENCY | OPENED | {"|"}  # all signs that a formula may begin with
-LONGEST_SYMBOL = 4  # letters of a word that may be a symbol, besides the functions
+LONGEST_SYMBOL = 4  # letters of a word that is no function but may be a symbol
 FUNCTIONS = list_words(
     "sin cos tan cot sec csc log ln lg exp sqrt cbrt arcsin arccos arctan asin acos atan sinh cosh tanh "
     "gcd lcm max min mod det abs floor ceil pi infinity infty inf choose"
@@ -240,7 +240,7 @@ class _Scanner:
         if not token.isascii():
             return joined and all("α" <= sign <= "ω" or sign.isascii() for sign in token) and len(token) <= 3
         attached = before[0] == "number" or before[1] in (")", "]", "}")
-        if attached and len(token) <= 4 and token not in CONJUNCTIONS:
+        if attached and len(token) <= LONGEST_SYMBOL and token not in CONJUNCTIONS:
             return True
         return len(token) == 2 and joined and token not in SHORT_WORDS and not (after[1] == "'" or "'" in token)
 
@@ -266,7 +266,7 @@ class _Scanner:
 
 
 def _may_begin(kind: str, token: str) -> bool:
-    """Return whether a formula may begin with a token: not with the most frequent ones, long words and punctuation."""
+    """Return whether a formula may begin with a token; with long words and most punctuation none does."""
     if kind == "word":
         return len(token) <= LONGEST_SYMBOL or token in FUNCTIONS
     return kind != "sign" or token in BEGINNING_FORMULAS
