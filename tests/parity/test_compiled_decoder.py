@@ -13,6 +13,7 @@ import pytest
 import torch
 from making import VOCABULARY, make_model
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from qed.config.settings import ModelSettings
@@ -137,6 +138,17 @@ def test_a_changed_model_is_decoded_as_it_is(name: str, compiles: bool, monkeypa
     assert [own.tokens for own in found] == [other.tokens for other in expected]
     assert [own.logps for own in found] == [pytest.approx(other.logps, abs=1e-3) for other in expected]
     assert ([own.tokens for own in found] == [own.tokens for own in plain]) == (name == "weights by columns")
+
+
+def test_hooks_of_fsdp_change_no_decoder() -> None:
+    """They gather weights, which are gathered while answers are sampled."""
+    model = build("qwen2")
+    for layer in model.model.layers:
+        layer.__class__ = type("Sharded", (FSDPModule, type(layer)), {})
+        layer.register_forward_pre_hook(lambda *_: None)
+    assert is_compiled(model)
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: None)
+    assert not is_compiled(model)
 
 
 def test_answers_that_are_given_already_are_refused() -> None:

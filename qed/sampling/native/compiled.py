@@ -27,7 +27,7 @@ def can_compile(model: Any) -> bool:
     cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     width = getattr(model.config, "head_dim", None) or model.config.hidden_size // model.config.num_attention_heads
     body = model.base_model
-    # They are read where they lie.
+    # The functions read these weights in place.
     norms = [weight for name, weight in body.named_parameters() if name.endswith("norm.weight")]
     return (
         model.device.type == "cpu"

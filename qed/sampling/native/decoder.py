@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from qed.models.last_layer import LLAMA_LIKE, PARTS, has_own_forward
+from qed.models.last_layer import LLAMA_LIKE, PARTS
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.sampling.native.compiled import CompiledDecoder, can_compile
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, KVCacheLayer
-from qed.sampling.native.projection import Projections
+from qed.sampling.native.projection import Projections, is_changed
 from qed.sampling.native.sequences import Sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
 
@@ -60,7 +60,7 @@ def is_llama_like(model: Any) -> bool:
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}
         and all({name for name, _ in layer.named_children()} == PARTS for layer in layers)
-        and not any(_is_changed(module) for module in _list_parts(model.base_model))
+        and not any(is_changed(module) for module in _list_parts(model.base_model))
     )
 
 
@@ -72,13 +72,6 @@ def _list_parts(body: Any) -> Iterator[nn.Module]:
         for part in layer.children():
             yield part
             yield from (each for name, each in part.named_children() if not name.endswith("_proj"))
-
-
-def _is_changed(module: nn.Module) -> bool:
-    """Return whether a module computes otherwise than its class; hooks of FSDP do what `gather_weights` has done."""
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    sharded = any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
-    return has_own_forward(module) or (bool(hooks) and not sharded)
 
 
 class ForwardDecoder:

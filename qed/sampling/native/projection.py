@@ -72,12 +72,12 @@ class Projections:
 
     def _read_weights(self, module: Any) -> tuple[Tensor, Tensor | None] | None:
         """Return the weight and bias of a plain linear layer, or of an adapted one that can be merged; else None."""
-        if _is_hooked(module):
+        if is_changed(module):
             return None
         if type(module) is nn.Linear:
             return module.weight, module.bias
         # In half precision a merged weight would lose what is smaller than its own last bit.
-        if not self.compiled or not hasattr(module, "lora_A") or _is_hooked(module.get_base_layer()):
+        if not self.compiled or not hasattr(module, "lora_A") or is_changed(module.get_base_layer()):
             return None
         weight = lora.compute_merged_weight(module)
         return None if weight is None else (weight, module.get_base_layer().bias)
@@ -133,5 +133,9 @@ def has_product(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and has_kernels()
 
 
-def _is_hooked(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks) or has_own_forward(module)
+def is_changed(module: nn.Module) -> bool:
+    """Return whether a module has hooks or its own forward pass; FSDP's hooks do what `gather_weights` has done."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    # By its name, because one module of qed imports torch.distributed.
+    sharded = any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+    return has_own_forward(module) or (bool(hooks) and not sharded)

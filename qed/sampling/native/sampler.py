@@ -156,7 +156,7 @@ class _Call:
         """Add the answers of a batch, and return their ids; those of equal prompts have the same first number.
 
         Raises:
-            ValueError: nothing is left to sample of an answer that is given in part.
+            ValueError: the given tokens of an answer leave none to sample.
         """
         found = []
         lengths = batch.prefix_lengths or [0] * len(batch.prompts)
