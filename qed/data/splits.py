@@ -231,7 +231,7 @@ def drop_long_prompts(
     Raises:
         DataError: no problem is left.
     """
-    fitting = template.fit(problems, limit)
+    fitting = template.check_lengths(problems, limit)
     kept = [problem for problem, fits in zip(problems, fitting, strict=True) if fits]
     if len(kept) < len(problems):
         left_out = len(problems) - len(kept)

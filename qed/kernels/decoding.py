@@ -31,8 +31,8 @@ class Linear:
         panel = library.find_panel()
         whole = -(-outputs // panel) * panel
         self.panels, self.bias = torch.empty(whole * inputs), torch.zeros(whole)
-        whole_rows = weight.detach().contiguous()  # a copy must live until it is read
-        find_function("pack")(whole_rows.data_ptr(), outputs, inputs, self.panels.data_ptr())
+        weight = weight.detach().contiguous()  # a copy must live until it is packed
+        find_function("pack")(weight.data_ptr(), outputs, inputs, self.panels.data_ptr())
         if bias is not None:
             self.bias[:outputs] = bias.detach()
         self.product = Product(self.panels.data_ptr(), self.bias.data_ptr(), outputs, inputs)

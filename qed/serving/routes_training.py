@@ -60,7 +60,7 @@ def _read_part(fields: Fields, vocabulary: int) -> PromptBatch:
     if lengths and (len(lengths) != len(prompts) or min(lengths) < 0):
         raise fields.refuse("prefix_lengths", "must have a number for each of the prompts, or be empty")
     sampling = _read_sampling(fields)
-    if any(row and given >= sampling.max_tokens for row, given in zip(seeds, lengths, strict=bool(lengths))):
+    if any(row and given >= sampling.max_tokens for row, given in zip(seeds, lengths, strict=False)):
         raise fields.refuse("prefix_lengths", "must be below max_tokens, which counts the given tokens too")
     return PromptBatch(prompts, seeds, sampling, lengths)
 

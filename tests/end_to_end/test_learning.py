@@ -85,6 +85,7 @@ def test_online_algorithms_improve_on_sft(qed: Callable[..., Any], taught: Path,
     assert after["format"] > before["format"]
 
 
+@pytest.mark.slow
 def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path: Path) -> None:
     """Reduced to seconds; every figure of its last line stands in the run's folder, and it can be resumed when it is
     done."""

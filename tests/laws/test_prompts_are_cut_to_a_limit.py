@@ -79,7 +79,7 @@ def test_what_fits_is_what_its_tokens_say(
     lengths = template.lengths(problems)
     longest = max((len(template.prompt(problem).text) for problem in problems), default=0)
     limit = data.draw(some.integers(0, longest + 2 * SPECIAL_TOKENS) | some.sampled_from([0, *lengths]))
-    assert template.fit(problems, limit) == [length <= limit for length in lengths]
+    assert template.check_lengths(problems, limit) == [length <= limit for length in lengths]
 
 
 def test_a_limit_that_leaves_nothing_says_what_the_shortest_prompt_has(template: PromptTemplate) -> None:

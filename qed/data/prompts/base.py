@@ -83,7 +83,7 @@ class PromptTemplate:
         """Return the number of tokens of each problem's prompt."""
         return self._count_tokens([self.prompt(problem).text for problem in problems])
 
-    def fit(self, problems: Sequence[Problem], limit: int) -> list[bool]:
+    def check_lengths(self, problems: Sequence[Problem], limit: int) -> list[bool]:
         """Return whether each problem's prompt has at most `limit` tokens; only those that may not are tokenised."""
         texts = [self.prompt(problem).text for problem in problems]
         # A token is at least one character of an ASCII text, which no normalizer lengthens.
@@ -91,10 +91,10 @@ class PromptTemplate:
         counts = iter(self._count_tokens([text for text, fits in zip(texts, sure, strict=True) if not fits]))
         return [fits or next(counts) <= limit for fits in sure]
 
-    def _count_tokens(self, texts: Sequence[str]) -> list[int]:
+    def _count_tokens(self, texts: list[str]) -> list[int]:
         """Return the number of tokens of each text; tokenising in batches is much faster."""
         parts = (texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE))
-        return [len(ids) for part in parts for ids in self._ids(list(part))]
+        return [len(ids) for part in parts for ids in self._ids(part)]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         if not self.leaf.CHAT and any(map(is_chat_text, texts)):
