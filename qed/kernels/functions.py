@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -35,6 +37,24 @@ SIGNATURES = {
 def has_kernels() -> bool:
     """Return whether there are functions in C++."""
     return load_library().library is not None
+
+
+@cache
+def has_cuda_kernels(device: torch.device) -> bool:
+    """Return whether Triton compiles a kernel for a CUDA device, and the kernel runs there."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    try:
+        from qed.kernels.cuda import drawing  # noqa: PLC0415 -- loads Triton, which only some machines have
+
+        tokens, _ = drawing.draw(torch.tensor([[0.0, 1.0]], device=device), None)
+        return tokens.tolist() == [1]
+    except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
+        reason = (str(error).strip().splitlines() or [""])[0]
+        warnings.warn(
+            f"Triton fails, so torch's own operations are used: {type(error).__name__}: {reason}", stacklevel=2
+        )
+        return False
 
 
 @cache

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
+from qed.models.adapted_layer import NAME, is_adapted_linear, read_adapter
 from qed.models.adapters import CONFIG, WEIGHTS
 from qed.models.families import split_head
 from qed.models.weights import Source, gather, is_sharded
 from qed.randomness import derive_seed
 
-NAME = "default"  # peft's own name of a single adapter
 STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
 EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
 EXPERT_DIMENSIONS = 3
@@ -218,19 +218,14 @@ def compute_merged_weight(layer: Any) -> Tensor | None:
 
     None if the layer computes anything else, or not in float32, or if its weights are sharded.
     """
-    from peft.tuners.lora import Linear  # noqa: PLC0415 -- slow to import, and few runs use it
-
-    if type(layer) is not Linear or type(layer.base_layer) is not nn.Linear or layer.merged:
+    if not is_adapted_linear(layer):
         return None
     weight: Tensor = layer.base_layer.weight
     if layer.disable_adapters:
         return weight
-    if layer.active_adapters != [NAME] or layer.lora_variant or not isinstance(layer.lora_dropout[NAME], nn.Identity):
-        return None
-    parts = layer.lora_A[NAME], layer.lora_B[NAME]
-    weights = weight, *(part.weight for part in parts)
-    if any(part.bias is not None for part in parts) or any(
-        each.dtype != torch.float32 or is_sharded(each) for each in weights
+    adapter = read_adapter(layer)
+    if adapter is None or any(
+        each.dtype != torch.float32 or is_sharded(each) for each in (weight, adapter.down, adapter.up)
     ):
         return None
     delta: Tensor = layer.get_delta_weight(NAME)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.decoding import draw
-from qed.kernels.functions import has_kernels
+from qed.kernels.functions import has_cuda_kernels, has_kernels
 from qed.sampling.base import Sampling
 
 BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
@@ -49,8 +49,11 @@ def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None,
         early: [B, 1] bool, the rows that may not end yet; None if all may.
 
     Returns:
-        float64 where the scores are, else float32.
+        float64 where the scores are, else float32, or the scores where they are what is sampled from and need no other
+        precision to draw.
     """
+    if early is None and sampling.whole and sampling.temperature in (0, 1) and _has_kernel(scores):
+        return scores
     logits = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if ends is not None and early is not None:
         logits = logits.index_copy(1, ends, logits[:, ends].masked_fill(early, -torch.inf))
@@ -67,10 +70,14 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
         uniform: [B] float64 in [0, 1), the rows' random numbers for this position; None takes the most likely token.
 
     Returns:
-        tokens [B] int64 and log-probs [B] in the precision of the logits.
+        tokens [B] int64 and log-probs [B] in the precision of the logits, in float32 at least.
     """
     if logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.stride(-1) == 1 and has_kernels():
         return draw(logits, uniform)
+    if _has_kernel(logits):
+        from qed.kernels.cuda import drawing  # noqa: PLC0415 -- loads Triton, which only some machines have
+
+        return drawing.draw(logits, uniform)
     logps = logits.log_softmax(-1)
     if uniform is None:
         chosen = logits.argmax(-1)
@@ -79,6 +86,12 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
         tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=logits.shape[-1] - 1)
         chosen = tokens.to(logits.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
+
+
+def _has_kernel(logits: Tensor) -> bool:
+    """Return whether a kernel on the device draws from logits, in their own precision."""
+    known = logits.is_cuda and logits.dtype != torch.float64 and logits.stride(-1) == 1
+    return known and has_cuda_kernels(logits.device)
 
 
 def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ ROOMS = {
     "datasets": ["data/"],
     "huggingface_hub": ["data/sources/hub.py", "models/push.py"],
     "reasoning_gym": ["data/tasks/reasoning_gym.py"],
-    "peft": ["models/lora.py", "models/adapters.py"],
+    "peft": ["models/lora.py", "models/adapters.py", "models/adapted_layer.py"],
     "bitsandbytes": ["training/optim.py", "models/qlora.py"],
     "yaml": ["config/", "report/", "trackers/follow.py"],
     "transformers": ["training/attention.py", "models/", "sampling/"],

@@ -14,7 +14,8 @@ from making import make_model
 from qed import host
 from qed.kernels import build
 from qed.sampling.draw import draw_tokens
-from qed.sampling.native.decoder import LlamaDecoder, choose_decoder
+from qed.sampling.native.decoder import LlamaDecoder
+from qed.sampling.native.decoders import choose_decoder
 
 COMPILER = build.load_library().library is not None
 needs_compiler = pytest.mark.skipif(not COMPILER, reason=f"no functions in C++: {build.load_library().reason}")

@@ -25,7 +25,7 @@ from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.compiled import CompiledDecoder
-from qed.sampling.native.decoder import choose_decoder
+from qed.sampling.native.decoders import choose_decoder
 from qed.sampling.native.sampler import NativeSampler
 from qed.types import Completion
 
@@ -129,7 +129,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_model_is_decoded_as_it_is(name: str, compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiles:
-        monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda model: False)
+        monkeypatch.setattr("qed.sampling.native.decoders.can_compile", lambda model: False)
     model, prompts = build("qwen3"), make_prompts(20)
     plain = sample(NativeSampler(model, None, ends=(1,)), prompts)
     CHANGES[name](model.model.layers[1])
@@ -220,7 +220,7 @@ def test_in_bfloat16_it_computes_what_the_operators_compute(
     assert is_compiled(model, torch.bfloat16)
     sampler, prompts = NativeSampler(model, None, ends=(1,), precision=torch.bfloat16), make_prompts(20)
     found = sample(sampler, prompts, temperature=0)
-    monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda model: False)
+    monkeypatch.setattr("qed.sampling.native.decoders.can_compile", lambda model: False)
     expected = sample(sampler, prompts, temperature=0)
     differences = []
     for own, other in zip(found, expected, strict=True):

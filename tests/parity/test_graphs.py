@@ -107,7 +107,7 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
     # As on a device.
     monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)
     monkeypatch.setattr("qed.sampling.native.projection.has_product", lambda _: False)
-    monkeypatch.setattr("qed.sampling.native.decoder.can_compile", lambda _: False)
+    monkeypatch.setattr("qed.sampling.native.decoders.can_compile", lambda _: False)
     return capture
 
 

@@ -19,7 +19,7 @@ from qed.sampling.draw import draw_tokens, shape_logits
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.answers import Answer, Ends, Group, Top, find_stop, group_rows
 from qed.sampling.native.cuda_graphs import with_cuda_graphs
-from qed.sampling.native.decoder import choose_decoder
+from qed.sampling.native.decoders import choose_decoder
 from qed.sampling.native.kept import NOTHING, KeptPrefixes, Reused
 from qed.sampling.native.kv_cache import count_token_bytes
 from qed.sampling.native.prefill import chunk_prompts, compute_common, prefill
@@ -240,7 +240,8 @@ class DecodingBatch:
         return chosen, logps, (chosen[:, None] == group.ends).any(1)
 
     def _record_top(self, group: Group, logits: Tensor) -> None:
-        values, tokens = logits.log_softmax(-1).topk(min(group.top, logits.shape[-1]))
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        values, tokens = logits.log_softmax(-1, dtype).topk(min(group.top, logits.shape[-1]))
         for each, own_tokens, own_values in zip(group.ids, tokens.tolist(), values.tolist(), strict=True):
             if each in self.answers:
                 pairs = zip(own_tokens, own_values, strict=True)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from qed.models.last_layer import LLAMA_LIKE, PARTS
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
-from qed.sampling.native.compiled import CompiledDecoder, can_compile
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, KVCacheLayer
 from qed.sampling.native.projection import Projections, is_changed
 from qed.sampling.native.sequences import Sequences
@@ -40,13 +39,6 @@ class Decoder(Protocol):
             the logits of the next token, [R, V].
         """
         ...
-
-
-def choose_decoder(model: Any, columns: int) -> Decoder:
-    """Return the fastest decoder that supports a model; `columns` is the maximum length of a sequence."""
-    if not is_llama_like(model):
-        return ForwardDecoder(model, columns)
-    return CompiledDecoder(model, columns) if can_compile(model) else LlamaDecoder(model, columns)
 
 
 def is_llama_like(model: Any) -> bool:
@@ -268,7 +260,8 @@ class _Norm:
     def __init__(self, norm: Any) -> None:
         self.weight: Tensor = norm.weight
         self.dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        self.epsilon = self.weight.new_tensor(norm.variance_epsilon, dtype=self.dtype)
+        self.added: float = norm.variance_epsilon
+        self.epsilon = self.weight.new_tensor(self.added, dtype=self.dtype)
         self.share = 1 / len(self.weight)
 
     def __call__(self, states: Tensor) -> Tensor:

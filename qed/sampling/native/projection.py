@@ -18,6 +18,7 @@ from qed import host
 from qed.kernels.decoding import Linear
 from qed.kernels.functions import has_kernels
 from qed.models import fast_float32, lora
+from qed.models.adapted_layer import Adapter, is_adapted_linear, read_adapter
 from qed.models.last_layer import has_own_forward
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
@@ -41,46 +42,62 @@ class Projections:
         dtype = self.cast or next(model.parameters()).dtype
         self.compiled = kind == "cpu" and fits and has_product(dtype)
         self.packs = self.compiled or (kind == "cpu" and fits and can_pack(dtype))
-        self.copied_bytes = size if self.packs else 0
+        # On a device weights of another precision are cast once for all steps, those of an adapter's model too.
+        self.casts = kind == "cuda" and self.cast is not None
+        frozen = [weight for weight in model.parameters() if not weight.requires_grad and weight.dtype != dtype]
+        own = sum(weight.numel() * dtype.itemsize for weight in frozen) if self.casts else 0
+        self.copied_bytes = (
+            size if self.packs else own
+        )  # without the casts of trained weights, which autocast keeps too
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
         """Join several layers that read the same states into one function."""
-        found = [self._read_weights(module) for module in modules]
-        plain = [weights for weights in found if weights is not None]
-        biased = {bias is not None for _, bias in plain}
-        joins = self.packs or sum(weight.numel() for weight, _ in plain) <= SMALL
-        if len(plain) < len(modules) or len(biased) > 1 or not joins:
+        found = [self._read_layer(module) for module in modules]
+        plain = [layer for layer in found if layer is not None]
+        adapters = [layer.adapter for layer in plain if layer.adapter is not None]
+        biased = {layer.bias is not None for layer in plain}
+        factors = {adapter.factor for adapter in adapters}
+        copied = all(layer.weight.dtype != self.cast for layer in plain) if self.casts else self.packs
+        joins = copied or sum(layer.weight.numel() for layer in plain) <= SMALL
+        same = len(biased) == 1 and len(factors) <= 1 and len(adapters) in (0, len(modules))
+        if len(plain) < len(modules) or not same or not joins:
             functions = [self._build(*each) for each in zip(modules, found, strict=True)]
             return lambda states: [function(states) for function in functions]
         multiply = self._multiply_by(
-            torch.cat([weight for weight, _ in plain]),
-            torch.cat([bias for _, bias in plain if bias is not None]) if biased == {True} else None,
+            torch.cat([layer.weight for layer in plain]),
+            torch.cat([layer.bias for layer in plain if layer.bias is not None]) if biased == {True} else None,
         )
-        return Joined(multiply, [len(weight) for weight, _ in plain])
+        if adapters:
+            ups: Tensor = torch.block_diag(*(adapter.up for adapter in adapters))  # type: ignore[no-untyped-call]
+            downs = torch.cat([adapter.down for adapter in adapters])
+            multiply = _Adapted(multiply, Adapter(downs, ups, adapters[0].factor), self.cast)
+        return Joined(multiply, [len(layer.weight) for layer in plain])
 
     def take(self, module: Any) -> Callable[[Tensor], Tensor]:
         """Return a layer as a function; a plain one without the overhead of a module's call."""
-        return self._build(module, self._read_weights(module))
+        return self._build(module, self._read_layer(module))
 
-    def _build(self, module: Any, weights: tuple[Tensor, Tensor | None] | None) -> Callable[[Tensor], Tensor]:
-        if weights is None:
+    def _build(self, module: Any, layer: _Weights | None) -> Callable[[Tensor], Tensor]:
+        if layer is None:
             return module  # type: ignore[no-any-return]
-        weight, bias = weights
-        return (
-            self._multiply_by(weight, bias) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
-        )
+        if not self.packs and not self.casts:
+            return partial(nn.functional.linear, weight=layer.weight, bias=layer.bias)
+        multiply = self._multiply_by(layer.weight, layer.bias)
+        return multiply if layer.adapter is None else _Adapted(multiply, layer.adapter, self.cast)
 
-    def _read_weights(self, module: Any) -> tuple[Tensor, Tensor | None] | None:
-        """Return the weight and bias of a plain linear layer, or of an adapted one that can be merged; else None."""
+    def _read_layer(self, module: Any) -> _Weights | None:
+        """Return what a plain linear layer computes, or an adapted one; None if it computes anything else."""
         if is_changed(module):
             return None
         if type(module) is nn.Linear:
-            return module.weight, module.bias
-        # In half precision a merged weight would lose what is smaller than its own last bit.
-        if not self.compiled or not hasattr(module, "lora_A") or is_changed(module.get_base_layer()):
+            return _Weights(module.weight, module.bias)
+        if not (self.compiled or self.casts) or not hasattr(module, "lora_A") or is_changed(module.get_base_layer()):
             return None
+        if not self.compiled:
+            return _read_adapted(module)
+        # In half precision a merged weight would lose what is smaller than its own last bit.
         weight = lora.compute_merged_weight(module)
-        return None if weight is None else (weight, module.get_base_layer().bias)
+        return None if weight is None else _Weights(weight, module.get_base_layer().bias)
 
     def _multiply_by(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once.
@@ -89,6 +106,43 @@ class Projections:
         if self.compiled:
             return Linear(weight, bias)
         return _Packed(weight, bias) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
+
+
+class _Weights(NamedTuple):
+    """What a linear layer computes."""
+
+    weight: Tensor
+    bias: Tensor | None
+    adapter: Adapter | None = None
+
+
+class _Adapted:
+    """A linear layer with its adapter beside it, in the precision of the products.
+
+    Args:
+        multiply: by the layer's own weight.
+        adapter: what is added.
+        dtype: of the products; None for that of the weights.
+    """
+
+    def __init__(self, multiply: Callable[[Tensor], Tensor], adapter: Adapter, dtype: torch.dtype | None) -> None:
+        self.multiply, self.factor = multiply, adapter.factor
+        self.down, self.up = (weight.to(dtype or weight.dtype) for weight in (adapter.down, adapter.up))
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return [R, outputs] of states [R, inputs]."""
+        inner = nn.functional.linear(states, self.down)
+        return torch.addmm(self.multiply(states), inner, self.up.T, alpha=self.factor)
+
+
+def _read_adapted(module: Any) -> _Weights | None:
+    """Return what an adapted linear layer computes with its adapter beside the weight; None for anything else."""
+    if not is_adapted_linear(module):
+        return None
+    base, adapter = module.get_base_layer(), read_adapter(module)
+    if module.disable_adapters or adapter is not None:
+        return _Weights(base.weight, base.bias, None if module.disable_adapters else adapter)
+    return None
 
 
 class Joined(NamedTuple):

@@ -1,0 +1,87 @@
+"""The decoding step of Llama-like models in half precision on a CUDA device, with kernels in Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qed.kernels.functions import has_cuda_kernels
+from qed.sampling.native.decoder import LlamaDecoder
+from qed.sampling.native.sequences import Sequences
+
+if TYPE_CHECKING:
+    from qed.kernels.cuda.decoding import Shared
+
+HALF = (torch.bfloat16, torch.float16)
+WIDTHS = (16, 32, 64, 128, 256)  # of a head
+MOST_GROUPED = 64  # query heads that share a key head
+
+
+def can_use_kernels(model: Any) -> bool:
+    """Return whether `CudaDecoder` computes a Llama-like model, in the current autocast."""
+    config, kind = model.config, model.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return (
+        kind == "cuda"
+        and dtype in HALF
+        and width in WIDTHS
+        and config.num_attention_heads <= MOST_GROUPED * config.num_key_value_heads
+        and has_cuda_kernels(model.device)
+    )
+
+
+class CudaDecoder(LlamaDecoder):
+    """Computes a step of a model that `can_use_kernels` accepts; see `Decoder`."""
+
+    def __init__(self, model: Any, columns: int) -> None:
+        super().__init__(model, columns)
+        # Loads Triton, which only some machines have.
+        from qed.kernels.cuda import decoding  # noqa: PLC0415
+
+        self.kernels = decoding
+        self.dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else model.dtype
+        cos, sin = (angles[:, 0].contiguous() for angles in (self.cos, self.sin))
+        self.heads = []
+        for layer, window in zip(self.layers, self.windows, strict=True):
+            norms = None
+            if layer.query_norm is not None and layer.key_norm is not None:
+                norms = layer.query_norm.weight, layer.key_norm.weight, layer.query_norm.added
+            sizes = self.kv_heads * self.grouped, self.kv_heads, layer.width
+            self.heads.append(decoding.Heads(cos, sin, sizes, layer.scaling, window or 0, norms))
+
+    def _step(self, rows: Sequences, last: Tensor, positions: Tensor, visible: Tensor, column: Tensor | None) -> Tensor:
+        # Triton launches on the current device, whichever the tensors are on.
+        with torch.cuda.device(last.device if last.is_cuda else -1):
+            return self._launch_step(rows, last, positions, column)
+
+    def _launch_step(self, rows: Sequences, last: Tensor, positions: Tensor, column: Tensor | None) -> Tensor:
+        norm, caches = self.kernels.norm, rows.cache.layers
+        if column is None:
+            column = last.new_full((1,), rows.used)
+            for cache in caches:
+                cache.add_column()
+        seen = rows.mask.view(torch.uint8)
+        hidden: Tensor = self.embed(last)
+        change: Tensor | None = None
+        for number, (layer, heads) in enumerate(zip(self.layers, self.heads, strict=True)):
+            cache = caches[number].keys, caches[number].values
+            states = layer.project(norm(hidden, change, layer.before.weight, layer.before.added, self.dtype))
+            query = heads.rotate(states, positions, column, cache)
+            change = layer.out(heads.attend(query, cache, seen, column, self._share(rows, number)))
+            states = layer.gate_and_up(norm(hidden, change, layer.between.weight, layer.between.added, self.dtype))
+            change = layer.down(self.kernels.gate(*states))
+        logits: Tensor = self.head(norm(hidden, change, self.norm.weight, self.norm.added, self.dtype))
+        return logits
+
+    def _share(self, rows: Sequences, number: int) -> Shared | None:
+        """Return the prompts' keys and values in a layer, if rows share them."""
+        prefix = rows.shared_prefix
+        if prefix is None:
+            return None
+        cache, seen = prefix.cache.layers[number], prefix.mask.view(torch.uint8)
+        return self.kernels.Shared(
+            cache.keys, cache.values, cache.used, seen, prefix.row_of_slot, prefix.owner, prefix.group_size
+        )
