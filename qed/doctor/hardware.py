@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -116,7 +117,9 @@ def _has_bfloat16() -> tuple[bool, str]:
 
 def _can_run(kernel: SDPBackend, dtype: torch.dtype) -> bool:
     row = torch.zeros(1, 2, 16, 64, dtype=dtype, device=choose_device())
-    with suppress(RuntimeError), sdpa_kernel(kernel):
+    # A kernel that cannot run warns of its reasons, several lines for each.
+    with suppress(RuntimeError), sdpa_kernel(kernel), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         torch.nn.functional.scaled_dot_product_attention(row, row, row, is_causal=True)
         return True
     return False

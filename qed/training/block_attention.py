@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 from qed.models.segments import Segment, Visible, compute_visible
 
 BLOCK = 128  # queries and keys of a block
+KERNELS = 64  # that may be compiled in a process
 BLOCKS_AT_ONCE = 32  # of queries whose visible keys are counted at once
 
 
@@ -76,8 +77,10 @@ def _list_blocks(chosen: Tensor) -> tuple[Tensor, Tensor]:
 def compile_attention() -> Callable[..., Tensor]:
     """Compile FlexAttention for rows of any length.
 
-    With `fullgraph` an error is raised where FlexAttention would not be compiled: its other way builds all scores.
+    With `fullgraph` an error is raised where FlexAttention would not be compiled: its other way builds all scores. It
+    is compiled anew for every shape of heads, dtype and scaling, with and without gradients; torch gives up after 8.
     """
+    torch._dynamo.config.recompile_limit = max(KERNELS, torch._dynamo.config.recompile_limit)
     compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
     return compiled
 

@@ -2,11 +2,13 @@
 
 A tile is a block of rows by a slice of the vocabulary. The forward pass reduces each tile to a few sums per row and
 combines these. The backward pass computes the tiles again, or reads stored exponentials if all of them are small.
+On CUDA devices kernels do both in half precision, see device_tiles.py.
 Related: arXiv 2411.09009, 2410.10989.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from qed.models.families import IDENTITY, LogitTransform
+from qed.training.device_tiles import differentiate_tiles, has_tile_kernels, reduce_tiles
 from qed.training.output_tiles import OutputLayer, Tile, add_product, choose_accumulator
 from qed.training.support import LabelSupport
 
@@ -53,20 +56,23 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
     weight that is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
     """
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
+    kernels = has_tile_kernels(hidden, bias, transform, support)
+    few = len(hidden) * len(weight) <= KEPT_ELEMENTS
     options = _Options(
         temperature,
         transform,
         squares,
         # The slope of a cap needs the logit, which is lost where the exponential is rounded to 0.
-        keep=graph and transform.cap is None and len(hidden) * len(weight) <= KEPT_ELEMENTS,
+        keep=graph and transform.cap is None and few and not kernels,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
         support=support,
+        kernels=kernels,
     )
     logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, options)
     return logps, entropy, log_squares
 
 
-# `keep` stores the exponentials; `into` is the weight whose `grad` receives the gradient.
+# `keep` stores the exponentials; `into` is the weight whose `grad` receives the gradient; `kernels` are those of CUDA.
 class _Options(NamedTuple):
     temperature: float
     transform: LogitTransform
@@ -74,6 +80,12 @@ class _Options(NamedTuple):
     keep: bool
     into: Tensor | None
     support: LabelSupport | None
+    kernels: bool
+
+    def build_layer(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> OutputLayer:
+        """Build the output layer; for the kernels its weight is cast as a whole, not again for each block of rows."""
+        weight = weight.to(hidden.dtype) if self.kernels else weight
+        return OutputLayer(hidden, weight, bias, self.temperature, self.transform, self.support)
 
 
 class _Softmax(NamedTuple):
@@ -118,22 +130,13 @@ class _LinearLogps(torch.autograd.Function):
     def forward(
         context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
-        layer = OutputLayer(hidden, weight, bias, options.temperature, options.transform, options.support)
-        chosen = layer.allocate(len(hidden)).zero_()
-        normaliser, entropy, log_squares = layer.allocate(3, len(hidden)).unbind()
-        shifts = layer.allocate(len(layer.columns), len(hidden))
-        kept = layer.allocate(hidden.shape[0] * weight.shape[0] if options.keep else 0)
-        memory = layer.allocate(layer.largest)
-        spare = kept if options.keep else layer.allocate(layer.largest)
-        for block in layer.blocks:
-            rows, sums = block[0].rows, []
-            for tile in block:
-                logits = layer.compute_logits(tile, memory)
-                column, inside = tile.locate(labels)
-                chosen[rows] += torch.where(inside, logits.gather(-1, column), 0).squeeze(-1)
-                exponentials = tile.view_within(kept, len(weight)) if options.keep else tile.view_in(spare)
-                sums.append(_sum_tile(logits, exponentials, options.squares))
-            normaliser[rows], entropy[rows], log_squares[rows], shifts[:, rows] = _join_tiles(torch.stack(sums, 1))
+        layer = options.build_layer(hidden, weight, bias)
+        if options.kernels:
+            chosen, sums = reduce_tiles(layer, labels, options.squares)
+            normaliser, entropy, log_squares, shifts = _join_tiles(sums)
+            kept = layer.allocate(0)
+        else:
+            chosen, log_squares, (normaliser, entropy, shifts, kept) = _reduce_tiles(layer, labels, options)
         context.save_for_backward(hidden, weight, bias, labels, normaliser, entropy, shifts, kept)
         context.options = options
         squares = log_squares.clone() if options.squares else layer.allocate(0)
@@ -144,36 +147,69 @@ class _LinearLogps(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, labels, *saved = context.saved_tensors
         options: _Options = context.options
-        layer, softmax = (
-            OutputLayer(hidden, weight, bias, options.temperature, options.transform, options.support),
-            _Softmax(*saved),
-        )
-        of_logps, of_entropy = (gradient[:, None] / layer.divisor for gradient in gradients[:2])
+        layer, softmax = options.build_layer(hidden, weight, bias), _Softmax(*saved)
+        of_logps, of_entropy = (gradient / layer.divisor for gradient in gradients[:2])
         d_hidden = layer.allocate(*hidden.shape).zero_()
         d_weight = choose_accumulator(weight, options.into) if context.needs_input_grad[1] else None
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
-        memory = layer.allocate(layer.largest)
-        spare = layer.allocate(layer.largest) if bool(of_entropy.any()) else None
-        layer.slopes = layer.allocate(layer.largest) if options.transform.cap is not None else None
-        for tile in chain.from_iterable(layer.blocks):
+        factors = of_logps, of_entropy if bool(of_entropy.any()) else None
+        if options.kernels:
+            tiles = differentiate_tiles(layer, labels, softmax.normaliser, softmax.entropy, *factors)
+        else:
+            tiles = _differentiate_tiles(layer, labels, softmax, *factors)
+        for tile, d_logits in tiles:
             rows, columns, _ = tile
-            if spare is None:
-                d_logits = softmax.compute_probs(layer, tile, memory, -of_logps[rows])
-            else:
-                d_logits = softmax.compute_log_probs(layer, tile, memory)
-                probs = torch.exp(d_logits, out=tile.view_in(spare))
-                d_logits.add_(softmax.entropy[rows, None]).mul_(of_entropy[rows]).add_(of_logps[rows])
-                d_logits.mul_(probs).neg_()
-            column, inside = tile.locate(labels)
-            d_logits.scatter_add_(-1, column, torch.where(inside, of_logps[rows], 0))
-            if layer.slopes is not None:
-                d_logits.mul_(tile.view_in(layer.slopes))
             add_product(d_hidden[rows], d_logits.to(hidden.dtype), layer.slice_weight(tile))
             if d_weight is not None:
                 add_product(d_weight[columns], d_logits.T, hidden[rows])
             if d_bias is not None:
                 d_bias[columns] += d_logits.sum(0)
         return d_hidden.to(hidden.dtype), None if options.into is not None else d_weight, d_bias, None, None
+
+
+def _reduce_tiles(layer: OutputLayer, labels: Tensor, options: _Options) -> tuple[Tensor, Tensor, _Softmax]:
+    """Reduce all tiles with torch's own operations: the logit of each label, log sum_v p_v^2, and the softmax."""
+    count, vocabulary = len(layer.hidden), len(layer.weight)
+    chosen = layer.allocate(count).zero_()
+    normaliser, entropy, log_squares = layer.allocate(3, count).unbind()
+    shifts = layer.allocate(len(layer.columns), count)
+    kept = layer.allocate(count * vocabulary if options.keep else 0)
+    memory = layer.allocate(layer.largest)
+    spare = kept if options.keep else layer.allocate(layer.largest)
+    for block in layer.blocks:
+        rows, sums = block[0].rows, []
+        for tile in block:
+            logits = layer.compute_logits(tile, memory)
+            column, inside = tile.locate(labels)
+            chosen[rows] += torch.where(inside, logits.gather(-1, column), 0).squeeze(-1)
+            exponentials = tile.view_within(kept, vocabulary) if options.keep else tile.view_in(spare)
+            sums.append(_sum_tile(logits, exponentials, options.squares))
+        normaliser[rows], entropy[rows], log_squares[rows], shifts[:, rows] = _join_tiles(torch.stack(sums, 1))
+    return chosen, log_squares, _Softmax(normaliser, entropy, shifts, kept)
+
+
+def _differentiate_tiles(
+    layer: OutputLayer, labels: Tensor, softmax: _Softmax, of_logps: Tensor, of_entropy: Tensor | None
+) -> Iterator[tuple[Tile, Tensor]]:
+    """Yield each tile with the gradient of its logits before the transform, in memory that the next one reuses."""
+    memory = layer.allocate(layer.largest)
+    spare = layer.allocate(layer.largest) if of_entropy is not None else None
+    layer.slopes = layer.allocate(layer.largest) if layer.transform.cap is not None else None
+    of_logps = of_logps[:, None]
+    for tile in chain.from_iterable(layer.blocks):
+        rows = tile.rows
+        if of_entropy is None or spare is None:
+            d_logits = softmax.compute_probs(layer, tile, memory, -of_logps[rows])
+        else:
+            d_logits = softmax.compute_log_probs(layer, tile, memory)
+            probs = torch.exp(d_logits, out=tile.view_in(spare))
+            d_logits.add_(softmax.entropy[rows, None]).mul_(of_entropy[rows, None]).add_(of_logps[rows])
+            d_logits.mul_(probs).neg_()
+        column, inside = tile.locate(labels)
+        d_logits.scatter_add_(-1, column, torch.where(inside, of_logps[rows], 0))
+        if layer.slopes is not None:
+            d_logits.mul_(tile.view_in(layer.slopes))
+        yield tile, d_logits
 
 
 def _sum_tile(logits: Tensor, exponentials: Tensor, squares: bool) -> Tensor:

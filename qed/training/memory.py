@@ -302,4 +302,7 @@ def _count_output_bytes(shape: ModelShape, plan: StepPlan) -> int:
     kept = logits if logits <= KEPT_ELEMENTS else 0
     tile = min(logits, TILE_ELEMENTS["cpu" if plan.on_cpu else "other"])
     states = 5 * shape.width * plan.tokens  # input, normalised and output of the norm, those selected, their gradient
-    return FLOAT * (states + kept + (DIVERGENCE_TILES if plan.divergence else TILES) * tile)
+    # Kernels on a device read the whole weight in half precision.
+    casts = plan.precision == "bfloat16" and plan.dtype == "float32" and not plan.on_cpu and not shape.adapters
+    weight = 2 * shape.vocabulary * shape.width if casts else 0
+    return weight + FLOAT * (states + kept + (DIVERGENCE_TILES if plan.divergence else TILES) * tile)

@@ -17,6 +17,8 @@ from qed.training.support import LabelSupport
 TILE_ELEMENTS = {"cpu": 1 << 21, "other": 1 << 25}
 # More rows would make tiles narrow; fewer would read and write the weight's gradient more often.
 TILE_ROWS = 2048
+# Outside CPUs a tile has a multiple of so many columns: products are slow where rows of a matrix are not aligned.
+ALIGNED = 128
 
 
 class Tile(NamedTuple):
@@ -61,13 +63,14 @@ class OutputLayer:
         rows = max(1, len(hidden))
         # Blocks of rows have equal heights, so that none is very small.
         height = math.ceil(rows / math.ceil(rows / TILE_ROWS))
-        width = max(1, TILE_ELEMENTS["cpu" if hidden.device.type == "cpu" else "other"] // height)
+        width = _choose_width(height, hidden.device.type == "cpu")
         self.columns = _split_spans(len(weight), width)
         self.blocks = [
             [Tile(block, columns, number) for number, columns in enumerate(self.columns)]
             for block in _split_spans(len(hidden), height)
         ]
-        self.largest = height * min(width, len(weight))
+        self.height, self.width = height, min(width, len(weight))
+        self.largest = self.height * self.width
 
     def allocate(self, *shape: int) -> Tensor:
         """Allocate an uninitialised tensor in the precision of the log-probs."""
@@ -123,6 +126,12 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.add_(left @ right)
     else:
         add_multiplied(total, left.to(total.dtype), right.to(total.dtype))
+
+
+def _choose_width(height: int, on_cpu: bool) -> int:
+    if on_cpu:
+        return max(1, TILE_ELEMENTS["cpu"] // height)
+    return max(1, TILE_ELEMENTS["other"] // (height * ALIGNED)) * ALIGNED
 
 
 def _split_spans(length: int, step: int) -> list[slice]:

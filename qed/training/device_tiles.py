@@ -1,0 +1,137 @@
+"""The tiles of an output layer on a CUDA device in half precision, each read once by a kernel in Triton.
+
+Their logits stay in half precision as the product gives them. Nothing is kept for the backward pass: there the products
+are computed again, which takes less time than writing and reading exponentials in float32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from qed.kernels.functions import has_cuda_kernels
+from qed.models.families import IDENTITY, LogitTransform
+from qed.training.output_tiles import ALIGNED, OutputLayer, Tile
+from qed.training.support import LabelSupport
+
+HALF = (torch.bfloat16, torch.float16)
+CAPABILITY = (8, 0)  # from which on a device computes with bfloat16
+TRIAL = (70, 64, 300)  # rows, width and vocabulary of the layer on which the kernels are tried
+TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.005
+
+
+def has_tile_kernels(
+    hidden: Tensor, bias: Tensor | None, transform: LogitTransform, support: LabelSupport | None
+) -> bool:
+    """Return whether the kernels compute log-probs of these hidden states [N, H]: logits need no more than a divisor.
+
+    Args:
+        hidden: decide by their device and precision.
+        bias: of the output layer, or None.
+        transform: of the logits.
+        support: the tokens that the softmax is over; None for all.
+    """
+    plain = bias is None and support is None and transform.cap is None
+    if not plain or hidden.device.type != "cuda" or hidden.dtype not in HALF:
+        return False
+    able = torch.cuda.get_device_capability(hidden.device) >= CAPABILITY and has_cuda_kernels(hidden.device)
+    return able and not find_fault(hidden.device, hidden.dtype)
+
+
+@cache
+@torch.no_grad()
+def find_fault(device: torch.device, dtype: torch.dtype) -> str:
+    """Compare the kernels with torch's own operations on a small layer, and return what is wrong, or ""."""
+    rows, width, vocabulary = TRIAL
+    source = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(each, width, generator=source).to(device, dtype) for each in (rows, vocabulary))
+    labels = torch.randint(vocabulary, (rows,), generator=source).to(device)
+    of_logps, of_entropy = torch.randn(2, rows, generator=source).to(device)
+    layer = OutputLayer(hidden, weight, None, 2.0, IDENTITY)
+    logits = (hidden @ weight.T).float() / 2
+    logps = logits.log_softmax(-1)
+    entropy = -(logps.exp() * logps).sum(-1)
+    expected = (logps + entropy[:, None]).mul_(of_entropy[:, None]).add_(of_logps[:, None]).mul_(-logps.exp())
+    expected.scatter_add_(-1, labels[:, None], of_logps[:, None])
+    try:
+        chosen, sums = reduce_tiles(layer, labels, squares=False)
+        normaliser = (sums[0] + sums[1].log()).logsumexp(0)
+        tiles = differentiate_tiles(layer, labels, normaliser, entropy, of_logps, of_entropy)
+        pairs = [(chosen, logits.gather(-1, labels[:, None]).squeeze(-1)), (normaliser, logits.logsumexp(-1))]
+        pairs += [(found.clone(), expected[tile.rows, tile.columns]) for tile, found in tiles]
+        error = max(float((found.float() - wanted).norm() / wanted.norm()) for found, wanted in pairs)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as failure:  # noqa: BLE001 -- a compiler fails in many ways
+        return _warn(f"{type(failure).__name__}: {(str(failure).strip().splitlines() or [''])[0]}")
+    return "" if error <= TRIAL_ERROR else _warn(f"they are wrong by {error:.2g}")
+
+
+def _warn(reason: str) -> str:
+    warnings.warn(f"The kernels of the output layer are not used: {reason}", stacklevel=2)
+    return reason
+
+
+def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool) -> tuple[Tensor, Tensor]:
+    """Reduce all tiles: the logit of each label [N], and the sums of K tiles [4, K, N], see `reduce_tile`."""
+    from qed.kernels.cuda.output_tiles import reduce_tile  # noqa: PLC0415 -- Triton is not everywhere
+
+    labels, memory = labels.contiguous(), _allocate(layer)
+    chosen = layer.allocate(len(labels)).zero_()
+    sums = layer.allocate(4, len(layer.columns), len(labels))
+    for tile in chain.from_iterable(layer.blocks):
+        rows, columns, number = tile
+        logits = _multiply(layer, tile, memory)
+        own = sums[:, number, rows]
+        reduce_tile(logits, labels[rows], columns.start, layer.divisor, own, chosen[rows], squares)
+    return chosen, sums
+
+
+def differentiate_tiles(
+    layer: OutputLayer,
+    labels: Tensor,
+    normaliser: Tensor,
+    entropy: Tensor,
+    of_logps: Tensor,
+    of_entropy: Tensor | None,
+) -> Iterator[tuple[Tile, Tensor]]:
+    """Yield each tile with the gradient of its logits, [n, w] in half precision, in memory that the next one reuses.
+
+    All other tensors are [N]; `of_logps` and `of_entropy` are divided as the logits are.
+    """
+    from qed.kernels.cuda.output_tiles import differentiate_tile  # noqa: PLC0415
+
+    memory = _allocate(layer)
+    labels, normaliser, entropy, of_logps = (one.contiguous() for one in (labels, normaliser, entropy, of_logps))
+    of_entropy = None if of_entropy is None else of_entropy.contiguous()
+    for tile in chain.from_iterable(layer.blocks):
+        rows = tile.rows
+        logits = _multiply(layer, tile, memory)
+        differentiate_tile(
+            logits,
+            labels[rows],
+            tile.columns.start,
+            layer.divisor,
+            normaliser[rows],
+            entropy[rows],
+            of_logps[rows],
+            None if of_entropy is None else of_entropy[rows],
+        )
+        yield tile, logits
+
+
+def _allocate(layer: OutputLayer) -> Tensor:
+    """Allocate memory for a tile; its rows are far enough apart for each to be aligned."""
+    apart = -(-layer.width // ALIGNED) * ALIGNED
+    return layer.hidden.new_empty(layer.height, apart)
+
+
+def _multiply(layer: OutputLayer, tile: Tile, memory: Tensor) -> Tensor:
+    hidden = layer.hidden[tile.rows]
+    logits = memory[: len(hidden), : tile.columns.stop - tile.columns.start]
+    return torch.mm(hidden, layer.slice_weight(tile).T, out=logits)
