@@ -163,7 +163,9 @@ def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> 
     prefill += tokens * count_cache_bytes(shape, plan.precision)
     parts = {"KV cache": cache, "decoding": max(decoding, prefill - cache), "rows": plan.rows * plan.answer * STATE}
     if plan.precision == "bfloat16" and step.dtype == "float32" and not shape.adapters:
-        parts["casts"] = 2 * (shape.layers * shape.layer_weights + shape.vocabulary * shape.width)  # autocast's
+        # Autocast's, and on a device those of the decoding steps.
+        copies = 1 if step.on_cpu else 2
+        parts["casts"] = 2 * copies * (shape.layers * shape.layer_weights + shape.vocabulary * shape.width)
     if step.divided > 1:
         parts["gathered"] = _count_weight_bytes(shape, step)
     state = estimate_state(shape, step)

@@ -66,6 +66,7 @@ ROOMS = {
     "mpmath": ["grading/"],
     "regex": ["grading/extraction/patterns.py"],
     "vllm": [],
+    "triton": ["kernels/cuda/"],
     "ray": ["cluster/"],
     "wandb": ["trackers/wandb.py"],
     "tensorboard": ["trackers/tensorboard.py"],

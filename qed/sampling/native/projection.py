@@ -42,13 +42,11 @@ class Projections:
         dtype = self.cast or next(model.parameters()).dtype
         self.compiled = kind == "cpu" and fits and has_product(dtype)
         self.packs = self.compiled or (kind == "cpu" and fits and can_pack(dtype))
-        # On a device weights of another precision are cast once for all steps, those of an adapter's model too.
+        # On a device weights of another precision are cast once for all steps. Autocast casts those that are trained
+        # too, for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
-        frozen = [weight for weight in model.parameters() if not weight.requires_grad and weight.dtype != dtype]
-        own = sum(weight.numel() * dtype.itemsize for weight in frozen) if self.casts else 0
-        self.copied_bytes = (
-            size if self.packs else own
-        )  # without the casts of trained weights, which autocast keeps too
+        cast = sum(weight.numel() for weight in model.parameters() if weight.ndim > 1 and weight.dtype != dtype)
+        self.copied_bytes = size if self.packs else cast * dtype.itemsize * self.casts
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
         """Join several layers that read the same states into one function."""
