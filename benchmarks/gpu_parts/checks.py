@@ -9,12 +9,25 @@ import sys
 from pathlib import Path
 
 from gpu_parts.report import Report
+from qed.host import count_usable_cores
 
 ROOT = Path(__file__).parents[2]
 # What is compared on the device: CUDA graphs with plain steps, the fused output layer with the plain one, packed rows
 # with padded ones, 4-bit weights, offloaded and 8-bit moments, the mismatch of sampler and learner in bfloat16, a run.
-FILES = ("tests/parity/test_devices.py", "tests/parity/test_graphs.py", "tests/parity/test_optimizers.py")
-OUTCOME = re.compile(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)")
+FILES = tuple(
+    f"tests/parity/test_{name}.py"
+    for name in (
+        "devices",
+        "graphs",
+        "cuda_decoding",
+        "output_tile_kernels",
+        "packed_attention",
+        "offload",
+        "optimizers",
+    )
+)
+PROCESSES = 4  # at most: tests compile, each on one core
+OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (tests/\S+::.+)")
 REASONS = re.compile(r"^SKIPPED \[\d+\] (.+)")
 MOST = 12_000  # characters of the output that are kept
 
@@ -23,6 +36,7 @@ def run_checks(device: str, name: str, report: Report) -> None:
     """Run the tests of a device; on a CPU those of the same tests that a CPU can do."""
     chosen = ["-m", "gpu", *FILES] if device == "cuda" else ["-k", "cpu", FILES[0]]
     command = [sys.executable, "-m", "pytest", "-v", "-rfEs", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider"]
+    command += ["-n", str(min(PROCESSES, count_usable_cores())), "--dist", "load"]
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen(
         [*command, *chosen],
@@ -39,7 +53,7 @@ def run_checks(device: str, name: str, report: Report) -> None:
     for line in process.stdout:
         output = (output + line)[-MOST:]
         if found := OUTCOME.match(line):
-            tests[found[1]] = {"ERROR": "failed"}.get(found[2], found[2].lower())
+            tests[found[2].strip()] = {"ERROR": "failed"}.get(found[1], found[1].lower())
             report.add_part(name, tests=tests)
         elif found := REASONS.match(line):
             reasons.append(found[1])

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gpu_parts.ceilings import Work, wait_for
+from gpu_parts.kernels import list_kernels
 from gpu_parts.report import Figures, Report
 from gpu_parts.shapes import LORA_RANK, Shape, describe, make_model, make_tokenizer
 from qed.algorithms.grpo import Grpo
@@ -32,6 +33,8 @@ from qed.types import Completion, Problem, Rollout
 GIB = 2**30
 NEVER = -1  # an end id that is never sampled, so that every answer has its full length
 ROUNDS = 3
+FIRST_SHARE = 0.4  # of the first round's time that a second one is expected to take
+PROFILED_TOKENS = 32  # of each answer, because every kernel of every step is an event
 LEAST_TOKENS = 1024  # a micro-batch of fewer tokens is not tried after one that ran out of memory
 STAGES = ("sample", "score", "update", "sync")
 PRECISION = torch.bfloat16
@@ -56,24 +59,25 @@ class Step:
         self.learner = Learner(self.model, Grpo(), learner, length=shape.answer, precision=PRECISION)
         reserve_training(self.sampler, self.learner)
         self.prompts = draw_prompts(shape)
+        self.rollouts: list[Rollout] = []  # of the last step
         self.seconds: dict[str, float] = {}
 
     def run(self, number: int) -> dict[str, float]:
         """Make a step, and return the learner's metrics; `seconds` has the time of each stage."""
         groups = self._time("sample", lambda: self.sample(number))
-        rollouts = make_rollouts(self.prompts, groups)
+        self.rollouts = rollouts = make_rollouts(self.prompts, groups)
         self._time("score", lambda: self.learner.score(rollouts, old=True))
         stats: dict[str, float] = self._time("update", lambda: self.learner.update(rollouts, number))
         self._time("sync", lambda: self.sampler.load(self.learner.weights(), number + 1))
         return stats
 
-    def sample(self, number: int) -> list[list[Completion]]:
-        """Sample the answers of a step."""
+    def sample(self, number: int, tokens: int | None = None) -> list[list[Completion]]:
+        """Sample the answers of a step, with fewer tokens if so many are given."""
         seeds = [
             [derive_seed("kit", number, row, one) for one in range(self.shape.group)]
             for row in range(len(self.prompts))
         ]
-        return self.sampler.generate(self.prompts, seeds, Sampling(1.0, self.shape.answer))
+        return self.sampler.generate(self.prompts, seeds, Sampling(1.0, tokens or self.shape.answer))
 
     def _time(self, stage: str, work: Callable[[], Any]) -> Any:
         self.note(stage)
@@ -183,9 +187,10 @@ def _run_rounds(
     if cuda:
         torch.cuda.reset_peak_memory_stats(step.device)
     rounds: list[dict[str, float]] = []
-    began = time.perf_counter()
     for number in range(ROUNDS + 1):  # the first one warms up, and counts where there is no time for a second
         stats = step.run(number)
+        # The first round compiles, so later ones take a part of it at most.
+        expected = sum(step.seconds.values()) * (1 if number else FIRST_SHARE)
         rounds.append(dict(step.seconds))
         best = {stage: statistics.median(one[stage] for one in rounds[1:] or rounds) for stage in STAGES}
         peak = torch.cuda.max_memory_allocated(step.device) / GIB if cuda else None
@@ -202,8 +207,9 @@ def _run_rounds(
             attention_faults=list_faults(),
             **_compare_with_ceilings(step.shape, best, stats, ceilings),
         )
-        if time.time() + 1.5 * (time.perf_counter() - began) / len(rounds) > end:
+        if time.time() + 1.5 * expected > end:
             break
+    _list_kernels(step, report, name, end)
     _measure_eager(step, report, name, end)
     report.add_part(name, at="done")
 
@@ -227,6 +233,19 @@ def _compare_with_ceilings(
             "score_share_of_peak": work.count_forward() / seconds["score"] / ceilings["flop_per_s"],
         },
     }
+
+
+def _list_kernels(step: Step, report: Report, name: str, end: float) -> None:
+    """List the kernels of each stage, if there is time for it."""
+    if time.time() + 5 * sum(step.seconds.values()) > end:
+        return
+    works: dict[str, Callable[[], Any]] = {
+        "sample": lambda: step.sample(0, min(PROFILED_TOKENS, step.shape.answer)),
+        "score": lambda: step.learner.score(step.rollouts, old=True),
+        "update": lambda: step.learner.update(step.rollouts, 0),
+    }
+    step.note("list kernels")
+    report.add_part(name, kernels={stage: list_kernels(work, step.device) for stage, work in works.items()})
 
 
 def _measure_eager(step: Step, report: Report, name: str, end: float) -> None:

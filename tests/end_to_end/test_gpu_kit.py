@@ -60,6 +60,9 @@ def test_a_step_is_measured_by_stage(name: str, report: Report, monkeypatch: pyt
     assert 0 < found["sampler"]["share_of_floor"] < 1
     assert 0 < found["learner"]["share_of_peak"] < 1
     assert found["memory"]["estimated_gib"] > 0
+    assert {stage: bool(one["kernels"]) for stage, one in found["kernels"].items()} == dict.fromkeys(
+        step.STAGES[:3], True
+    )
     assert name in format_table(report.read())
 
 
