@@ -5,14 +5,12 @@ Without a device they run in Triton's interpreter, in a process of its own: func
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from interpreted import run_interpreted
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -29,17 +27,7 @@ INFINITY, NAN = float("inf"), float("nan")
 
 
 def test_kernels_in_the_interpreter() -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    options = ["-o", "addopts=", "-o", "python_functions=interpreted_*", "-q", "-p", "no:cacheprovider", "-x"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    run_interpreted(__file__)
 
 
 @pytest.mark.parametrize("kernel", ["_reduce", "_differentiate"])

@@ -1,0 +1,33 @@
+"""Runs a file's tests of kernels in Triton's interpreter: the functions whose names begin with `interpreted`.
+
+The interpreter must be chosen before Triton is imported, so they run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Triton's interpreter up to 3.6 at least reads arrays of one element as numbers, which numpy 2.5 refuses.
+REFUSED = "only 0-dimensional arrays can be converted to Python scalars"
+
+
+def run_interpreted(file: str) -> None:
+    """Run the functions of a file; skipped where Triton is not installed or its interpreter does not run."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    options = ["-o", "addopts=", "-o", "python_functions=interpreted_*", "-q", "-p", "no:cacheprovider", "-x"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, file],
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    if REFUSED in done.stdout:
+        pytest.skip("Triton's interpreter does not run with this version of numpy")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
