@@ -20,6 +20,7 @@ COLUMNS = 64  # of a block of keys
 QUERIES = 16  # the fewest rows of a product on tensor cores
 MOST_QUERIES = 64
 FEW_COLUMNS = 128  # that are worth a run of their own
+MOST_RUNS = 16  # whose results a program averages, all of them in registers
 PROGRAMS_PER_UNIT = 2  # that a launch has at least, if there is work for them
 GATES = 1024  # outputs of a program of `gate`
 
@@ -316,9 +317,9 @@ class Heads:
             at_once = min(MOST_QUERIES, max(queries, triton.next_power_of_2(wanted)))
             blocks = triton.cdiv(wanted, at_once)
             others = self._count_runs(len(shared.keys) * self.kv_heads * blocks, shared.used)
-        parts = torch.empty(own + others, rows, self.heads, self.width + 2, dtype=torch.float32, device=query.device)
-        totals, ends = parts.flatten()[: parts.numel() // (self.width + 2) * self.width], (own + others) * rows
-        peaks, masses = parts.flatten()[len(totals) :].view(2, ends * self.heads)
+        runs = own + others
+        totals = torch.empty(runs, rows, self.heads, self.width, dtype=torch.float32, device=query.device)
+        peaks, masses = torch.empty(2, runs, rows, self.heads, dtype=torch.float32, device=query.device)
         sizes = {"HEADS": self.heads, "KV_HEADS": self.kv_heads, "WIDTH": self.width, "BLOCK": COLUMNS}
         _attend_own[(rows, self.kv_heads, own)](
             query, keys, values, visible, column, totals, peaks, masses, self.scaling, *keys.stride()[:2],
@@ -331,7 +332,6 @@ class Heads:
                 others, own, rows, **sizes, QUERIES=at_once,
             )  # fmt: skip
         out = query.new_empty(rows, self.heads * self.width)
-        runs = own + others
         _join[(rows * self.heads,)](
             totals, peaks, masses, out, runs, WIDTH=self.width, RUNS=triton.next_power_of_2(runs), num_warps=1
         )
@@ -340,7 +340,7 @@ class Heads:
     def _count_runs(self, programs: int, columns: int) -> int:
         """Count the runs that so many columns are cut into, so that all of the device has work."""
         wanted = triton.cdiv(PROGRAMS_PER_UNIT * self.units, max(1, programs))
-        return int(max(1, min(wanted, triton.cdiv(columns, FEW_COLUMNS))))
+        return int(max(1, min(wanted, triton.cdiv(columns, FEW_COLUMNS), MOST_RUNS)))
 
 
 def count_units(device: torch.device) -> int:
