@@ -1,4 +1,4 @@
-"""The functions in C++, by name."""
+"""The functions in C++, by name, and whether there are kernels in Triton."""
 
 from __future__ import annotations
 
@@ -49,12 +49,16 @@ def has_cuda_kernels(device: torch.device) -> bool:
 
         tokens, _ = drawing.draw(torch.tensor([[0.0, 1.0]], device=device), None)
         return tokens.tolist() == [1]
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
-        reason = (str(error).strip().splitlines() or [""])[0]
-        warnings.warn(
-            f"Triton fails, so torch's own operations are used: {type(error).__name__}: {reason}", stacklevel=2
-        )
+        warnings.warn(f"Triton fails, so torch's own operations are used: {describe_failure(error)}", stacklevel=2)
         return False
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the type and the first line of what a compiler or a kernel raised."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 @cache

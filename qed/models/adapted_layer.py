@@ -1,4 +1,4 @@
-"""What a linear layer with an adapter computes, for those who compute it themselves."""
+"""Reads the adapter of a linear layer, for those who compute the layer without its module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAME = "default"  # peft's own name of a single adapter
 
 
 class Adapter(NamedTuple):
-    """The adapter of a linear layer, W x + factor * up (down x); without adapters enabled it is not there."""
+    """The adapter of a linear layer, which adds factor * up (down x) to W x."""
 
     down: Tensor  # [rank, inputs]
     up: Tensor  # [outputs, rank]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qed.kernels.functions import describe_failure
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.last_layer import can_read_part
 from qed.models.layer_windows import compute_layer_windows
@@ -172,8 +173,7 @@ def _find_fault(shape: Shape) -> str:
 
 def _describe_fault(error: Exception, shape: Shape) -> str:
     cause = error.__cause__ or error  # what the compiler met, rather than that it failed
-    lines = str(cause).strip().splitlines() or [""]
-    return f"FlexAttention fails for {shape}: {type(cause).__name__}: {lines[0]}"
+    return f"FlexAttention fails for {shape}: {describe_failure(cause)}"
 
 
 def _attend(

@@ -14,7 +14,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from qed.kernels.functions import has_cuda_kernels
+from qed.kernels.functions import describe_failure, has_cuda_kernels
 from qed.models.families import IDENTITY, LogitTransform
 from qed.training.output_tiles import ALIGNED, OutputLayer, Tile
 from qed.training.support import LabelSupport
@@ -68,7 +68,7 @@ def find_fault(device: torch.device, dtype: torch.dtype) -> str:
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:  # noqa: BLE001 -- a compiler fails in many ways
-        return _warn(f"{type(failure).__name__}: {(str(failure).strip().splitlines() or [''])[0]}")
+        return _warn(describe_failure(failure))
     return "" if error <= TRIAL_ERROR else _warn(f"they are wrong by {error:.2g}")
 
 

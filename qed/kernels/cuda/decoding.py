@@ -1,10 +1,10 @@
 """The operations of a decoding step on a CUDA device between its matrix products, for states in half precision.
 
-A step of torch's own operations launches some forty kernels for each layer, and a small batch spends its time on
-starting them. Here there are seven. Attention is computed in parts: of the rows' own columns, and of the prompts that
-rows share, each in several runs of columns, whose results are averaged by the sums of their exponentials
-(FlashAttention, arXiv 2205.14135; in runs: arXiv 2311.01282). No shape depends on how many columns are in use, and
-nothing waits for the device, so that a CUDA graph can repeat a step.
+A step of torch's own operations launches more than fifty kernels for each layer, products among them, and a small batch
+spends its time on starting them. Here there are seven and the products. Attention is computed in parts: of the rows'
+own columns, and of the prompts that rows share, each in several runs of columns, whose results are averaged by the sums
+of their exponentials (FlashAttention, arXiv 2205.14135; in runs: arXiv 2311.01282). No shape depends on how many
+columns are in use, and nothing waits for the device, so that a CUDA graph can repeat a step.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ def _sum_blocks(logits, tops, sums, size, stride, BLOCK: tl.constexpr):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     loaded = tl.load(logits + row * stride + place, mask=place < size, other=float("-inf"))
-    scaled = loaded.to(tl.float32)
-    top = tl.max(scaled, 0)
+    wide = loaded.to(tl.float32)
+    top = tl.max(wide, 0)
     shift = tl.where(top == float("-inf"), 0.0, top)
     index = row * tl.num_programs(1) + block
     tl.store(tops + index, top)
-    tl.store(sums + index, tl.sum(tl.exp(scaled - shift), 0))
+    tl.store(sums + index, tl.sum(tl.exp(wide - shift), 0))
 
 
 @triton.jit
@@ -55,11 +55,11 @@ def _find_token(
     inside = tl.arange(0, BLOCK)
     place = block * BLOCK + inside
     loaded = tl.load(logits + row * stride + place, mask=place < size, other=float("-inf"))
-    scaled = loaded.to(tl.float32)
+    wide = loaded.to(tl.float32)
     if DRAWS:
-        found = _find_passed(tl.exp(scaled - top).to(tl.float64), target, BLOCK)
+        found = _find_passed(tl.exp(wide - top).to(tl.float64), target, BLOCK)
     else:
-        found = tl.min(tl.where(scaled == top, inside, BLOCK - 1), 0)
+        found = tl.min(tl.where(wide == top, inside, BLOCK - 1), 0)
     token = tl.minimum(block * BLOCK + found, size - 1)
     chosen = tl.load(logits + row * stride + token).to(tl.float32)
     tl.store(tokens + row, token.to(tl.int64))
@@ -81,7 +81,7 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     logps = torch.empty(rows, dtype=torch.float32, device=logits.device)
     numbers = logits if uniform is None else uniform.contiguous()
     # Triton launches on the current device, whichever the tensors are on.
-    with torch.cuda.device(logits.device if logits.is_cuda else -1):
+    with torch.cuda.device_of(logits):
         _sum_blocks[(rows, blocks)](logits, tops, sums, size, logits.stride(0), BLOCK=width)
         _find_token[(rows,)](
             logits, tops, sums, numbers, tokens, logps, size, logits.stride(0), blocks, BLOCK=width,

@@ -48,13 +48,13 @@ class CudaDecoder(LlamaDecoder):
         for layer, window in zip(self.layers, self.windows, strict=True):
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:
-                norms = layer.query_norm.weight, layer.key_norm.weight, layer.query_norm.added
+                norms = layer.query_norm.weight, layer.key_norm.weight, layer.query_norm.epsilon
             sizes = self.kv_heads * self.grouped, self.kv_heads, layer.width
             self.heads.append(decoding.Heads(cos, sin, sizes, layer.scaling, window or 0, norms))
 
     def _step(self, rows: Sequences, last: Tensor, positions: Tensor, visible: Tensor, column: Tensor | None) -> Tensor:
         # Triton launches on the current device, whichever the tensors are on.
-        with torch.cuda.device(last.device if last.is_cuda else -1):
+        with torch.cuda.device_of(last):  # type: ignore[no-untyped-call]
             return self._launch_step(rows, last, positions, column)
 
     def _launch_step(self, rows: Sequences, last: Tensor, positions: Tensor, column: Tensor | None) -> Tensor:
@@ -68,12 +68,12 @@ class CudaDecoder(LlamaDecoder):
         change: Tensor | None = None
         for number, (layer, heads) in enumerate(zip(self.layers, self.heads, strict=True)):
             cache = caches[number].keys, caches[number].values
-            states = layer.project(norm(hidden, change, layer.before.weight, layer.before.added, self.dtype))
+            states = layer.project(norm(hidden, change, layer.before.weight, layer.before.epsilon, self.dtype))
             query = heads.rotate(states, positions, column, cache)
             change = layer.out(heads.attend(query, cache, seen, column, self._share(rows, number)))
-            states = layer.gate_and_up(norm(hidden, change, layer.between.weight, layer.between.added, self.dtype))
+            states = layer.gate_and_up(norm(hidden, change, layer.between.weight, layer.between.epsilon, self.dtype))
             change = layer.down(self.kernels.gate(*states))
-        logits: Tensor = self.head(norm(hidden, change, self.norm.weight, self.norm.added, self.dtype))
+        logits: Tensor = self.head(norm(hidden, change, self.norm.weight, self.norm.epsilon, self.dtype))
         return logits
 
     def _share(self, rows: Sequences, number: int) -> Shared | None:

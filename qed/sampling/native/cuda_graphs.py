@@ -4,13 +4,15 @@ A graph repeats kernels on the memory that it was captured with, so it is valid 
 rows are added or removed or need more columns, the next step is captured again. Inputs that change between two steps
 are copied into fixed buffers.
 
-A graph reads the weights directly, or their casts under autocast. Autocast caches the cast of a trained weight until
-its context ends, and that context is around all steps of a call. torch advises to switch this cache off for a capture,
-because a cast made during a capture has no content until the graph is replayed and belongs to the graph's memory, while
-the cache returns it to all later users. But then every step would cast every weight again, which reads and writes
-several times as much memory as the step itself. So the cache stays on, and a step is run once before it is captured:
-all cached casts then exist in ordinary memory, and none is made in a capture. Weights that are not trained are never
-cached, so their casts are part of the graph. The end of a call releases the casts, and its decoder with all graphs.
+A graph reads the weights directly, or casts of them. On a device a decoder casts the weights of plain and adapted
+linear layers once, when it is made. Other modules are called under autocast, which caches the cast of a trained weight
+until its context ends, and that context is around all steps of a call. torch advises to switch this cache off for a
+capture, because a cast made during a capture has no content until the graph is replayed and belongs to the graph's
+memory, while the cache returns it to all later users. But then every step would cast every weight again, which reads
+and writes several times as much memory as the step itself. So the cache stays on, and a step is run once before it is
+captured: all cached casts then exist in ordinary memory, and none is made in a capture. Of these modules' weights those
+that are not trained are never cached, so their casts are part of the graph. The end of a call releases the casts, and
+its decoder with all graphs.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.sequences import Sequences
 
-GROW = 4  # 1/4 more columns are allocated than needed: attention reads all of them, but a capture costs a few steps
+GROW = 4  # 1/4 more columns are allocated than needed: torch's attention reads all of them; a capture costs a few steps
 
 Step = Callable[[], Tensor]
 

@@ -260,15 +260,15 @@ class _Norm:
     def __init__(self, norm: Any) -> None:
         self.weight: Tensor = norm.weight
         self.dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        self.added: float = norm.variance_epsilon
-        self.epsilon = self.weight.new_tensor(self.added, dtype=self.dtype)
+        self.epsilon: float = norm.variance_epsilon
+        self.epsilon_tensor = self.weight.new_tensor(self.epsilon, dtype=self.dtype)
         self.share = 1 / len(self.weight)
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return the normalised states; they are normalised in float32 at least."""
         wide = states.to(self.dtype)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
+        scale = torch.addcmul(self.epsilon_tensor, length, length, value=self.share).rsqrt_()
         return (wide * scale).to(states.dtype).mul(self.weight)
 
 

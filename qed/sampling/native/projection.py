@@ -107,7 +107,7 @@ class Projections:
 
 
 class _Weights(NamedTuple):
-    """What a linear layer computes."""
+    """The weights of a linear layer, and of its adapter if it has one."""
 
     weight: Tensor
     bias: Tensor | None
@@ -115,7 +115,7 @@ class _Weights(NamedTuple):
 
 
 class _Adapted:
-    """A linear layer with its adapter beside it, in the precision of the products.
+    """Computes a linear layer and its adapter without merging their weights.
 
     Args:
         multiply: by the layer's own weight.
@@ -134,13 +134,14 @@ class _Adapted:
 
 
 def _read_adapted(module: Any) -> _Weights | None:
-    """Return what an adapted linear layer computes with its adapter beside the weight; None for anything else."""
+    """Return the weights of an adapted linear layer, not merged; None if it computes anything else."""
     if not is_adapted_linear(module):
         return None
-    base, adapter = module.get_base_layer(), read_adapter(module)
-    if module.disable_adapters or adapter is not None:
-        return _Weights(base.weight, base.bias, None if module.disable_adapters else adapter)
-    return None
+    base = module.get_base_layer()
+    if module.disable_adapters:
+        return _Weights(base.weight, base.bias)
+    adapter = read_adapter(module)
+    return None if adapter is None else _Weights(base.weight, base.bias, adapter)
 
 
 class Joined(NamedTuple):
