@@ -123,7 +123,7 @@ async def answer_request(request: Request) -> Response:
 
 
 async def stream_run(request: Request) -> Response:
-    """`GET /api/live`: server-sent events of a live run, as long as it lives and somebody listens."""
+    """`GET /api/live`: server-sent events of a run, as long as it is live and somebody listens."""
     state, params = request.app.state, _read_params(request)
     if state.listeners >= MOST_LISTENERS:
         raise Refused(503, f"{MOST_LISTENERS} pages follow live runs. Close one of them.")

@@ -1,4 +1,4 @@
-"""Follow a live run: what it appends to its files, as server-sent events, until it ends."""
+"""Follow a run: what it appends to its files, as server-sent events, until it ends."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _find_end(path: Path) -> int:
 
 
 class RunTail:
-    """The end of a live run.
+    """The end of a run. One that has ended is looked at once: it may have been live when its page was loaded.
 
     Args:
         library: the runs.
@@ -83,7 +83,7 @@ class RunTail:
         resume: the id of the last event that the listener has got, if it has been cut off.
 
     Raises:
-        Refused: there is no such run, or it is not live.
+        Refused: there is no such run.
     """
 
     def __init__(self, library: Library, params: Params, resume: str = "") -> None:
@@ -98,10 +98,10 @@ class RunTail:
             last = read_last_rows(metrics, MOST_BYTES if "after" in params else LAST_BYTES)
             self.missed = [row for row in last if _read_step(row) > after]
         self.steps = self._list_steps()
-        self.card: dict[str, Any] = {}
-        self.is_live = self._read_card()["status"] == "live"
-        if not self.is_live:
-            raise Refused(409, f"The run {self.run.key} is not live.")
+        self.card = build_card(library, self.run)
+        if self.card["status"] != "live":
+            self.card = {}  # the first look tells how the run ended
+        self.is_live = True
 
     @property
     def place(self) -> str:
@@ -120,10 +120,10 @@ class RunTail:
         self.steps = steps
         if events := self._read_new(self.events):
             messages.append(("events", {"events": [clean_value(event) for event in events]}))
-        before, card = self.card, self._read_card()
-        if _drop_volatile(card) != _drop_volatile(before):
-            messages.append(("status", {"card": card}))
-        self.is_live = card["status"] == "live"
+        before, self.card = self.card, build_card(self.library, self.run)
+        if _drop_volatile(self.card) != _drop_volatile(before):
+            messages.append(("status", {"card": self.card}))
+        self.is_live = self.card["status"] == "live"
         if not self.is_live:
             self.run.locate()  # a card that was read while the folder went away looks like that of a run that has ended
         return messages
@@ -136,10 +136,6 @@ class RunTail:
         """
         path = self.run.locate(*file.path.relative_to(self.run.folder).parts)
         return file.read() if path == file.path else []
-
-    def _read_card(self) -> dict[str, Any]:
-        self.card = build_card(self.library, self.run)
-        return self.card
 
     def _list_steps(self) -> set[int]:
         found = (ROLLOUTS.fullmatch(name) for name in self.run.list_names("rollouts"))

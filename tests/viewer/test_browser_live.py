@@ -53,6 +53,14 @@ def test_the_end_of_a_run_is_seen(live_viewer: Viewer, live: LiveRun, open_tab: 
     tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)")
 
 
+def test_a_run_that_ends_before_its_page_listens(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
+    """The page has been told of a live run; it learns of the end when it asks for what is new."""
+    tab = open_tab(live_viewer.url)
+    tab.page.route("**/api/live?**", lambda route: (live.finish(), route.continue_()))
+    tab.open("run", "live")
+    tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)")
+
+
 def test_a_run_that_is_written_fast_stays_readable(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
     """While a thread appends, pages open without an error."""
     live.seconds = 0.1

@@ -113,9 +113,17 @@ def test_the_stream_ends_with_the_run(url: str, folder: Path) -> None:
         *_, (_, last, _), (name, _, _) = events
         assert last["card"]["status"] == "done"
         assert name == "end"
-    reply = ask_view(url, "live", run="one")
-    assert reply.status == 409
-    assert "not live" in reply.error
+
+
+def test_a_run_that_ended_before_its_page_listened(url: str, folder: Path) -> None:
+    """Between the page's reply and the stream: the missed rows and the run's end come at once."""
+    append(folder, write_row(4))
+    append(folder, '{"event": "finished", "time": 2e9, "step": 4}\n', "events.jsonl")
+    with listen(url, "run=one&after=3") as events:
+        (_, rows, _), (_, last, _), (name, _, _) = events
+        assert [row["step"] for row in rows["rows"]] == [4]
+        assert last["card"]["status"] == "done"
+        assert name == "end"
 
 
 def test_a_listener_that_was_cut_off_goes_on(url: str, folder: Path) -> None:

@@ -57,27 +57,18 @@ export async function get(name, params = {}, signal = undefined) {
 }
 
 /**
- * Follow a run if it is live. `handlers` has a function for each of `metrics`, `steps`, `events` and `status`; `after` is
- * the last step whose metrics are known. Returns a function that stops it.
+ * Follow a run until it ends; of one that has ended, the stream tells so and closes. `handlers` has a function for each of
+ * `metrics`, `steps`, `events` and `status`; `after` is the last step whose metrics are known. Returns a function that
+ * stops it.
  */
 export function listen(run, { after, ...handlers }) {
-  const stream = { source: null, stopped: isStatic() || !window.EventSource };
-  if (!stream.stopped) follow(run, handlers, stream, after).catch(() => {});
-  return () => {
-    stream.stopped = true;
-    stream.source?.close();
-  };
-}
-
-async function follow(run, handlers, stream, after) {
-  const { runs } = await get("runs");
-  if (stream.stopped || runs.find((card) => card.key === run)?.status !== "live") return;
+  if (isStatic() || !window.EventSource) return () => {};
   const source = new EventSource(`/api/${canonical("live", { run, after })}`);
-  stream.source = source;
   for (const [name, handle] of Object.entries(handlers)) {
     source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
   }
   source.addEventListener("end", () => source.close()); // the run has ended: there is nothing to try again
+  return () => source.close();
 }
 
 function readCopy() {
