@@ -22,6 +22,8 @@ MAX_CHARS = 400  # no longer answer in practice needs this tier
 SIGNS = re.compile(r"[\w\s\\{}()\[\]^+\-*/=<>,.;:|!&%$~']+")
 WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}|__")
 COMMAND = re.compile(r"\\([A-Za-z]+)")
+# A backslash before a digit, which is no LaTeX, and signs alone, which have no value.
+WORTHLESS = re.compile(r"(?<!\\)\\(?:\\\\)*\d|\A[\W_]*\Z")
 NAME = re.compile(r"[A-Za-z]")
 # The index of a sum or a limit, and the variable of an integral, are not names of the result.
 BOUND = re.compile(r"_\s?\{?\s?([A-Za-z])\s?(?:=|\\to)|d\s?([a-z])")
@@ -63,6 +65,7 @@ def can_decide(gold: str, answer: str) -> bool:
             len(text) <= MAX_CHARS
             and SIGNS.fullmatch(text)
             and not WORD.search(text)
+            and not WORTHLESS.search(text)
             and COMMANDS.issuperset(COMMAND.findall(text))
             for text in (gold, answer)
         )

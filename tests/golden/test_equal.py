@@ -18,6 +18,7 @@ from hostile_grader import grade
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qed.grading import symbolic
 from qed.grading.equal import Verdict, equal
 from qed.grading.policy import MATH, Policy
 from qed.grading.symbolic import LIMITS
@@ -238,6 +239,14 @@ def test_what_the_parser_cannot_compute_goes_to_the_symbolic_tier() -> None:
         assert equal(gold, answer, PARSER).tier == "unknown"
     verdict = equal("5", "\\sum_{k=1}^{10^9} \\sin k")
     assert (verdict.correct, verdict.tier) == (False, "timeout")
+
+
+@pytest.mark.parametrize("answer", ["\\5", "1\\2", "\\\\\\5", "\\", "\\$", "\\ ", "\\{\\}", "-\\;"])
+def test_what_has_no_value_asks_no_process(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An untrained model writes such answers, and loading math-verify takes longer than reading all of them."""
+    monkeypatch.setattr(symbolic, "are_equal", lambda *pair: pytest.fail(f"asked about {pair}"))
+    assert not equal("16", answer).correct
+    assert not equal(answer, "16").correct
 
 
 def test_hostile_labelled_cases(shared: Path, tmp_path: Path) -> None:
