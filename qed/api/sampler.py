@@ -71,7 +71,7 @@ class Sampler:
             seed: of the random numbers.
 
         Raises:
-            qed.errors.UsageError: a question is longer than the model's window, or an argument is invalid.
+            qed.errors.UsageError: a question has no token or more than the model's window, or an argument is invalid.
         """
         if isinstance(questions, str) or not all(isinstance(question, str) for question in questions):
             raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")

@@ -14,7 +14,7 @@ from qed.algorithms.base import Algorithm
 from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import SINGLE
-from qed.errors import Diverged, QedError
+from qed.errors import Diverged, QedError, UsageError
 from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
@@ -182,9 +182,16 @@ def _sample_turns(turns: Sequence[_Turn], sampler: Sampler, template: PromptTemp
 def start_group(
     request: Request, template: PromptTemplate, max_tokens: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> Group:
-    """Build the members of a group before sampling: complete answers, prefixes, empty answers, then demonstrations."""
+    """Build the members of a group before sampling: complete answers, prefixes, empty answers, then demonstrations.
+
+    Raises:
+        UsageError: the prompt has no token.
+    """
     prompt = template.prompt(request.problem)
-    empty = Rollout(request.problem, template.tokens(prompt), (), (), prompt.opened, "length", prompt_text=prompt.text)
+    tokens = template.tokens(prompt)
+    if not tokens:
+        raise UsageError(f"The prompt of problem {request.problem.id!r} has no token, and a model needs one.")
+    empty = Rollout(request.problem, tokens, (), (), prompt.opened, "length", prompt_text=prompt.text)
     demonstrations = _select_demonstrations(request, template, max_tokens, address, counts)
     shares = request.shares if demonstrations else ()
     guided = [

@@ -216,6 +216,8 @@ def _evaluate(run: qed.Run) -> None:
     for wrong in ({"samples": 0}, {"top_p": 0.0}, {"temperature": -1.0}):
         with pytest.raises(qed.errors.UsageError, match="takes samples"):
             sampler.sample(["What is 2 + 7?"], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(qed.errors.UsageError, match="prompt of problem '' has no token"):
+        qed.Sampler(run, prompt="question_only").sample(["What is 2 + 7?", ""])
     answers = sampler.sample(["What is 2 + 7?"], 2, max_tokens=5)
     assert [answer.index for answer in answers[0]] == [0, 1]
     assert all(len(answer.output) == len(answer.logps) <= 5 for answer in answers[0])
