@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 from qed import host
+from qed.errors import INTERRUPTED
 
 
 def run() -> None:
@@ -20,10 +21,14 @@ def run() -> None:
     if not atexit._ncallbacks():  # what is registered first runs last; coverage, for one, registers before us
         atexit.register(_leave, codes)
     host.collect_garbage_rarely()
-    from qed.cli.main import main  # noqa: PLC0415 -- it imports modules that register functions too
-
     try:
+        from qed.cli.main import main  # noqa: PLC0415 -- it imports modules that register functions too
+
         main()
+    except KeyboardInterrupt:  # while it is imported; later `main` takes it
+        sys.stderr.write("interrupted\n")
+        codes.append(INTERRUPTED)
+        raise SystemExit(INTERRUPTED) from None
     except SystemExit as ended:
         codes.append(int(ended.code or 0))
         raise

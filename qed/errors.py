@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qed.types import Rollout
 
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C ends
+
 
 class QedError(Exception):
     """A run that failed for the reason in the message; the base class of all errors of qed."""

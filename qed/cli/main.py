@@ -17,12 +17,11 @@ from qed import host
 from qed.cli.overview import format_overview
 from qed.config import plugins
 from qed.console.unread import drop_unread
-from qed.errors import DataError, QedError, UsageError
+from qed.errors import INTERRUPTED, DataError, QedError, UsageError
 from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
 
-INTERRUPTED = 130
 MAX_NAME_LENGTH = 200  # characters of a path that are shown
 BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for commands in a pipe
 

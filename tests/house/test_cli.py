@@ -209,6 +209,16 @@ def test_a_cleanup_that_fails_after_an_interrupt_is_no_bug(run: Run, recipes: An
     assert "AttributeError: half of it is there" in run("grpo", "--debug")[2]
 
 
+def test_an_interrupt_before_the_command_line_is_there(elsewhere: Path) -> None:
+    boot = (
+        "import sys\nclass Interrupt:\n"
+        "    def find_spec(self, name, *more):\n        if name == 'qed.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\nfrom qed.__main__ import run\nrun()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", boot], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_reader_that_has_gone_is_no_error(elsewhere: Path) -> None:
     command = [sys.executable, "-c", "from qed.cli.main import main; main()", "grpo", "--help-all"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
