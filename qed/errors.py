@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from qed.types import Rollout
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ends
+# What says that memory has run out: CUDA, MPS, cuBLAS, and the CPU's allocator on Linux and on Windows.
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
 
 
 class QedError(Exception):
@@ -74,6 +76,13 @@ class Interrupted(QedError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the memory of the device or of the host has run out."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def suggest_nearest(name: str, candidates: Iterable[str]) -> str:

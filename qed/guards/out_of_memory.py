@@ -1,4 +1,4 @@
-"""Recognises that memory has run out, and lets go of everything that the failed computation held."""
+"""Lets go of everything that a computation held which failed for lack of memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+from qed.errors import is_out_of_memory
+
 Result = TypeVar("Result")
-# Of CUDA, MPS, cuBLAS, and of the CPU's allocator on Linux and on Windows.
-SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of the device or of the host has run out."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
 
 
 def call_if_it_fits(compute: Callable[[], Result]) -> list[Result]:

@@ -12,6 +12,7 @@ import torch
 
 from qed.kernels.build import load_library
 from qed.kernels.structures import COUNT, NUMBER, POINTER
+from qed.kernels.trials import describe_failure
 
 LANES = 8  # numbers of a vector in vectors.h: a head's width is a multiple of it
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -49,16 +50,9 @@ def has_cuda_kernels(device: torch.device) -> bool:
 
         tokens, _ = drawing.draw(torch.tensor([[0.0, 1.0]], device=device), None)
         return tokens.tolist() == [1]
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
         warnings.warn(f"Triton fails, so torch's own operations are used: {describe_failure(error)}", stacklevel=2)
         return False
-
-
-def describe_failure(error: BaseException) -> str:
-    """Return the type and the first line of what a compiler or a kernel raised."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 @cache

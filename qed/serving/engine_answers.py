@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from qed.errors import QedError
-from qed.guards.out_of_memory import free_failed, is_out_of_memory
+from qed.errors import QedError, is_out_of_memory
+from qed.guards.out_of_memory import free_failed
 from qed.models.layer_windows import count_fixed_rotation_tokens
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.answers import Answer, Top

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from qed.kernels.functions import describe_failure
+from qed.kernels.trials import describe_failure, measure_error
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.last_layer import can_read_part
 from qed.models.layer_windows import compute_layer_windows
@@ -159,13 +159,9 @@ def _find_fault(shape: Shape) -> str:
                 gradients = [torch.autograd.grad(one.float().sin().sum(), inputs) for one in (found, expected)]
             with torch.autocast(shape.device.type, enabled=False), torch.no_grad():  # a kernel of its own
                 pairs += [(attend_blocks(mask, *inputs, None).transpose(1, 2), expected), *zip(*gradients, strict=True)]
-            error = max(
-                float((one - other).detach().float().norm() / other.detach().float().norm()) for one, other in pairs
-            )
+            error = measure_error((one.detach(), other.detach()) for one, other in pairs)
             if not error <= TRIAL_ERROR:
                 return f"FlexAttention is wrong by {error:.2g} for {shape}"
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
         return _describe_fault(error, shape)
     return ""
@@ -209,8 +205,6 @@ def _attend_by_choice(
     if not choose_attention(shape):
         try:
             return attend_blocks(layout.get_block_mask(window), query, key, value, scaling).transpose(1, 2)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
             _FAULTS[shape] = _describe_fault(error, shape)
             warnings.warn(f"{_FAULTS[shape]}. Attention is computed by spans from here on.", stacklevel=1)

@@ -8,8 +8,10 @@ cache, and serves rows of every length.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,8 +82,11 @@ def compile_attention() -> Callable[..., Tensor]:
     With `fullgraph` an error is raised where FlexAttention would not be compiled: its other way builds all scores. It
     is compiled anew for every shape of heads, dtype and scaling, with and without gradients; torch gives up after 8.
     """
+    # Later versions of torch keep the global limit by thread, and take one as an argument.
     torch._dynamo.config.recompile_limit = max(KERNELS, torch._dynamo.config.recompile_limit)
-    compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    named = "recompile_limit" in inspect.signature(torch.compile).parameters
+    options: dict[str, Any] = {"recompile_limit": KERNELS} if named else {}
+    compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True, **options)
     return compiled
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from qed.errors import QedError
-from qed.guards.out_of_memory import call_if_it_fits, is_out_of_memory
+from qed.errors import QedError, is_out_of_memory
+from qed.guards.out_of_memory import call_if_it_fits
 from qed.training.batch import Batch
 from qed.training.parallel import Parallel
 

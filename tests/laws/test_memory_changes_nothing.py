@@ -26,9 +26,9 @@ from safetensors.torch import load_file
 from qed.algorithms.dpo import Dpo
 from qed.algorithms.grpo import Grpo
 from qed.config.settings import LearnerSettings
-from qed.errors import QedError
+from qed.errors import QedError, is_out_of_memory
 from qed.guards import faults
-from qed.guards.out_of_memory import call_if_it_fits, is_out_of_memory
+from qed.guards.out_of_memory import call_if_it_fits
 from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler

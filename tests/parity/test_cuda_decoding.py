@@ -30,6 +30,7 @@ from qed.sampling.draw import draw_tokens
 from qed.sampling.native import batch, decoders
 from qed.sampling.native.cuda_decoder import CudaDecoder
 from qed.sampling.native.decoder import LlamaDecoder
+from qed.sampling.native.decoding_trial import find_fault
 from qed.sampling.native.projection import Projections
 from qed.sampling.native.sampler import NativeSampler
 
@@ -96,6 +97,34 @@ def interpreted_steps_are_those_of_torch(name: str, units: int, shared: int, mon
         assert one.logps == pytest.approx(other.logps, abs=2e-4)
 
 
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (7, 1)])
+def interpreted_attention_is_tried(heads: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right kernels have no fault; of wrong ones and of those that a device refuses the reason is said."""
+    from qed.kernels.cuda import decoding  # noqa: PLC0415
+
+    place = torch.device("cpu"), torch.float16, heads, kv_heads, 16
+    assert find_fault(*place) == ""
+    original = decoding.Heads.attend
+
+    def refuse(*_: Any) -> Any:
+        raise Refused("out of resource: shared memory, Required: 141312, Hardware limit: 101376")
+
+    def scale(factor: float) -> Any:
+        return lambda *args: factor * original(*args)
+
+    broken = [("wrong by 0.1", scale(1.1)), ("wrong by nan", scale(torch.nan)), ("Refused: out of resource", refuse)]
+    for reason, attend in broken:
+        find_fault.cache_clear()
+        monkeypatch.setattr(decoding.Heads, "attend", attend)
+        with pytest.warns(UserWarning, match=f"kernels of decoding steps are not used: .*{reason}"):
+            assert reason in find_fault(*place)
+    find_fault.cache_clear()
+
+
+class Refused(Exception):
+    """As Triton's `OutOfResources`: no RuntimeError."""
+
+
 def interpreted_draws_are_those_of_float64() -> None:
     from qed.kernels.cuda import drawing  # noqa: PLC0415
 
@@ -145,6 +174,43 @@ def test_adapters_beside_their_weights(enabled: bool) -> None:
     for found, module in zip(projections.join(*modules)(states), modules, strict=True):
         torch.testing.assert_close(found, module(states), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(projections.take(layer.mlp.down_proj)(inner), layer.mlp.down_proj(inner))
+
+
+@pytest.mark.parametrize(("width", "queries", "capability"), [(128, 64, 86), (256, 16, 86), (256, 64, 120)])
+def test_blocks_fit_small_devices(width: int, queries: int, capability: int) -> None:
+    """A multiprocessor of compute capability 8.6 or 12.0 has 99 KiB for a program's blocks."""
+    compiler = pytest.importorskip("triton.compiler", reason="Triton is not installed")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+    from qed.kernels.cuda import decoding  # noqa: PLC0415 -- Triton is not everywhere
+
+    kernel = decoding._attend_prefix
+    sizes = {"HEADS": 8, "KV_HEADS": 2, "WIDTH": width, "QUERIES": queries, "BLOCK": decoding.COLUMNS}
+    pointers = dict.fromkeys(("query", "keys", "values"), "*bf16")
+    pointers |= dict.fromkeys(("totals", "peaks", "masses"), "*fp32")
+    kinds = {**pointers, "visible": "*u8", "row_of_slot": "*i64", "owner": "*i64", "scaling": "fp32"}
+    kinds |= dict.fromkeys(sizes, "constexpr")
+    signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
+    source = compiler.ASTSource(kernel, signature, sizes)
+    built = compiler.compile(source, target=target, options={"num_stages": decoding.count_stages(width)})
+    assert built.metadata.shared <= 99 * 1024
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_weights_that_are_cast_count_as_copies(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither embeddings nor weights of 4 bits, whose layers are of another class."""
+
+    class Quantized(torch.nn.Linear):
+        pass
+
+    model: Any = make_model(dtype=dtype, tie_word_embeddings=False)
+    plain = sum(layer.weight.numel() for layer in model.modules() if type(layer) is torch.nn.Linear)
+    quantized = model.model.layers[0].mlp.down_proj
+    quantized.__class__ = Quantized
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
+    expected = 0 if dtype == torch.bfloat16 else 2 * (plain - quantized.weight.numel())
+    assert Projections(model).copied_bytes == expected
 
 
 @pytest.mark.gpu

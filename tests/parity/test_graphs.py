@@ -252,6 +252,24 @@ def test_a_module_that_waits_is_asked_directly(taping: Taping) -> None:
     assert (sampler.without_graphs, taping.tapes) == ("it is known already", [])
 
 
+def test_a_capture_without_memory_is_made_again_for_fewer_rows(taping: Taping, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("Triton Error [CUDA]: out of memory")]
+    original = Taping.__call__
+
+    def capture(self: Taping, step: Step) -> Step:
+        if failures:
+            raise failures.pop()
+        return original(self, step)
+
+    monkeypatch.setattr(Taping, "__call__", capture)
+    model, (prompts, seeds), sampling = make_model(), asked(9, 6), Sampling(1.0, 12)
+    sampler = NativeSampler(model, None, ends=(1,), rows_per_batch=8)
+    found = sampler.generate(prompts, seeds, sampling)
+    alike(found, HFSampler(model, None, ends=(1,)).generate(prompts, seeds, sampling))
+    assert (sampler.rows_per_batch, sampler.without_graphs, failures) == (2, None, [])
+    assert taping.tapes
+
+
 def test_a_run_notes_once_why_it_makes_no_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(step: Step) -> Step:
         try:

@@ -5,6 +5,7 @@ Without a device they run in Triton's interpreter, in a process of its own: func
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -209,16 +210,34 @@ def interpreted_kernels_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     find_fault.cache_clear()
     assert find_fault(*place) == ""
     original = device_tiles.reduce_tiles
-    broken = {
-        "they are wrong by": lambda *args, **options: tuple(1.1 * each for each in original(*args, **options)),
-        "RuntimeError: no compiler": lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no compiler\nat all")),
-    }
-    for reason, reduce_tiles in broken.items():
+
+    def scale_sums(*factors: float) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            chosen, sums = original(*args, **options)
+            return chosen, sums * torch.tensor(factors)[:, None, None]
+
+        return call
+
+    def fail(message: str) -> Any:
+        return lambda *_, **__: (_ for _ in ()).throw(RuntimeError(message))
+
+    broken = [
+        ("they are wrong by", scale_sums(1, 1.2, 1, 1)),
+        ("they are wrong by", scale_sums(1, 1, 1, 2)),
+        ("they are wrong by nan", scale_sums(1, math.nan, 1, 1)),
+        ("RuntimeError: no compiler", fail("no compiler\nat all")),
+    ]
+    for reason, reduce_tiles in broken:
         find_fault.cache_clear()
         monkeypatch.setattr(device_tiles, "reduce_tiles", reduce_tiles)
         with pytest.warns(UserWarning, match=reason):
             assert reason in find_fault(*place)
     find_fault.cache_clear()
+    monkeypatch.setattr(device_tiles, "reduce_tiles", fail("Triton Error [CUDA]: out of memory"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        find_fault(*place)
+    monkeypatch.setattr(device_tiles, "reduce_tiles", original)
+    assert find_fault(*place) == ""
 
 
 def interpreted_layers_of_no_rows_have_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ QUERIES = 16  # the fewest rows of a product on tensor cores
 MOST_QUERIES = 64
 FEW_COLUMNS = 128  # that are worth a run of their own
 MOST_RUNS = 16  # whose results a program averages, all of them in registers
+WIDE = 128  # the widest head whose next blocks of keys and values are loaded ahead
 PROGRAMS_PER_UNIT = 2  # that a launch has at least, if there is work for them
 GATES = 1024  # outputs of a program of `gate`
 
@@ -68,7 +69,7 @@ def _rotate(
     key_row, value_row, cache_row, cache_head, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     NORMED: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     half = tl.arange(0, HALF)
     angle = tl.load(positions + row) * (2 * HALF)
     slot = row * cache_row + tl.load(column) * (2 * HALF)
@@ -123,7 +124,7 @@ def _attend_own(
     query, keys, values, visible, column, totals, peaks, masses, scaling, cache_row, cache_head, visible_row, window,
     runs, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, head, run = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    row, head, run = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     grouped: tl.constexpr = HEADS // KV_HEADS
     last = (tl.load(column) + 1).to(tl.int32)
     first = tl.where(window > 0, tl.maximum(last - window, 0), 0)
@@ -136,18 +137,9 @@ def _attend_own(
     asked = tl.load(query + index[:, None] * WIDTH + wide[None, :], mask=held[:, None], other=0.0)
     base = row * cache_row + head * cache_head
     total, peak, mass = _attend_columns(
-        asked,
-        keys + base,
-        values + base,
-        visible + row * visible_row,
-        begin,
-        end,
-        first,
-        scaling,
-        QUERIES,
-        WIDTH,
+        asked, keys + base, values + base, visible + row * visible_row, begin, end, first, scaling, QUERIES, WIDTH,
         BLOCK,
-    )
+    )  # fmt: skip
     index += run * tl.num_programs(0).to(tl.int64) * HEADS
     tl.store(totals + index[:, None] * WIDTH + wide[None, :], total, mask=held[:, None])
     tl.store(peaks + index, peak, mask=held)
@@ -160,7 +152,7 @@ def _attend_prefix(
     visible_row, group, used, runs, before, rows, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
     QUERIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    prompt, head = (tl.program_id(0) // KV_HEADS).to(tl.int64), tl.program_id(0) % KV_HEADS
+    prompt, head = (tl.program_id(0) // KV_HEADS).to(tl.int64), (tl.program_id(0) % KV_HEADS).to(tl.int64)
     run = tl.program_id(2)
     grouped: tl.constexpr = HEADS // KV_HEADS
     one, wide = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES), tl.arange(0, WIDTH)
@@ -321,6 +313,7 @@ class Heads:
         totals = torch.empty(runs, rows, self.heads, self.width, dtype=torch.float32, device=query.device)
         peaks, masses = torch.empty(2, runs, rows, self.heads, dtype=torch.float32, device=query.device)
         sizes = {"HEADS": self.heads, "KV_HEADS": self.kv_heads, "WIDTH": self.width, "BLOCK": COLUMNS}
+        sizes["num_stages"] = count_stages(self.width)
         _attend_own[(rows, self.kv_heads, own)](
             query, keys, values, visible, column, totals, peaks, masses, self.scaling, *keys.stride()[:2],
             visible.stride(0), self.window, own, **sizes, QUERIES=queries,
@@ -341,6 +334,11 @@ class Heads:
         """Count the runs that so many columns are cut into, so that all of the device has work."""
         wanted = triton.cdiv(PROGRAMS_PER_UNIT * self.units, max(1, programs))
         return int(max(1, min(wanted, triton.cdiv(columns, FEW_COLUMNS), MOST_RUNS)))
+
+
+def count_stages(width: int) -> int:
+    """Count the blocks of keys and values of a head that are loaded at once: all must fit a multiprocessor's memory."""
+    return 3 if width <= WIDE else 1
 
 
 def count_units(device: torch.device) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qed.kernels.functions import has_cuda_kernels
 from qed.sampling.native.decoder import LlamaDecoder
+from qed.sampling.native.decoding_trial import find_fault
 from qed.sampling.native.sequences import Sequences
 
 if TYPE_CHECKING:
@@ -17,19 +18,23 @@ if TYPE_CHECKING:
 HALF = (torch.bfloat16, torch.float16)
 WIDTHS = (16, 32, 64, 128, 256)  # of a head
 MOST_GROUPED = 64  # query heads that share a key head
+CAPABILITY = (8, 0)  # from which on a device computes with bfloat16
 
 
 def can_use_kernels(model: Any) -> bool:
     """Return whether `CudaDecoder` computes a Llama-like model, in the current autocast."""
-    config, kind = model.config, model.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    config, device = model.config, model.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else model.dtype
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     return (
-        kind == "cuda"
+        device.type == "cuda"
         and dtype in HALF
         and width in WIDTHS
-        and config.num_attention_heads <= MOST_GROUPED * config.num_key_value_heads
-        and has_cuda_kernels(model.device)
+        and heads <= MOST_GROUPED * kv_heads
+        and torch.cuda.get_device_capability(device) >= CAPABILITY
+        and has_cuda_kernels(device)
+        and not find_fault(device, dtype, heads, kv_heads, width)
     )
 
 

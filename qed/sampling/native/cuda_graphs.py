@@ -26,6 +26,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from qed.errors import is_out_of_memory
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.sequences import Sequences
@@ -67,9 +68,11 @@ class GraphedDecoder:
                 # The previous graph is released after the capture: a memory pool ends with the last graph that uses it.
                 self.graph = _Layout(self.decoder, rows, last, self.capture)
             except RuntimeError as error:
-                self.possible, self.graph = False, None
                 # If an operation invalidates a capture, the end of the capture raises another error; report the first.
                 cause = error.__context__ or error
+                if is_out_of_memory(cause):  # fewer rows may fit
+                    raise cause from None
+                self.possible, self.graph = False, None
                 self.refuse(f"{type(cause).__name__}: {cause}".splitlines()[0])
         if self.graph is None:
             return self.decoder(rows, last)

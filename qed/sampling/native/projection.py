@@ -45,7 +45,9 @@ class Projections:
         # On a device weights of another precision are cast once for all steps. Autocast casts those that are trained
         # too, for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
-        cast = sum(weight.numel() for weight in model.parameters() if weight.ndim > 1 and weight.dtype != dtype)
+        # Weights of 4 bits are no plain layers', and are never cast.
+        plain = (module.weight for module in model.modules() if type(module) is nn.Linear)
+        cast = sum(weight.numel() for weight in plain if weight.dtype != dtype)
         self.copied_bytes = size if self.packs else cast * dtype.itemsize * self.casts
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
@@ -61,8 +63,9 @@ class Projections:
         if len(plain) < len(modules) or not same or not joins:
             functions = [self._build(*each) for each in zip(modules, found, strict=True)]
             return lambda states: [function(states) for function in functions]
+        dtype = self.cast or plain[0].weight.dtype  # each is cast by itself, so that no copy is in both precisions
         multiply = self._multiply_by(
-            torch.cat([layer.weight for layer in plain]),
+            torch.cat([layer.weight.to(dtype) for layer in plain]),
             torch.cat([layer.bias for layer in plain if layer.bias is not None]) if biased == {True} else None,
         )
         if adapters:
