@@ -37,7 +37,8 @@ HELD_OUT_SHARE = 10  # one in this many problems is held out if the training dat
 class LoadedProblems:
     """The training problems, the held-out ones by task, the validation problems, and the counts of those left out.
 
-    `subsets` names the tasks of which a part was drawn, and how.
+    `subsets` names the tasks of which a part was drawn, and how. `held_out` are all problems of the tasks to evaluate,
+    drawn or not.
     """
 
     problems: list[Problem]
@@ -45,12 +46,13 @@ class LoadedProblems:
     validation: list[Problem]
     left_out: dict[str, int]
     subsets: dict[str, str] = field(default_factory=dict)
+    held_out: list[Problem] = field(default_factory=list)
 
 
 def load_problems(
     data: DataSettings, evaluation: EvaluationSettings, seed: int, imitates: bool = False
 ) -> LoadedProblems:
-    """Load all problems of a run; no held-out question is trained on.
+    """Load all problems of a run; no held-out question is trained on, also none that a subset leaves out.
 
     Args:
         data: names the training tasks.
@@ -69,6 +71,7 @@ def load_problems(
     subsets: dict[str, str] = {}
     drawn = evaluation.problems, SUBSET_SEED
     unanswered: list[Problem] = []
+    kept_back: list[Problem] = []
     for name in data.tasks:
         problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
@@ -78,15 +81,16 @@ def load_problems(
                 if tasks.has_test_split(name)
                 else _hold_out(name, problems, evaluation.problems, seed)
             )
+            kept_back += held_out
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     for name in evaluation.tasks:
         held_out = load(name, "test", evaluated=True)
+        kept_back += held_out
         if imitates and not any(problem.answer for problem in held_out):
             unanswered += draw_subset(held_out, *drawn)[0]
         else:
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
-    measured = [problem for problems in (*benches.values(), unanswered) for problem in problems]
-    kept = _drop_held_out(training, HeldOut(measured, data.held_out_words), left_out)
+    kept = _drop_held_out(training, HeldOut(kept_back, data.held_out_words), left_out)
     share = data.validation_split
     if imitates and not benches and not unanswered and len(kept) >= HELD_OUT_SHARE:
         share = share or 1 / HELD_OUT_SHARE
@@ -94,7 +98,7 @@ def load_problems(
     if validation and data.held_out_words:
         kept = _drop_held_out(kept, HeldOut(validation, data.held_out_words), left_out)
     kept = select_problems(kept, data, seed, left_out)
-    return LoadedProblems(kept, benches, unanswered + validation, +left_out, subsets)
+    return LoadedProblems(kept, benches, unanswered + validation, +left_out, subsets, kept_back)
 
 
 def load_training_problems(

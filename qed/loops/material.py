@@ -60,7 +60,7 @@ def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[
     symbolic.start_for(problem.answer for problem in loaded.problems)  # loads while the first answers are sampled
     if not has_own_data(phases):
         return loaded, []
-    held_out = [*loaded.validation, *(problem for some in loaded.benchmarks.values() for problem in some)]
+    held_out = [*loaded.validation, *loaded.held_out]
     first, left_out = load_training_problems(phases[0].data, phases[0].run.seed, held_out)
     counts = {f"{reason}, in {phases[0].method}": count for reason, count in left_out.items()}
     return replace(loaded, left_out={**counts, **loaded.left_out}), first

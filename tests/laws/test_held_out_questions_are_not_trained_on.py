@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qed.config.sampling_settings import EvaluationSettings
+from qed.config.settings import DataSettings
 from qed.data.held_out import HeldOut, describe_check
 from qed.data.questions import normalize_question
 from qed.data.selection import split_validation
+from qed.data.splits import load_problems, load_training_problems
 from qed.types import Problem
 
 QUESTION = "If Tom's 3 cats each eat 1,200 well-chosen treats, how many (in total) are eaten: 3 * 1200 or 3.5?"
@@ -84,3 +89,23 @@ def test_validation_has_every_spelling_of_a_question() -> None:
     assert len(validation) == 10
     assert len(kept) == 20
     assert not asked & {normalize_question(problem.question) for problem in kept}
+
+
+@pytest.mark.parametrize(("imitates", "answered"), [(False, True), (True, True), (True, False)])
+def test_a_subset_of_a_test_set_holds_out_all_of_it(tmp_path: Path, imitates: bool, answered: bool) -> None:
+    """Also where a phase has its own data, and where a test set without answers measures the loss of SFT."""
+    training, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "solution": f"{n + 1}."} for n in range(60)]
+    training.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if not answered:
+        rows = [{"question": row["question"], "solution": row["solution"]} for row in rows]
+    test.write_text("".join(json.dumps(row) + "\n" for row in rows[:50]))
+    data = DataSettings(tasks=(str(training),))
+    loaded = load_problems(data, EvaluationSettings(tasks=(str(test),), problems=4), 0, imitates)
+    asked = {row["question"] for row in rows[:50]}
+    assert len(loaded.held_out) == 50
+    assert len(loaded.validation if not answered else loaded.benchmarks["test"]) == 4
+    assert len(loaded.problems) == 10
+    assert not asked & {problem.question for problem in loaded.problems}
+    first, _ = load_training_problems(data, 0, loaded.held_out)
+    assert not asked & {problem.question for problem in first}
