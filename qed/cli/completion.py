@@ -20,9 +20,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from qed.cli.commands.base import Parser, ParserRevealed, reveal_parsers
 from qed.config import plugins
 from qed.config.arguments import Flags
+from qed.config.checks import TASKS
 from qed.config.fields import SHORTCUTS, Table
 from qed.config.layers import SUFFIXES, find_shipped_configs
-from qed.config.resolve import TASKS, read_sources
+from qed.config.resolve import read_sources
 from qed.config.training_commands import PIPELINES
 from qed.errors import UsageError, suggest_nearest
 

@@ -8,22 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from qed.config import plugins
 from qed.config.arguments import Flags, list_proposals, parse_arguments
-from qed.config.callables import is_callable_name
+from qed.config.checks import check_names, check_user_code
 from qed.config.fields import PHASES, Setting, Table, build_table, resolve_algorithm_name
 from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, read_layers
 from qed.config.names import format_name, suggest
 from qed.config.one_phase import take_phase
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.reward_names import AUTO, parse_reward
 from qed.config.saved import read_saved_layer
-from qed.config.task_names import parse_task
 from qed.config.training_commands import PIPELINES
-from qed.config.values import COMMAND_LINE, Raw, coerce_value
+from qed.config.values import COMMAND_LINE, coerce_value
 from qed.errors import UsageError
 
 __all__ = ["Resolved", "Source", "Value", "list_defaults", "read_sources", "resolve_settings"]
@@ -31,8 +27,6 @@ __all__ = ["Resolved", "Source", "Value", "list_defaults", "read_sources", "reso
 DEFAULT = "default"
 # Settings that only a pipeline has.
 OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for part in fields(Settings)}
-TASKS = ("data.tasks", "evaluation.tasks")
-REWARD, TRACKERS = "data.reward", "run.trackers"
 TO_SAMPLER = ("dppo", "ipo")  # surrogates whose ratio is to the sampler's log-probs
 # Settings that say one thing in two units: a layer that gives the first, or a value of the second, unsets the other.
 ALTERNATIVES = (("learner.steps", "learner.epochs"), ("learner.warmup_steps", "learner.warmup_ratio"))
@@ -65,19 +59,38 @@ class Value:
     origin: str
 
 
-def resolve_settings(command: str, arguments: Sequence[str]) -> Resolved:
-    """Return the settings of a command line; a UsageError lists all of its mistakes."""
+def resolve_settings(command: str, arguments: Sequence[str], reads_data: bool = True) -> Resolved:
+    """Return the settings of a command line.
+
+    Args:
+        command: that trains.
+        arguments: behind it.
+        reads_data: whether the files of all tasks must exist, or only of those that the arguments name.
+
+    Raises:
+        UsageError: lists all mistakes. Names of files and of code matter only where no later layer replaces them.
+    """
     source = read_sources(command, arguments)
     values = list_defaults(source.table)
     problems: dict[str, str] = {}
+    refused: dict[str, str] = {}
     for layer in source.layers:
         given = _spread_entries(layer, source.table, problems)
         for key, entry in given.items():
+            setting = source.table.settings[key]
             try:
-                values[key] = Value(_read_value(entry, source.table.settings[key], source.flags), entry.raw.origin)
+                value = _coerce_value(entry, setting)
             except UsageError as error:
                 problems[str(error)] = str(error)
+                continue
+            refused.pop(key, None)
+            values[key] = Value(value, entry.raw.origin)
+            try:
+                values[key] = Value(check_names(value, entry, setting, source.flags, reads_data), entry.raw.origin)
+            except UsageError as error:
+                refused[key] = str(error)
         values |= _unset_alternatives(given, values)
+    problems |= {text: text for text in refused.values()}
     if problems:
         raise UsageError("\n".join(problems.values()))
     if values["model.name"].value.startswith("new:"):
@@ -129,7 +142,7 @@ def _choose_method(phase: str, name: str, layers: Sequence[Layer], flags: Flags)
     if not entries:
         return name
     raw = entries[-1].raw
-    _check_user_code(raw.text, raw.origin, entries[-1].key, flags)
+    check_user_code(raw.text, raw.origin, entries[-1].key, flags)
     try:
         return resolve_algorithm_name(raw.text)
     except UsageError as error:
@@ -232,72 +245,12 @@ def _explain_unknown(entry: Entry, table: Table) -> str:
     return f"{entry.shown} is not a setting of qed {table.command}.{suggest(entry.key, table, others, dashes)}"
 
 
-def _read_value(entry: Entry, setting: Setting, flags: Flags) -> Any:
-    """Parse the value of an entry by the type of its setting, and check it against shelves and files."""
-    raw = entry.raw
+def _coerce_value(entry: Entry, setting: Setting) -> Any:
+    """Parse the value of an entry by the type of its setting."""
     try:
-        value = coerce_value(raw, setting.kind)
+        return coerce_value(entry.raw, setting.kind)
     except ValueError as error:
-        raise UsageError(f"{raw.origin}: {setting.key} {error}") from error
-    key = setting.key.removeprefix("sft.").removeprefix("rl.")
-    if setting.shelf and key not in (REWARD, TRACKERS) and value != setting.default:
-        value = _read_leaf(value, setting, raw, flags)
-    check = {REWARD: _check_reward, TRACKERS: _check_tracker, **dict.fromkeys(TASKS, _check_task)}.get(key)
-    if check is not None and value != setting.default:
-        origins = [item.origin for item in raw.items] if raw.items else [raw.origin] * len(value)
-        for text, origin in zip(value, origins, strict=True):
-            check(text, origin, setting.key, flags)
-    return value
-
-
-def _read_leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:
-    """Return a leaf's name as its file spells it, or the name of user code unchanged."""
-    _check_user_code(name, raw.origin, setting.key, flags)
-    try:
-        plugins.check_leaf(str(setting.shelf), name)
-    except UsageError as error:
-        raise UsageError(f"{raw.origin}: {setting.key}: {error}") from error
-    return name if plugins.is_users_own(name) else name.replace("-", "_")
-
-
-def _check_user_code(name: str, origin: str, key: str, flags: Flags) -> None:
-    if plugins.is_users_own(name) and origin != COMMAND_LINE and not flags.allow_user_code:
-        raise UsageError(
-            f"{origin}: {key} names code outside of qed, {name}, which would be executed. A YAML file may come from "
-            "somebody else, so this needs --allow-user-code, or the name on the command line."
-        )
-
-
-def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
-    """Raise a UsageError unless a reward is NAME or WEIGHT*NAME with a known name, or a user's file."""
-    try:
-        source = parse_reward(text).source
-        _check_user_code(source, origin, key, flags)
-        if source != AUTO and not is_callable_name(source):
-            plugins.check_leaf("rewards", source)
-    except UsageError as error:
-        raise UsageError(str(error) if str(error).startswith(origin) else f"{origin}: {key}: {error}") from error
-
-
-def _check_tracker(text: str, origin: str, key: str, flags: Flags) -> None:
-    """Raise a UsageError unless a tracker is on the shelf, or a user's file."""
-    _check_user_code(text, origin, key, flags)
-    try:
-        plugins.check_leaf("trackers", text)
-    except UsageError as error:
-        raise UsageError(f"{origin}: {key}: {error}") from error
-
-
-def _check_task(text: str, origin: str, key: str, flags: Flags) -> None:
-    """Raise a UsageError unless a task is NAME[:split][@PATH] with a known name, or a data file; files must exist."""
-    task = parse_task(text)
-    _check_user_code(task.leaf, origin, key, flags)
-    try:
-        plugins.check_leaf("tasks", task.leaf)
-    except UsageError as error:
-        raise UsageError(f"{origin}: {key}: {error}") from error
-    if task.path and not Path(task.path).exists():
-        raise UsageError(f"{origin}: {key}: There is no file {task.path}.")
+        raise UsageError(f"{entry.raw.origin}: {setting.key} {error}") from error
 
 
 def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:

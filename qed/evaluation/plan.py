@@ -154,8 +154,8 @@ def leave_out_functions(request: EvaluationRequest, console: Console) -> Evaluat
     reward = leave_out_missing(data.reward)
     if reward == data.reward:
         return request
-    data = replace(data, reward=reward, reward_options=data.reward_options if reward else ())
-    data = data if reward else replace(data, reward=resolve_reward_names(replace(data, reward=("auto",))))
+    data = replace(data, reward=reward or ("auto",), reward_options=data.reward_options if reward else ())
+    data = data if reward else replace(data, reward=resolve_reward_names(data))
     console.say(
         f"The run's reward has a function that only its Python program has: answers are judged by "
         f"{', '.join(data.reward)}. Another reward is given with --reward, in Python with reward=FUNCTION."

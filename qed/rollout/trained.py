@@ -12,6 +12,8 @@ from qed.config.resolve import resolve_settings
 from qed.data.splits import resolve_prompt_name, resolve_reward_names
 
 ENGINES = ("server", "vllm")  # samplers whose servers have ended with the run, or have other weights since
+# Settings of commands that grade nothing: the run's own reward may be code that is not here.
+UNGRADED = {"data.reward": "boxed", "data.reward_options": "[]"}
 
 
 def resolve_model_settings(
@@ -33,7 +35,9 @@ def resolve_model_settings(
     if run_folder is None:
         return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
     saved = run_folder / "settings.yaml"
-    resolved = resolve_settings(read_method(saved), [str(saved), *(["--model", model] if model else []), *given])
+    arguments = [str(saved), *(["--model", model] if model else []), *given]
+    # The data of a run may be elsewhere by now; what is read of it says itself that it is missing.
+    resolved = resolve_settings(read_method(saved), arguments, reads_data=False)
     settings = _require_single_phase(resolved.settings)
     if settings.sampling.sampler in ENGINES and "sampling.sampler" not in options:
         settings = replace(settings, sampling=replace(settings.sampling, sampler="native", url=()))

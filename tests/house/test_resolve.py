@@ -11,6 +11,7 @@ import pytest
 from qed.config import layers, plugins
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import read_sources, resolve_settings
+from qed.errors import UsageError
 
 ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
 Write = Callable[..., str]
@@ -293,3 +294,22 @@ def test_a_command_line_that_keeps_changing_its_mind_ends(error: Refused) -> Non
     # The next argument is the value of `keep` only where the algorithm has `keep`, and then names no algorithm.
     message = error("pipeline", "--rl.algorithm.keep", "rl.method=expert_iteration")
     assert "rl.algorithm.keep" in message
+
+
+def test_what_a_later_layer_replaces_is_not_looked_for(write: Write, error: Refused) -> None:
+    """A file's tasks and code matter only where the command line names no others; wrong types always do."""
+    write("", "here.jsonl")
+    config = write("data: {tasks: [gone.jsonl], reward: [./own.py]}")
+    named = ["--data.tasks", "here.jsonl", "--data.reward", "boxed"]
+    assert resolve_settings("grpo", [config, *named]).settings.data.tasks == ("here.jsonl",)
+    assert "There is no file gone.jsonl" in error("grpo", config, *named[2:])
+    assert "--allow-user-code" in error("grpo", config, *named[:2])
+    wrong = write("data: {tasks: {a: 1}}", "wrong.yaml")
+    assert "data.tasks" in error("grpo", wrong, *named[:2])
+
+
+def test_the_data_of_a_run_need_not_be_there_to_use_its_model(write: Write) -> None:
+    config = write("data: {tasks: [gone.jsonl]}")
+    assert resolve_settings("grpo", [config], reads_data=False).settings.data.tasks == ("gone.jsonl",)
+    with pytest.raises(UsageError, match=r"command line: evaluation\.tasks: There is no file no\.jsonl"):
+        resolve_settings("grpo", [config, "--evaluation.tasks", "no.jsonl"], reads_data=False)

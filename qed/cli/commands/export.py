@@ -68,10 +68,10 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("--public is for --push: name the repository with --push NAME.")
     checkpoint, step = choose_checkpoint(args.run, args.checkpoint)
     from qed.console.live import Console
-    from qed.rollout.trained import resolve_model_settings
+    from qed.rollout.trained import UNGRADED, resolve_model_settings
     from qed.training.export import Export, check_export, choose_dtype, write_export
 
-    settings, console = resolve_model_settings(args.run, "", {}, args.allow_user_code), Console(args.json)
+    settings, console = resolve_model_settings(args.run, "", UNGRADED, args.allow_user_code), Console(args.json)
     adapter = _choose_adapter(args, settings, console)
     out = args.out or args.run / FOLDER
     export = Export(checkpoint, out, adapter, args.dtype, overwrite=args.overwrite)

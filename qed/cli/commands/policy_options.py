@@ -94,11 +94,11 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
         QedError: the model or the checkpoint does not exist, or an option is invalid.
     """
     from qed.models import load
-    from qed.rollout.trained import resolve_model_settings
+    from qed.rollout.trained import UNGRADED, resolve_model_settings
 
     options = {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
     # Nothing plays the turns of an environment here: an answer is one turn.
-    options |= {"data.environment": "single", "data.environment_options": "[]"}
+    options |= {"data.environment": "single", "data.environment_options": "[]", **UNGRADED}
     run_folder = Path(args.model)
     if is_run(run_folder):
         checkpoint, step = choose_checkpoint(run_folder, args.checkpoint)
