@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     die_with_launcher()
     forget_ranks()
     arguments = sys.argv[1:] if argv is None else argv
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for other characters
@@ -44,6 +46,16 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001 -- without --debug, no error prints a traceback
         code = _report_error(error, debug="--debug" in arguments)
     raise SystemExit(code)
+
+
+def _open_missing_streams() -> None:
+    """Put the null device where standard input, output or errors were closed, as `>&-` does.
+
+    Otherwise the next files that are opened would have their numbers.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 -- as long as the process
 
 
 def _report_interrupt() -> int:

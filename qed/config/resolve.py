@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from os.path import expanduser
 from typing import Any
 
 from qed.config.arguments import Flags, list_proposals, parse_arguments
-from qed.config.checks import check_names, check_user_code
+from qed.config.checks import TASKS, check_names, check_user_code
 from qed.config.fields import PHASES, Setting, Table, build_table, resolve_algorithm_name
 from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, read_layers
 from qed.config.names import format_name, suggest
@@ -30,6 +31,7 @@ OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for
 TO_SAMPLER = ("dppo", "ipo")  # surrogates whose ratio is to the sampler's log-probs
 # Settings that say one thing in two units: a layer that gives the first, or a value of the second, unsets the other.
 ALTERNATIVES = (("learner.steps", "learner.epochs"), ("learner.warmup_steps", "learner.warmup_ratio"))
+PATHS = ("run.out", "model.name", *TASKS)  # settings that may begin with ~, the user's home
 
 
 @dataclass(frozen=True)
@@ -248,9 +250,12 @@ def _explain_unknown(entry: Entry, table: Table) -> str:
 def _coerce_value(entry: Entry, setting: Setting) -> Any:
     """Parse the value of an entry by the type of its setting."""
     try:
-        return coerce_value(entry.raw, setting.kind)
+        value = coerce_value(entry.raw, setting.kind)
     except ValueError as error:
         raise UsageError(f"{entry.raw.origin}: {setting.key} {error}") from error
+    if setting.key.removeprefix("sft.").removeprefix("rl.") not in PATHS:
+        return value
+    return tuple(map(expanduser, value)) if isinstance(value, tuple) else expanduser(value)
 
 
 def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:

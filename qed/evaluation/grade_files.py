@@ -47,6 +47,7 @@ class Graded(NamedTuple):
     seconds: float
     kind: str
     also: Mapping[str, bool] = MappingProxyType({})
+    has_gold: bool = True
 
     def as_row(self, rewarded: bool) -> Row:
         """Return the row with the columns of its verdict; `rewarded` adds the reward and its parts."""
@@ -142,7 +143,8 @@ def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable
             verdict = grade_answer(rollout, grader, kind, mode, policy)
         seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
         kind = classify(verdict, gold, text, policy) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
-        return Graded(case.row, verdict, seconds, kind, judge_again(rollout, second) if rollout is not None else {})
+        also = judge_again(rollout, second) if rollout is not None else {}
+        return Graded(case.row, verdict, seconds, kind, also, bool(gold))
 
     return grade
 
@@ -236,6 +238,7 @@ class Summary:
         self.reward = 0.0
         self.spent = 0.0
         self.slowest = 0.0
+        self.failure = ""  # the reason of the first answer at which the grader failed
         self.replaced: dict[str, None] = {}
         self.verdicts: list[Row] = []  # of all graders, if there are several
 
@@ -249,6 +252,8 @@ class Summary:
         if not COLUMNS.isdisjoint(graded.row):
             self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
         self.tiers[grade.tier or "reward"] += 1
+        if grade.tier == "error" and not self.failure:
+            self.failure = grade.reason
         self.classes[graded.kind] += 1
         self.reward += grade.reward if grade.has_reward else 0.0
         self.counts["without_reward"] += not grade.has_reward
@@ -257,6 +262,7 @@ class Summary:
         self.counts["correct"] += grade.correct
         self.counts["format_ok"] += grade.format_ok
         self.counts["no_answer"] += grade.extracted is None
+        self.counts["without_gold"] += not graded.has_gold
         if isinstance(expected, bool):
             self.counts["expected"] += 1
             self.counts["false_positives"] += grade.correct and not expected
@@ -265,7 +271,7 @@ class Summary:
     def as_fields(self) -> dict[str, Any]:
         """Return the counts as JSON, for `merge`; verdicts of other graders are not among them."""
         counters = {name: dict(getattr(self, name)) for name in ("counts", "tiers", "classes")}
-        sums = {name: getattr(self, name) for name in ("n", "reward", "spent", "slowest")}
+        sums = {name: getattr(self, name) for name in ("n", "reward", "spent", "slowest", "failure")}
         return {**counters, **sums, "replaced": list(self.replaced)}
 
     def merge(self, fields: dict[str, Any]) -> None:
@@ -276,6 +282,7 @@ class Summary:
         self.reward += fields["reward"]
         self.spent += fields["spent"]
         self.slowest = max(self.slowest, fields["slowest"])
+        self.failure = self.failure or fields["failure"]
         self.replaced |= dict.fromkeys(fields["replaced"])
 
     def figures(self, together: bool = False) -> dict[str, Any]:
@@ -298,8 +305,10 @@ class Summary:
             "cases_per_second": round(self.n / max(seconds, 1e-9), 1),
             "seconds": round(seconds, 3),
             "slowest_seconds": round(self.slowest, 4),
+            **({"first_error": self.failure} if self.failure else {}),
             "format_ok": self.counts["format_ok"],
             "no_answer": self.counts["no_answer"],
+            "without_gold": self.counts["without_gold"],
             "without_reward": self.counts["without_reward"],
             "mean_reward": mean if math.isfinite(mean) else None,
             "classes": dict(self.classes),

@@ -87,7 +87,8 @@ class GradeJob:
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
         """Yield the verdict of each row, in order, in a form for JSON."""
         for graded in self.grade(iter(items)):
-            yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind, "also": graded.also}]
+            verdict = {name: getattr(graded, name) for name in ("seconds", "kind", "also", "has_gold")}
+            yield [{"grade": asdict(graded.grade), **verdict}]
 
     def grade_files(self, written: bool = True) -> Iterator[Graded] | Iterator[GradedChunk]:
         """Yield the rows of the files with their verdicts, in order: of large files in several processes.
@@ -173,7 +174,7 @@ def merge_grades(out: Path, joined: Joined, overwrite: bool, console: Console) -
     job = GradeJob(tuple(files), (gold_key, response_key), reward=tuple(whole["reward"]), lists=whole["lists"])
     verdicts = chain.from_iterable(joined.units)
     graded = (
-        Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"], verdict["also"])
+        Graded(row, Grade(**verdict.pop("grade")), **verdict)
         for (_, row), verdict in zip(job.read_rows(), verdicts, strict=True)
     )
     return job.write(graded, out, console, together=True)

@@ -57,6 +57,10 @@ def show_grades(console: Console, figures: Figures, rewarded: bool) -> None:
             for label, format_ok in (("format kept", 1), ("format broken", 0))
         ],
     )
+    if missing := figures["without_gold"]:
+        console.say(f"rows without a gold: {missing:,}. Nothing is right there: drop them, or name another --gold-key.")
+    if "first_error" in figures:
+        console.say(f"The grader failed, first with: {figures['first_error']}")
     if rewarded:
         mean = figures["mean_reward"]
         without = figures["without_reward"]

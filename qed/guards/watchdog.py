@@ -11,6 +11,7 @@ import faulthandler
 import itertools
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -127,7 +128,7 @@ class HangReport:
 
 def watch_run(run: Run, seconds: float, is_first: bool = True) -> AbstractContextManager[Watchdog]:
     """Watch a training run, see `watch`; only the first of its ranks writes the heartbeat."""
-    advice = f"Resume from the last checkpoint with --resume --out {run.home}"
+    advice = f"Resume from the last checkpoint with --resume --out {shlex.quote(str(run.home))}"
     stacks = run.log.with_name("hang.txt" if is_first else f"{run.log.stem}.hang.txt")
     report = HangReport(stacks, advice, "run.watchdog", run.event)
     return watch(report, seconds, run.folder / "heartbeat.json" if is_first else None)

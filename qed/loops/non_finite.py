@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +69,8 @@ def describe_end(setup: Setup, error: Diverged) -> Diverged:
     """Return the error that ends a run, with its step, the path of the dumped batch and how to resume."""
     where = f" The batch is in {dump_batch(setup, setup.step, error.rollouts)}." if error.rollouts else ""
     saved = manifest.read_pointer(setup.run.folder, "LATEST")  # of no effect on what follows: ranks may differ here
-    resume = f" The checkpoint of step {saved} is complete: continue from it with --resume --out {setup.run.home}."
+    home = shlex.quote(str(setup.run.home))
+    resume = f" The checkpoint of step {saved} is complete: continue from it with --resume --out {home}."
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 
 

@@ -17,6 +17,7 @@ two. The loops in `online.py`, `sft.py` and `preferences.py` share this structur
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -244,7 +245,7 @@ class Phase:
         name = received.name if received else "a signal"
         return (
             f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "
-            f"command and --resume --out {self.setup.run.home}."
+            f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
         )
 
     def finish(self) -> None:

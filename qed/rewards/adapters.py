@@ -19,6 +19,7 @@ from qed.errors import UsageError, suggest_nearest
 from qed.rewards.forms.calling import (
     GradeFunction,
     Grades,
+    check_grade,
     is_async,
     join_results,
     list_named,
@@ -215,4 +216,4 @@ def _check_grades(name: str, grades: Sequence[Any]) -> Grades:
     for grade in grades:
         if not isinstance(grade, Grade):
             raise UsageError(f"The reward {name} returned {type(grade).__name__}; it must return a qed.types.Grade.")
-    return list(grades)
+    return [check_grade(grade) for grade in grades]

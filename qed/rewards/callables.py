@@ -18,7 +18,7 @@ from typing import Any
 from qed.errors import UsageError
 from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
-from qed.rewards.forms.calling import GradeFunction, wait_for
+from qed.rewards.forms.calling import GradeFunction, check_grade, wait_for
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Group, Rollout
 
@@ -149,8 +149,10 @@ class CallableReward:
 def _read_result(result: Any, rollout: Rollout) -> Grade | None:
     if isinstance(result, BaseException):
         raise result
-    if result is None or isinstance(result, Grade):
-        return result
+    if result is None:
+        return None
+    if isinstance(result, Grade):
+        return check_grade(result)
     if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
         raise UsageError(f"it returned {type(result).__name__}; it must return a number, a qed.Grade, or None.")
     return replace(grade_by_final_answer(rollout), reward=float(result), parts={})

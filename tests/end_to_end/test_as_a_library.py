@@ -207,7 +207,8 @@ def _evaluate(run: qed.Run) -> None:
     assert result.estimate("pass@2").value == 1.0 >= result.estimate("pass@2").low
     assert len(list(result.rows())) == 6
     assert result.to_pandas()["n"].tolist() == [3]
-    judged = qed.evaluate(run, test, max_tokens=8, preflight=False)  # the run's functions are not here
+    # The run's functions are not here.
+    judged = qed.evaluate(run, test, max_tokens=8, preflight=False, out=run.path.parent / "judged")
     assert judged.tasks["memory"]["judged_by"] == "r1_zero"
     assert str(result).startswith("memory: 100.0% [")
     with pytest.raises(UsageError, match=r"has no pass@3\. Did you mean 'pass@2'"):

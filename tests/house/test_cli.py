@@ -229,6 +229,14 @@ def test_a_reader_that_has_gone_is_no_error(elsewhere: Path) -> None:
     assert process.returncode == 141
 
 
+def test_closed_streams_are_no_error(elsewhere: Path) -> None:
+    """As `>&-` and `<&-` leave them; no file of the run gets their numbers."""
+    (elsewhere / "answers.jsonl").write_text('{"id": 1, "gold": "4", "response": "4"}\n')
+    words = f"{sys.executable} -m qed grade answers.jsonl --out graded.jsonl >&- 2>&- <&-"
+    assert subprocess.run(words, shell=True, check=False, timeout=60).returncode == 0
+    assert len((elsewhere / "graded.jsonl").read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_work_is_finished_when_its_reader_has_gone(elsewhere: Path, closed: str) -> None:
     """Tables go to stdout, and to stderr beside JSON; either may end in `head`."""

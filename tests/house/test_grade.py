@@ -247,3 +247,31 @@ def test_a_list_of_answers_is_a_row_for_each(run: Run, tmp_path: Path) -> None:
     code, _, err = run("grade", file)
     assert (code, "--lists" in err) == (3, True)
     assert json.loads(run("grade", file, "--lists", "parts", "--json")[1].splitlines()[-1])["n"] == 1
+
+
+@pytest.mark.parametrize("gold", ["null", "NaN", '""', '" "', "[]"])
+def test_rows_without_a_gold_are_counted(run: Run, tmp_path: Path, gold: str) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"gold": "4", "prediction": "4"}\n' + f'{{"gold": {gold}, "prediction": "4"}}\n')
+    code, out, _ = run("grade", path)
+    assert (code, "rows without a gold: 1." in out) == (0, True)
+    assert json.loads(run("grade", path, "--json")[1].splitlines()[-1])["without_gold"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise ValueError('not today')", "ValueError: not today"),
+        ("return Grade('x', True, True, None)", "it returned a Grade with reward='x'"),
+        ("return Grade(1.0, True, None, None)", "it returned a Grade with format_ok=None"),
+        ("return Grade(1.0, True, True, 5)", "it returned a Grade with extracted=5"),
+    ],
+)
+def test_why_a_reward_fails_is_said(run: Run, file: Path, tmp_path: Path, body: str, told: str) -> None:
+    reward = tmp_path / "mine.py"
+    reward.write_text(f"from qed.types import Grade\ndef reward(rollout):\n    {body}\n")
+    code, out, _ = run("grade", file, "--reward", reward)
+    assert code == 0
+    assert "The grader failed, first with: " in out
+    assert told in out
+    assert told in json.loads(run("grade", file, "--reward", reward, "--json")[1].splitlines()[-1])["first_error"]

@@ -313,3 +313,12 @@ def test_the_data_of_a_run_need_not_be_there_to_use_its_model(write: Write) -> N
     assert resolve_settings("grpo", [config], reads_data=False).settings.data.tasks == ("gone.jsonl",)
     with pytest.raises(UsageError, match=r"command line: evaluation\.tasks: There is no file no\.jsonl"):
         resolve_settings("grpo", [config, "--evaluation.tasks", "no.jsonl"], reads_data=False)
+
+
+def test_a_path_may_begin_at_home(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.jsonl").touch()
+    config = write("run: {out: ~/runs/a}\ndata: {tasks: [~/own.jsonl]}\nmodel: {name: ~/model}")
+    settings = resolve_settings("sft", [config, "--evaluation.tasks=~/own.jsonl"]).settings
+    assert (settings.run.out, settings.model.name) == (f"{tmp_path}/runs/a", f"{tmp_path}/model")
+    assert settings.data.tasks == settings.evaluation.tasks == (f"{tmp_path}/own.jsonl",)

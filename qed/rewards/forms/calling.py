@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from qed.errors import UsageError, suggest_nearest
@@ -119,3 +120,23 @@ async def _gather(results: Sequence[Any]) -> list[Any]:
     waiting = [result for result in results if inspect.isawaitable(result)]
     done = iter(await asyncio.gather(*waiting))
     return [next(done) if inspect.isawaitable(result) else result for result in results]
+
+
+def check_grade(grade: Grade) -> Grade:
+    """Return a grade that a user's code has made, with numbers and flags of numpy and torch as those of Python.
+
+    Raises:
+        UsageError: a field has a value of a wrong type.
+    """
+    fields = {"reward": grade.reward, "correct": grade.correct, "format_ok": grade.format_ok}
+    wrong = [name for name, value in fields.items() if value is None or isinstance(value, str)]
+    wrong += [] if hasattr(grade.reward, "__float__") or wrong else ["reward"]
+    wrong += [] if grade.extracted is None or isinstance(grade.extracted, str) else ["extracted"]
+    if wrong:
+        raise UsageError(
+            f"it returned a Grade with {wrong[0]}={getattr(grade, wrong[0])!r}; reward is a number, correct and "
+            "format_ok are True or False, and extracted is a text or None."
+        )
+    if [type(value) for value in fields.values()] == [float, bool, bool]:
+        return grade
+    return replace(grade, reward=float(grade.reward), correct=bool(grade.correct), format_ok=bool(grade.format_ok))
