@@ -150,6 +150,7 @@ def build_environment(vllm: Vllm, options: VllmOptions) -> dict[str, str]:
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # the training routes; nobody but this machine reaches them
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_MAX_STOP_STRINGS": "64",  # 4 by default, and an environment with tools has more
         "DO_NOT_TRACK": "1",
         "PYTHONPATH": str(PLUGIN),
         "PATH": os.pathsep.join([str(vllm.python.parent), os.environ.get("PATH", "")]),
