@@ -30,7 +30,14 @@ from qed.loops.material import Material, build_materials, fit_run_problems, has_
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
 from qed.loops.records import write_settings, write_tokenizer
-from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
+from qed.loops.resume import (
+    find_checkpoint,
+    hash_own_files,
+    hash_problems,
+    list_boundaries,
+    list_phases,
+    require_same_problems,
+)
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
@@ -222,6 +229,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
 ) -> Setup:
     phases = list_phases(settings)
     last, first_step = phases[-1], (resumed and parse_step(resumed.name)) or 0
+    own_files = parallel.run_on_first(lambda: hash_own_files(phases, run, launch))
     # The reward comes first, so that a mistake in it shows before a model is loaded.
     grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
@@ -240,7 +248,8 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     materials = build_materials(phases, own, first_problems, policy, run, console)
     fingerprint = _hash_data(materials, loaded, run, launch, parallel)
     run.truncate(first_step)
-    run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
+    described = _describe_data(phases, loaded, materials) | ({"own_files": own_files} if own_files else {})
+    run.event("data", **described, fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(
         run=run,

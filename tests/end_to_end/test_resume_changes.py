@@ -93,6 +93,20 @@ def test_other_problems_behind_the_same_name_are_refused(qed: Callable[..., Any]
     assert qed(*arguments, "--steps", 5, "--resume", "--allow-change", "data.tasks").code == 0
 
 
+def test_another_reward_in_the_same_file_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
+    problems, _ = write_data(tmp_path)
+    reward = tmp_path / "mine.py"
+    reward.write_text("def reward(completions, answer, **more): return [1.0 for _ in completions]\n")
+    arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, "--reward", reward, "--out", tmp_path / "run"]
+    assert qed(*arguments).code == 0
+    assert qed(*arguments, "--steps", STEPS + 1, "--resume").code == 0
+    reward.write_text("def reward(completions, answer, **more): return [9.0 for _ in completions]\n")
+    done = qed(*arguments, "--steps", STEPS + 2, "--resume")
+    assert (done.code, "mine.py has changed since" in done.err) == (2, True)
+    assert qed(*arguments, "--steps", STEPS + 2, "--resume", "--allow-change", "data.reward").code == 0
+    assert qed(*arguments, "--steps", STEPS + 3, "--resume").code == 0  # as it is by now
+
+
 def test_sizes_alone_are_compared_when_that_is_asked_for(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
     arguments, run = made
     weights = run / "checkpoints" / "step_000004" / "hf" / "model.safetensors"
