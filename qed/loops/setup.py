@@ -229,7 +229,6 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
 ) -> Setup:
     phases = list_phases(settings)
     last, first_step = phases[-1], (resumed and parse_step(resumed.name)) or 0
-    own_files = parallel.run_on_first(lambda: hash_own_files(phases, run, launch))
     # The reward comes first, so that a mistake in it shows before a model is loaded.
     grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
@@ -246,10 +245,9 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     own = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, own, first_problems, policy, run, console)
-    fingerprint = _hash_data(materials, loaded, run, launch, parallel)
+    hashes = _hash_data(phases, materials, loaded, run, launch, parallel)
     run.truncate(first_step)
-    described = _describe_data(phases, loaded, materials) | ({"own_files": own_files} if own_files else {})
-    run.event("data", **described, fingerprint=fingerprint)
+    run.event("data", **_describe_data(phases, loaded, materials), **hashes)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(
         run=run,
@@ -272,14 +270,20 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
 
 
 def _hash_data(
-    materials: Sequence[Material], loaded: LoadedProblems, run: Run, launch: Launch, parallel: Parallel
-) -> str:
-    """Return the hash of the training problems, which are the same on all ranks and in the run that is resumed."""
+    phases: Sequence[Settings],
+    materials: Sequence[Material],
+    loaded: LoadedProblems,
+    run: Run,
+    launch: Launch,
+    parallel: Parallel,
+) -> dict[str, Any]:
+    """Return hashes of the training problems and of the user's files: the same on all ranks, and in a resumed run."""
     fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
     if launch.resume:
         parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
-    return fingerprint
+    own_files = parallel.run_on_first(lambda: hash_own_files(phases, run, launch))
+    return {"fingerprint": fingerprint, **({"own_files": own_files} if own_files else {})}
 
 
 def _say_loaded(loaded: LoadedProblems, grader: Grader, console: Console) -> None:
