@@ -14,6 +14,8 @@ from qed.kernels.build import load_library
 from qed.kernels.structures import COUNT, NUMBER, POINTER
 from qed.kernels.trials import describe_failure
 
+HALF = (torch.bfloat16, torch.float16)
+CAPABILITY = (8, 0)  # from which on a CUDA device computes with bfloat16
 LANES = 8  # numbers of a vector in vectors.h: a head's width is a multiple of it
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 SIGNATURES = {
@@ -53,6 +55,12 @@ def has_cuda_kernels(device: torch.device) -> bool:
     except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
         warnings.warn(f"Triton fails, so torch's own operations are used: {describe_failure(error)}", stacklevel=2)
         return False
+
+
+def has_half_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether there are kernels in Triton for a device and a dtype of half precision."""
+    able = device.type == "cuda" and dtype in HALF and torch.cuda.get_device_capability(device) >= CAPABILITY
+    return able and has_cuda_kernels(device)
 
 
 @cache

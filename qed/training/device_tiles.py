@@ -13,14 +13,12 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from qed.kernels.functions import has_cuda_kernels
+from qed.kernels.functions import has_half_kernels
 from qed.kernels.trials import try_kernels
 from qed.models.families import IDENTITY, LogitTransform
 from qed.training.output_tiles import ALIGNED, OutputLayer, Tile
 from qed.training.support import LabelSupport
 
-HALF = (torch.bfloat16, torch.float16)
-CAPABILITY = (8, 0)  # from which on a device computes with bfloat16
 # Rows, width and vocabulary of the layer on which the kernels are tried: some blocks of columns, and a part of one.
 TRIAL = (70, 64, 5008)
 TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.005
@@ -38,10 +36,8 @@ def has_tile_kernels(
         support: the tokens that the softmax is over; None for all.
     """
     plain = bias is None and support is None and transform.cap is None
-    if not plain or hidden.device.type != "cuda" or hidden.dtype not in HALF:
-        return False
-    able = torch.cuda.get_device_capability(hidden.device) >= CAPABILITY and has_cuda_kernels(hidden.device)
-    return able and not find_fault(hidden.device, hidden.dtype)
+    place = hidden.device, hidden.dtype
+    return plain and has_half_kernels(*place) and not find_fault(*place)
 
 
 @cache

@@ -253,7 +253,7 @@ def interpreted_layers_of_no_rows_have_no_gradient(monkeypatch: pytest.MonkeyPat
 
 def test_what_the_kernels_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half precision on a CUDA device alone, without a bias, a cap or a support; the tensors have no memory."""
-    monkeypatch.setattr(device_tiles, "has_cuda_kernels", lambda _: True)
+    monkeypatch.setattr("qed.kernels.functions.has_cuda_kernels", lambda _: True)
     monkeypatch.setattr(device_tiles, "find_fault", lambda *_: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     scaled, capped = LogitTransform(2.0), LogitTransform(1.0, 30.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qed.kernels.functions import has_cuda_kernels
+from qed.kernels.functions import has_half_kernels
 from qed.sampling.native.decoder import LlamaDecoder
 from qed.sampling.native.decoding_trial import find_fault
 from qed.sampling.native.sequences import Sequences
@@ -15,10 +15,8 @@ from qed.sampling.native.sequences import Sequences
 if TYPE_CHECKING:
     from qed.kernels.cuda.decoding import Shared
 
-HALF = (torch.bfloat16, torch.float16)
 WIDTHS = (16, 32, 64, 128, 256)  # of a head
 MOST_GROUPED = 64  # query heads that share a key head
-CAPABILITY = (8, 0)  # from which on a device computes with bfloat16
 
 
 def can_use_kernels(model: Any) -> bool:
@@ -28,12 +26,9 @@ def can_use_kernels(model: Any) -> bool:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     return (
-        device.type == "cuda"
-        and dtype in HALF
-        and width in WIDTHS
+        width in WIDTHS
         and heads <= MOST_GROUPED * kv_heads
-        and torch.cuda.get_device_capability(device) >= CAPABILITY
-        and has_cuda_kernels(device)
+        and has_half_kernels(device, dtype)
         and not find_fault(device, dtype, heads, kv_heads, width)
     )
 
