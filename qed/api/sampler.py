@@ -38,7 +38,7 @@ class Sampler:
         host.set_passive_waiting()
         host.make_products_reproducible()
         with use_keywords(options) as texts:
-            settings, self.step = resolve_model([*list_model_options(model, texts), "--reward", "boxed"])
+            settings, self.step = resolve_model(list_model_options(model, texts))
         load.check_name(settings.model.name)
         if settings.data.prompt == "auto":
             chat = load.is_new(settings.model.name) or load.load_tokenizer(settings.model.name)[0].chat_template

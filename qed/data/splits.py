@@ -71,7 +71,7 @@ def load_problems(
     subsets: dict[str, str] = {}
     drawn = evaluation.problems, SUBSET_SEED
     unanswered: list[Problem] = []
-    kept_back: list[Problem] = []
+    all_held_out: list[Problem] = []
     for name in data.tasks:
         problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
@@ -81,16 +81,16 @@ def load_problems(
                 if tasks.has_test_split(name)
                 else _hold_out(name, problems, evaluation.problems, seed)
             )
-            kept_back += held_out
+            all_held_out += held_out
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     for name in evaluation.tasks:
         held_out = load(name, "test", evaluated=True)
-        kept_back += held_out
+        all_held_out += held_out
         if imitates and not any(problem.answer for problem in held_out):
             unanswered += draw_subset(held_out, *drawn)[0]
         else:
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
-    kept = _drop_held_out(training, HeldOut(kept_back, data.held_out_words), left_out)
+    kept = _drop_held_out(training, HeldOut(all_held_out, data.held_out_words), left_out)
     share = data.validation_split
     if imitates and not benches and not unanswered and len(kept) >= HELD_OUT_SHARE:
         share = share or 1 / HELD_OUT_SHARE
@@ -98,7 +98,7 @@ def load_problems(
     if validation and data.held_out_words:
         kept = _drop_held_out(kept, HeldOut(validation, data.held_out_words), left_out)
     kept = select_problems(kept, data, seed, left_out)
-    return LoadedProblems(kept, benches, unanswered + validation, +left_out, subsets, kept_back)
+    return LoadedProblems(kept, benches, unanswered + validation, +left_out, subsets, all_held_out)
 
 
 def load_training_problems(

@@ -266,13 +266,14 @@ def _check_numbers(args: argparse.Namespace) -> None:
             raise UsageError(f"qed evaluate: {message}.")
 
 
-def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: str) -> Settings:
-    """Return the settings of a run or a model with the options of the command line."""
-    from qed.rollout.trained import resolve_model_settings
+def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: str, grades: bool = True) -> Settings:
+    """Return the settings of a run or a model with the options of the command line; `grades`: its reward is needed."""
+    from qed.rollout.trained import UNGRADED, resolve_model_settings
 
     asked = ("url", "request_seconds") if is_endpoint(args.model) else ()
     options = {key: getattr(args, name) for name, key in PASSED.items() if getattr(args, name) and name not in asked}
     options |= {"evaluation.tasks": args.tasks} if args.tasks else {}
+    options |= {} if grades else UNGRADED
     return resolve_model_settings(run_folder, model, options, args.allow_user_code)
 
 
@@ -333,7 +334,7 @@ def is_switch(option: str) -> bool:
 
 
 def resolve_model(options: Sequence[str]) -> tuple[Settings, int]:
-    """Return the settings of `--model` with its folder, prompt and reward, and the step of its checkpoint."""
+    """Return the settings of `--model`, to sample and not to grade, and the step of its checkpoint."""
     args = _build_parser().parse(options)
     run_folder, model, step = _choose_model(args)
-    return _resolve_settings(args, run_folder, model), step
+    return _resolve_settings(args, run_folder, model, grades=False), step
