@@ -6,6 +6,7 @@ Each command imports its heavy dependencies itself, so that help and error messa
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -24,6 +25,7 @@ from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
 
 MAX_NAME_LENGTH = 200  # characters of a path that are shown
+FULL = (errno.ENOSPC, errno.EDQUOT)
 BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for commands in a pipe
 
 
@@ -85,6 +87,9 @@ def _report_error(error: Exception, debug: bool) -> int:
         shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"
         print(strip_control(redact(f"error: {shown!r} cannot be used: {error.strerror}.")), file=sys.stderr)
         return DataError.exit_code
+    if isinstance(error, OSError) and error.errno in FULL:
+        print(f"error: {error.strerror}. Free some space, and run the command again.", file=sys.stderr)
+        return 1
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())

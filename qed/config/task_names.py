@@ -60,7 +60,7 @@ def parse_task(name: str) -> TaskName:
     Columns follow a question mark: FILE?question=frage&answer=antwort.
 
     Raises:
-        UsageError: what follows the question mark is not OURS=THEIRS.
+        UsageError: what follows the question mark is not OURS=THEIRS, or a split follows the name of a file.
     """
     whole, mark, query = name.partition("?")
     if mark and not Path(name).exists():
@@ -75,6 +75,11 @@ def parse_task(name: str) -> TaskName:
     if leaf == "hub":
         source, _, split = split.partition(":")
         return TaskName(leaf, split, path, source.strip("/"))
+    if split and leaf.lower().endswith(DATA_SUFFIXES):
+        raise UsageError(
+            f"{name}: a file is read whole, without a split behind it: {leaf}. Of a .json file with a list for each "
+            f"split, files:{split}@{leaf} reads one."
+        )
     return TaskName(leaf, split, path)
 
 

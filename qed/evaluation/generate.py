@@ -21,6 +21,7 @@ from qed.data.sources import local
 from qed.data.sources.fields import SkippedRow, convert_to_text, find_column
 from qed.data.sources.rows import Place, Row
 from qed.data.sources.schemas import QUESTION, read_fields
+from qed.data.sources.texts import read_text
 from qed.errors import DataError, UsageError
 from qed.evaluation.store import append_rows, list_differences
 from qed.randomness import derive_seed
@@ -80,10 +81,7 @@ def _read_rows(file: Path) -> Iterator[tuple[Place, Row]]:
         return
     if not file.is_file():
         raise DataError(f"There is no data file {file}.")
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    lines = read_text(file).split("\n")
     yield from ((Place(str(file), number), {"prompt": line}) for number, line in enumerate(lines, 1) if line.strip())
 
 

@@ -16,6 +16,7 @@ from qed.errors import DataError
 from qed.loops.device_fit import preview_device_defaults
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory
+from qed.loops.preferences import NO_PAIR
 from qed.loops.resume import list_phases
 from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
@@ -101,15 +102,18 @@ def _describe_model(name: str, outline: Outline | None) -> str:
 
 def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: Grader) -> list[str]:
     """Describe the problems of a phase, its prompt and its reward."""
-    data, prompt = settings.data, load_prompt(settings.data)
+    data, prompt, algorithm = settings.data, load_prompt(settings.data), settings.algorithm
     demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
-    if not (demonstrations or settings.algorithm.online):
-        raise DataError(NO_DEMONSTRATION)
+    pairs = sum(problem.is_preference for problem in problems)
+    if not algorithm.online and not (pairs if algorithm.together == 2 else demonstrations):
+        raise DataError(NO_PAIR if algorithm.together == 2 else NO_DEMONSTRATION)
     return [
         f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
         f"problems    {len(problems)} to train on",
         f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
-        f"solutions   {demonstrations} with a demonstration",
+        f"pairs       {pairs} with a chosen and a rejected reply"
+        if pairs
+        else f"solutions   {demonstrations} with a demonstration",
         *(f"reward      {line}" for line in explain_functions(grader.functions, problems)),
     ]
 

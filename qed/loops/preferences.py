@@ -23,6 +23,11 @@ from qed.training.best import PREFERRED
 from qed.training.learner import Learner
 from qed.types import Group, Problem, Rollout
 
+NO_PAIR = (
+    "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a rejected "
+    "reply that fit the model. On problems with answers, qed online-dpo makes pairs of its own."
+)
+
 
 def train_preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Train on the preference pairs of the training problems; see `Phase` for the arguments.
@@ -38,10 +43,7 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
             mark_scores(pairs, settings.algorithm.margin) for pairs in (train_pairs, validation_pairs)
         )
     if not train_pairs:
-        raise DataError(
-            "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a "
-            "rejected reply that fit the model. On problems with answers, qed online-dpo makes pairs of its own."
-        )
+        raise DataError(NO_PAIR)
     pairs_per_step = -(-settings.learner.batch_size // 2) or len(train_pairs)
     settings = settle_steps(setup, settings, name, len(train_pairs), pairs_per_step)
     phase = Phase(setup, settings, name, offset)

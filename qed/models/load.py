@@ -41,6 +41,8 @@ from qed.models.sources import (
     explain_loading,
     load_configuration,
     read_tokenizer,
+    require_folder,
+    silence_length_warning,
 )
 from qed.randomness import derive_seed
 
@@ -137,6 +139,7 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     )
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     tokenizer.chat_template = CHAT_TEMPLATE
+    silence_length_warning(tokenizer)
     return tokenizer
 
 
@@ -248,6 +251,7 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
     while adapters.is_adapter(complete):
         complete = adapters.find_base(Path(complete)).name
     own = name if adapters.has_tokenizer(Path(name)) else complete
+    require_folder(complete)
     try:
         tokenizer = read_tokenizer(own, {})
         config = AutoConfig.from_pretrained(complete, trust_remote_code=False)

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from qed.config.settings import ModelSettings
-from qed.errors import ModelError
+from qed.errors import ModelError, suggest_nearest
 from qed.models import adapters
 from qed.models.families import remove_attention_kernels, require_known_layers
 
@@ -19,6 +19,7 @@ LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safe
 
 def describe_source(settings: ModelSettings) -> dict[str, Any]:
     """Return the options of `from_pretrained` that say where a model comes from; a folder is checked."""
+    require_folder(settings.name)
     source: dict[str, Any] = {"trust_remote_code": False}
     if Path(settings.name).is_dir():
         _check_folder(Path(settings.name))
@@ -39,16 +40,40 @@ def read_tokenizer(name: str, source: dict[str, Any]) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(name, **{"trust_remote_code": False, **source})
     for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
         tokenizer.init_kwargs.pop(word, None)
+    silence_length_warning(tokenizer)
     return tokenizer
+
+
+def silence_length_warning(tokenizer: Any) -> None:
+    """Stop transformers' warning about a text longer than the window: qed counts, and leaves such texts out itself."""
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+
+
+def require_folder(name: str) -> None:
+    """Refuse a path without a folder: a name that begins with a dot, a slash or `~`, or has more than one slash.
+
+    Raises:
+        ModelError: there is no such folder.
+    """
+    if (name.startswith((".", "/", "~")) or name.count("/") > 1) and not Path(name).is_dir():
+        raise ModelError(f"There is no model folder {name}.{_suggest_folder(name)}")
 
 
 def explain_loading(name: str, error: Exception) -> ModelError:
     """Return the error for a model that cannot be loaded."""
     first = str(error).strip().split("\n")[0]
     return ModelError(
-        f"The model {name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
-        "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
+        f"The model {name} cannot be loaded: {first}{_suggest_folder(name)}\nGive a folder with config.json, tokenizer "
+        "files and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
     )
+
+
+def _suggest_folder(name: str) -> str:
+    """Return a sentence that suggests a folder beside the missing one, or an empty string."""
+    path = Path(name)
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    return suggest_nearest(path.name, [near.name for near in path.parent.iterdir() if near.is_dir()])
 
 
 def _check_folder(folder: Path) -> None:

@@ -73,10 +73,7 @@ class ModelText:
         return await run(self._thread, self._encode, text, special)
 
     def _encode(self, text: str, special: bool) -> list[int]:
-        # A warning about the tokenizer's own idea of the longest text helps nobody here: the window is checked.
-        ids: list[int] = self.tokenizer(text, add_special_tokens=special, return_attention_mask=False, verbose=False)[
-            "input_ids"
-        ]
+        ids: list[int] = self.tokenizer(text, add_special_tokens=special, return_attention_mask=False)["input_ids"]
         return ids
 
     def render(self, messages: list[dict[str, str]], options: dict[str, Any]) -> str:

@@ -128,6 +128,7 @@ def test_any_file_of_prompts_is_read(ask: Callable[..., Any], tmp_path: Path) ->
     assert [row["prompt"] for row in read_lines(tmp_path / "mixed.out.jsonl")] == ["1?", "1?"]
     assert "Left out 1 conversations that do not ask one question." in done.out
     assert "Left out 1 prompts longer than the model's window." in done.out
+    assert "indexing errors" not in done.err  # as transformers warns
     (tmp_path / "own.csv").write_text("frage,completion\n1+1?,x\n")
     own = ask("--question-key", "frage", file="own.csv", out="own.jsonl")
     assert "replaced by those of the answers: completion" in own.out
@@ -137,11 +138,14 @@ def test_any_file_of_prompts_is_read(ask: Callable[..., Any], tmp_path: Path) ->
         ("empty.txt", "\n\n", "has no prompt"),
         ("broken.jsonl", '{"prompt": "1?"}\n{"pro', "broken.jsonl, row 2: broken JSON"),
         ("other.jsonl", '{"frage": "1?"}\n', "the columns are frage"),
-        ("latin.txt", "\udce9", "not UTF-8"),
+        ("damaged.txt", "1?\né \udce9?", "damaged.txt, line 2: not UTF-8 text"),
     ):
         (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
         refused = ask(file=name, out="none.jsonl")
         assert (refused.code, words in refused.err) == (3, True), refused.err
     assert not (tmp_path / "none.jsonl").exists()
+    (tmp_path / "latin.txt").write_bytes("Wie groß?".encode("latin-1"))
+    assert "latin.txt is not UTF-8: read as windows-1252" in ask(file="latin.txt", out="latin.jsonl").err
+    assert read_lines(tmp_path / "latin.jsonl")[0]["prompt"] == "Wie groß?"
     assert "there is no column text" in ask("--question-key", "text", file="own.csv", out="none.jsonl").err
     assert "Use a smaller --max-tokens" in ask("--prompt", "few_shot_gsm8k", out="none.jsonl").err

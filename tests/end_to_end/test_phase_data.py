@@ -228,6 +228,20 @@ def test_a_dry_run_without_demonstrations_fails_as_the_run_does(qed: Qed, tmp_pa
     assert qed("grpo", *TINY, "--tasks", data, "--dry-run").code == 0
 
 
+@pytest.mark.parametrize("algorithm", ["dpo", "reward-model"])
+def test_a_dry_run_counts_pairs_where_pairs_are_learned_from(
+    qed: Qed, tmp_path: Path, both: tuple[Path, Path], algorithm: str
+) -> None:
+    done = qed(algorithm, *TINY, "--tasks", both[0], "--dry-run")
+    assert (done.code, "There is no preference pair to learn from" in done.err) == (3, True)
+    pairs = tmp_path / "pairs.jsonl"
+    row = {"prompt": "What is {} + 1?", "chosen": "{}", "rejected": "I do not know."}
+    rows = [{key: text.format(n) for key, text in row.items()} for n in range(20)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    done = qed(algorithm, *TINY, "--tasks", pairs, "--dry-run")
+    assert (done.code, "pairs       20 with a chosen and a rejected reply" in done.out) == (0, True), done.err
+
+
 def test_a_dry_run_looks_at_the_model(qed: Qed, tmp_path: Path, both: tuple[Path, Path]) -> None:
     assert qed("sft", *TINY, "--tasks", both[0], "--steps", 1, "--out", tmp_path / "run").code == 0
     model = tmp_path / "run" / "final" / "hf"
@@ -242,7 +256,9 @@ def test_a_dry_run_looks_at_the_model(qed: Qed, tmp_path: Path, both: tuple[Path
     assert (run.code, f"Did you mean {model}?" in run.err) == (3, True)
     assert "prompts are above 30 tokens: left out" in qed(*common, "--model", model, "--data.max_prompt_tokens", 30).out
     done = qed(*common, "--model", tmp_path / "nothing")
-    assert (done.code, "nothing cannot be loaded" in done.err) == (3, True)
+    assert (done.code, "There is no model folder" in done.err) == (3, True)
+    nearly = tmp_path / "run" / "final" / "hff"
+    assert (f"There is no model folder {nearly}. Did you mean 'hf'?") in qed(*common, "--model", nearly).err
     (model / "chat_template.jinja").unlink()
     done = qed(*common, "--model", model, "--prompt", "chat")
     assert (done.code, "needs a chat template" in done.err) == (3, True)

@@ -237,6 +237,16 @@ def test_closed_streams_are_no_error(elsewhere: Path) -> None:
     assert len((elsewhere / "graded.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_no_bug(elsewhere: Path) -> None:
+    (elsewhere / "answers.jsonl").write_text('{"id": 1, "gold": "4", "response": "4"}\n')
+    command = [sys.executable, "-m", "qed", "grade", "answers.jsonl"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: No space left on device. Free some space, and run the command again."
+
+
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_work_is_finished_when_its_reader_has_gone(elsewhere: Path, closed: str) -> None:
     """Tables go to stdout, and to stderr beside JSON; either may end in `head`."""

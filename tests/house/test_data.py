@@ -288,6 +288,7 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
         (["inspekt", "train.jsonl"], 2, ["no action 'inspekt'", "'inspect'"]),
         (["inspect", "nothing.jsonl"], 3, ["There is no data file nothing.jsonl"]),
         (["inspect", "gsm9k"], 2, ["Did you mean 'gsm8k'"]),
+        (["inspect", "train.jsonl:test"], 2, ["a file is read whole", "files:test@train.jsonl"]),
         (["inspect", "train.jsonl", "--model", "new:huge"], 2, ["no model size 'huge'"]),
         (["inspect", "train.jsonl", "--model", "."], 3, ["The tokenizer of . cannot be loaded"]),
         (["convert", "train.jsonl", "x.xlsx"], 2, [".jsonl, .jsonl.gz, .csv, .parquet"]),
