@@ -25,7 +25,6 @@ from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
 
 MAX_NAME_LENGTH = 200  # characters of a path that are shown
-FULL = (errno.ENOSPC, errno.EDQUOT)
 BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for commands in a pipe
 
 
@@ -81,21 +80,25 @@ def _report_error(error: Exception, debug: bool) -> int:
     if isinstance(error, QedError):
         print(strip_control(redact(f"error: {error}")), file=sys.stderr)
         return error.exit_code
-    if isinstance(error, OSError) and error.filename is not None:
-        # The system refuses a path that the user gave.
-        name = str(error.filename)
-        shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"
-        print(strip_control(redact(f"error: {shown!r} cannot be used: {error.strerror}.")), file=sys.stderr)
+    if isinstance(error, OSError) and (refusal := _explain_refusal(error)):
+        print(strip_control(redact(f"error: {refusal}")), file=sys.stderr)
         return DataError.exit_code
-    if isinstance(error, OSError) and error.errno in FULL:
-        print(f"error: {error.strerror}. Free some space, and run the command again.", file=sys.stderr)
-        return 1
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())
     message = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
     print(strip_control(redact(message)), file=sys.stderr)
     return 1
+
+
+def _explain_refusal(error: OSError) -> str:
+    """Return what the system refuses of a path that the user gave or of a full disk, or an empty string."""
+    if error.filename is not None:
+        name = str(error.filename)
+        shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"
+        return f"{shown!r} cannot be used: {error.strerror}."
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{error.strerror}. Free some space, and run the command again." if full else ""
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -243,7 +243,7 @@ def test_a_full_disk_is_no_bug(elsewhere: Path) -> None:
     command = [sys.executable, "-m", "qed", "grade", "answers.jsonl"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == "error: No space left on device. Free some space, and run the command again."
 
 
