@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from qed import host
 from qed.models.precision import compute_in
+from qed.models.rounded_products import RoundedProducts, add_widened, multiply_widened, must_widen
 
 ROWS = 64  # from which on a product is worth the cost of preparing it
 
@@ -31,6 +32,8 @@ def is_faster() -> bool:
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute left @ right.T + bias, [n, m] of [n, k] and [m, k], without a gradient; both may be transposed views."""
+    if must_widen(left, right):
+        return multiply_widened(left, right, bias)
     if is_faster() and _is_large(left, right):
         return _multiply(left, right, bias)
     return left @ right.T if bias is None else torch.addmm(bias, left, right.T)
@@ -46,7 +49,9 @@ def multiply_columns(left: Tensor, right: Tensor) -> Tensor:
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, [n, m] from [n, k] and [k, m], without a gradient."""
-    if total.dtype == torch.float32 and is_faster():  # oneDNN does not add to a total
+    if must_widen(total, left, right):
+        add_widened(total, left, right)
+    elif total.dtype == torch.float32 and is_faster():  # oneDNN does not add to a total
         total.add_(multiply(left, right.T))
     else:
         total.addmm_(left, right)
@@ -59,14 +64,16 @@ def compute_batches_in(device: str, precision: torch.dtype, compiled: bool = Fal
     """
     if precision == torch.float32 and device == "cpu" and not compiled and is_faster():
         return _FastLinear()
+    if compiled and precision == torch.bfloat16:  # the compiler writes products of its own
+        return torch.autocast(device, dtype=precision)
     return compute_in(device, precision)
 
 
 def recompute_alike() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
     """Return the contexts of a checkpointed forward pass and of its recomputation, which computes in the same way."""
     modes: list[Any] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    inside = any(isinstance(mode, _FastLinear) for mode in modes)
-    return nullcontext(), _FastLinear() if inside else nullcontext()
+    kinds = [type(mode) for mode in modes if isinstance(mode, _FastLinear | RoundedProducts)]
+    return nullcontext(), kinds[-1]() if kinds else nullcontext()
 
 
 class _FastLinear(TorchFunctionMode):

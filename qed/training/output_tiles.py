@@ -123,7 +123,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if half and total.is_cuda and total.dtype == torch.float32:
         torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
     elif left.dtype == right.dtype != total.dtype:
-        total.add_(left @ right)
+        total.add_(multiply(left, right.T))
     else:
         add_multiplied(total, left.to(total.dtype), right.to(total.dtype))
 

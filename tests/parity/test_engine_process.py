@@ -162,7 +162,7 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     run_engine(theirs)
     ((call, failure),) = ours.recv()
     assert (call, failure.kind) == (READY, ModelError.__name__)
-    assert "cannot be loaded" in failure.message
+    assert "There is no model folder" in failure.message
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ not those of longer ones. What is computed for a row does not depend on the batc
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from ctypes import byref
 from typing import Any
 
@@ -18,7 +19,7 @@ from qed.kernels.decoding import Linear, Norm
 from qed.kernels.functions import KINDS, LANES, find_function, has_kernels
 from qed.kernels.structures import Attention, Layer, Model, Rows
 from qed.models.layer_windows import compute_reached_windows
-from qed.sampling.native.projection import Projections
+from qed.sampling.native.projection import Projections, Rounded
 from qed.sampling.native.sequences import Sequences
 
 
@@ -63,19 +64,23 @@ class CompiledDecoder:
         ]
         self.norm = Norm(body.norm.weight, body.norm.variance_epsilon, dtype)
         self.head: Any = projections.take(model.get_output_embeddings())
-        self.step = _Step(self) if all(layer.is_whole for layer in self.layers) and type(self.head) is Linear else None
+        kinds = {type(self.head)}.union(*(layer.kinds for layer in self.layers))
+        self.step = _Step(self) if kinds == {Linear} else None
+        # Then no function of torch multiplies, and none need be looked at: a mode doubles the time of a step.
+        self.context = torch._C.DisableTorchFunction if kinds == {Rounded} else nullcontext
 
     def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """Compute the logits of the next token of every row; see `Decoder`. Those of finished rows are arbitrary."""
-        states: Tensor = self.embed(last)
-        self._set_rows(rows)
-        if self.step is not None:
-            return self.step(states)
-        change = None
-        for layer in self.layers:
-            change = layer(states, change, self.rows)
-        logits: Tensor = self.head(self.norm(states, change))
-        return logits
+        with self.context():
+            states: Tensor = self.embed(last)
+            self._set_rows(rows)
+            if self.step is not None:
+                return self.step(states)
+            change = None
+            for layer in self.layers:
+                change = layer(states, change, self.rows)
+            logits: Tensor = self.head(self.norm(states, change))
+            return logits
 
     def _set_rows(self, rows: Sequences) -> None:
         """Set what the functions read of the rows; the tensors live at least as long as the step."""
@@ -123,8 +128,8 @@ class _Layer:
             "gate_and_up": getattr(self.gate_and_up, "multiply", None),
             "down": self.down,
         }
-        self.is_whole = all(type(each) is Linear for each in products.values())
-        if self.is_whole:
+        self.kinds = {type(each) for each in products.values()}
+        if self.kinds == {Linear}:
             for name, linear in products.items():
                 setattr(memory, name, linear.product)
             for name, norm in (("before", self.before), ("between", self.between)):

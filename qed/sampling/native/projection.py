@@ -3,6 +3,7 @@
 A decoding step multiplies few rows by every weight, again and again with the same weights, so it pays to bring a weight
 into the order in which it is read. In float32 the functions in C++ do so. oneDNN does in bfloat16, which halves the
 time of few rows, and without a C++ compiler also in float32 on AMD's processors with AVX-512, which MKL leaves unused.
+A processor without instructions for bfloat16 multiplies numbers rounded to it in float32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from qed.kernels.functions import has_kernels
 from qed.models import fast_float32, lora
 from qed.models.adapted_layer import Adapter, is_adapted_linear, read_adapter
 from qed.models.last_layer import has_own_forward
+from qed.models.rounded_products import HALF, lacks_half_products
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
 ROWS = 32  # that a packed weight is laid out for; it serves any number
@@ -37,11 +39,14 @@ class Projections:
     def __init__(self, model: Any) -> None:
         kind: str = model.device.type
         self.cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        size = sum(weight.numel() * (self.cast or weight.dtype).itemsize for weight in model.parameters())
-        fits = size * COPIES_SHARE <= host.total_memory()
         dtype = self.cast or next(model.parameters()).dtype
+        rounds = kind == "cpu" and dtype == HALF and lacks_half_products() and has_kernels()
+        width = torch.float32.itemsize if rounds else dtype.itemsize
+        size = sum(weight.numel() * width for weight in model.parameters())
+        fits = size * COPIES_SHARE <= host.total_memory()
+        self.rounds = rounds and fits
         self.compiled = kind == "cpu" and fits and has_product(dtype)
-        self.packs = self.compiled or (kind == "cpu" and fits and can_pack(dtype))
+        self.packs = self.compiled or self.rounds or (kind == "cpu" and fits and can_pack(dtype))
         # On a device weights of another precision are cast once for all steps. Autocast casts those that are trained
         # too, for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
@@ -106,6 +111,8 @@ class Projections:
         weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
         if self.compiled:
             return Linear(weight, bias)
+        if self.rounds:
+            return Rounded(weight, bias)
         return _Packed(weight, bias) if self.packs else partial(nn.functional.linear, weight=weight, bias=bias)
 
 
@@ -156,6 +163,17 @@ class Joined(NamedTuple):
     def __call__(self, states: Tensor) -> Sequence[Tensor]:
         """Return the result of each layer, views of one tensor."""
         return torch.split_with_sizes(self.multiply(states), self.sizes, -1)
+
+
+class Rounded:
+    """A linear layer in bfloat16 by the product in float32, see `qed.models.rounded_products`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.multiply = Linear(weight.float(), None if bias is None else bias.float())
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return [R, outputs] of states [R, inputs], which are rounded."""
+        return self.multiply(states.to(HALF).float()).to(HALF)
 
 
 class _Packed:
