@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qed.models.rounded_products import lacks_half_products
+
 # How a figure is written; of the last ones less is better.
 TIMES, SHARE, RATE = "times", "share", "rate"
 LESS = SECONDS, MIB, PART = "seconds", "MiB", "part"
@@ -74,9 +76,11 @@ def _command(name: str, goal: float) -> tuple[Figure, ...]:
     return Figure("whole", f"{times}/wall", goal, SECONDS), Figure("of the processor", f"{times}/cpu", None, SECONDS)
 
 
-HUNDRED = "--model new:large --precision bfloat16"
-HALF = "--model new:qwen2.5-0.5b --precision bfloat16 --problems 8 --group 8 --tokens 256 --lengths even"
-LONG = "--model new:long --precision bfloat16 --problems 2 --group 8 --tokens 4096 --lengths even"
+# Larger rows are in bfloat16 where the processor has instructions for it: without them TRL takes minutes for a step.
+PRECISION = "float32" if lacks_half_products() else "bfloat16"
+HUNDRED = f"--model new:large --precision {PRECISION}"
+HALF = f"--model new:qwen2.5-0.5b --precision {PRECISION} --problems 8 --group 8 --tokens 256 --lengths even"
+LONG = f"--model new:long --precision {PRECISION} --problems 2 --group 8 --tokens 4096 --lengths even"
 SMALL = "--model new:small --problems 8 --tokens 128"
 FEW = "--rounds 2"
 RESPONSES, GSM8K = "../shared/grading/realistic.jsonl.gz", "../shared/data/gsm8k/test.jsonl"
@@ -125,7 +129,7 @@ STEPS = (
     ),
     Row(
         "step-large",
-        "GRPO step, new:large (120 M, vocabulary 32k), bfloat16, uneven",
+        f"GRPO step, new:large (120 M, vocabulary 32k), {PRECISION}, uneven",
         f"step.py {TRL} {HUNDRED} --problems 4 --lengths uneven",
         _per_token(5),
         "--rounds 1 --problems 2 --group 4 --tokens 24",
@@ -136,12 +140,12 @@ STEPS = (
 
 
 def _sample(size: str, lengths: str, goal: float) -> Row:
-    """The sampler beside `model.generate`; at 120 M in bfloat16, and with a goal for its share of the floor."""
+    """The sampler beside `model.generate`; at 120 M in `PRECISION`, and with a goal for its share of the floor."""
     large = size == "large"
-    more = "--tokens 64 --precision bfloat16" if large else "--tokens 96"
+    more = f"--tokens 64 --precision {PRECISION}" if large else "--tokens 96"
     return Row(
         f"sampler-{size}-{lengths}",
-        f"sampler, new:{size}, {lengths}",
+        f"sampler, new:{size}, {f'{PRECISION}, ' if large else ''}{lengths}",
         f"sampler.py {GENERATE} --model new:{size} --lengths {lengths} {more}",
         _compare(goal, 0.65 if large else None),
         {"tiny": "--rounds 3", "small": f"{FEW} --problems 8", "large": "--rounds 1 --problems 2 --tokens 16"}[size],
@@ -158,7 +162,7 @@ SAMPLERS = (
     _sample("large", "even", 1.5),
     Row(
         "sampler-0.5b",
-        "sampler, Qwen2.5-0.5B's shape, bfloat16, 64 answers of 256 tokens, beside vLLM",
+        f"sampler, Qwen2.5-0.5B's shape, {PRECISION}, 64 answers of 256 tokens, beside vLLM",
         f"sampler.py --against vllm --python {{vllm}} {HALF} --rounds 3",
         _compare(1, 0.65),
         needs=("vllm",),
@@ -166,7 +170,7 @@ SAMPLERS = (
     ),
     Row(
         "sampler-long",
-        "sampler, 120 M, 16 answers of 4,096 tokens, bfloat16",
+        f"sampler, 120 M, 16 answers of 4,096 tokens, {PRECISION}",
         f"sampler.py {GENERATE} {LONG} --rounds 3",
         _compare(3),
         memory=8,
@@ -184,7 +188,7 @@ UPDATES = (
     ),
     Row(
         "update-large",
-        "update alone, new:large, bfloat16, uneven",
+        f"update alone, new:large, {PRECISION}, uneven",
         f"learner.py {TRL} {HUNDRED} --problems 4 --tokens 64 --sides qed,trl",
         _compare(None, 0.65),
         needs=("trl",),
@@ -192,7 +196,7 @@ UPDATES = (
     ),
     Row(
         "update-0.5b",
-        "update, Qwen2.5-0.5B's shape, bfloat16, 16 × 512 tokens",
+        f"update, Qwen2.5-0.5B's shape, {PRECISION}, 16 × 512 tokens",
         # One micro-batch of all rows needs 22 GiB.
         f"learner.py {TRL} {HALF} --problems 2 --tokens 512 --sides qed,trl --micro 2 --apart"
         " --set learner.tokens_per_microbatch=4096",
@@ -202,7 +206,7 @@ UPDATES = (
     ),
     Row(
         "update-long",
-        "update, 120 M, 16 × 4,096 tokens, bfloat16",
+        f"update, 120 M, 16 × 4,096 tokens, {PRECISION}",
         f"learner.py {TRL} {LONG} --sides qed,trl --micro 1 --apart --rounds 3",
         _compare(3),
         needs=("trl",),
@@ -243,8 +247,8 @@ SFT = (
     ),
     Row(
         "sft-32k",
-        "the same, vocabulary 32,000, bfloat16",
-        f"sft.py {TRL} --vocabulary 32000 --precision bfloat16",
+        f"the same, vocabulary 32,000, {PRECISION}",
+        f"sft.py {TRL} --vocabulary 32000 --precision {PRECISION}",
         _compare_sft(4, 4, 1.3),
         needs=("trl",),
         memory=8,
