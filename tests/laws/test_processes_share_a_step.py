@@ -28,7 +28,7 @@ from qed.training.learner import Learner
 from qed.training.parallel import ALONE, Parallel, join_ranks, read_full
 from qed.types import Rollout
 
-WORLD, STEPS = 3, 3
+WORLD, STEPS = 3, 2
 MIXED = {"kl": 0.1, "entropy": 0.01, "correction": "token_truncate", "correction_normalize": True}
 # The algorithm and its settings, and those of the learner.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

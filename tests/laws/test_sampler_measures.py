@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ def resolve(*arguments: str, command: str = "grpo") -> tuple[Any, Launch]:
     return resolved.settings, Launch(origins=list_origins(resolved.settings, resolved.origins))
 
 
+@cache
 def build_learner() -> Learner:
     settings, _ = resolve()
     return Learner(make_model(0, torch.float32), settings.algorithm, LearnerSettings())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -123,16 +124,26 @@ def test_adapters_and_long_rotations_are_read_too() -> None:
         assert [one.tokens for one in own] == [two.tokens for two in other]
 
 
-@given(rows=st.integers(1, 40), longest=st.integers(1, 25), stop=st.sampled_from([("ab", "c"), ("f",), ("gh",), ()]))
+ENDING = [(4,), (5, 6, 7)]  # prompts whose answers end in many ways
+ENDING_SEEDS = [[derive_seed("stop", which, number) for number in range(13)] for which in range(2)]
+
+
+@cache
+def end_as_reference(longest: int, stop: tuple[str, ...]) -> list[list[Completion]]:
+    sampler = HFSampler(make_model(), Letters(), ends=(22,))
+    return sampler.generate(ENDING, ENDING_SEEDS, Sampling(2.0, longest, stop))
+
+
+@given(
+    rows=st.integers(1, 40),
+    longest=st.sampled_from([1, 2, 3, 8, 25]),
+    stop=st.sampled_from([("ab", "c"), ("f",), ("gh",), ()]),
+)
 def test_answers_end_where_those_of_the_reference_end(rows: int, longest: int, stop: tuple[str, ...]) -> None:
     """At an end id, at a stop string however it is cut into tokens, or at the longest length."""
-    model = make_model()
-    prompts = [(4,), (5, 6, 7)]
-    seeds = [[derive_seed("stop", which, number) for number in range(13)] for which in range(2)]
-    sampling = Sampling(2.0, longest, stop)
-    expected = HFSampler(model, Letters(), ends=(22,)).generate(prompts, seeds, sampling)
-    found = NativeSampler(model, Letters(), ends=(22,), rows_per_batch=rows).generate(prompts, seeds, sampling)
-    for own, other in zip(expected, found, strict=True):
+    sampler = NativeSampler(make_model(), Letters(), ends=(22,), rows_per_batch=rows)
+    found = sampler.generate(ENDING, ENDING_SEEDS, Sampling(2.0, longest, stop))
+    for own, other in zip(end_as_reference(longest, stop), found, strict=True):
         assert [(one.tokens, one.stop_reason) for one in own] == [(two.tokens, two.stop_reason) for two in other]
 
 

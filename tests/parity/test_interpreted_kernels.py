@@ -1,4 +1,4 @@
-"""Runs a file's tests of kernels in Triton's interpreter: the functions whose names begin with `interpreted`.
+"""Kernels in Triton's interpreter, where there is no device: the functions whose names begin with `interpreted`.
 
 The interpreter must be chosen before Triton is imported, so they run in a process of their own.
 """
@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
+FILES = [Path(__file__).with_name(name) for name in ("test_cuda_decoding.py", "test_output_tile_kernels.py")]
 # Triton's interpreter up to 3.6 at least reads arrays of one element as numbers, which numpy 2.5 refuses.
 REFUSED = "only 0-dimensional arrays can be converted to Python scalars"
 
 
-def run_interpreted(file: str) -> None:
-    """Run the functions of a file; skipped where Triton is not installed or its interpreter does not run."""
+def test_kernels_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     options = ["-o", "addopts=", "-o", "python_functions=interpreted_*", "-q", "-p", "no:cacheprovider", "-x"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, file],
+        [sys.executable, "-m", "pytest", *options, *FILES],
         env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )
