@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
+from qed.models.precision import compute_in
 from speed_parts.process import Figures
 
 SECONDS = 0.5  # that each ceiling is measured for
@@ -19,11 +20,13 @@ BACKWARD = 2  # a backward pass multiplies twice as much as the forward pass
 
 def ceilings(precision: str) -> dict[str, float]:
     """What this machine does at best in a CPU second: multiplications of large matrices, reads of memory."""
-    size = 1024
-    left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
+    size, dtype = 1024, getattr(torch, precision)
+    left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
     memory = torch.ones(1 << 26)
+    with compute_in("cpu", dtype):
+        seconds = _seconds(lambda: nn.functional.linear(left, right))
     return {
-        "gflop_per_cpu_s": 2 * size**3 / _seconds(lambda: nn.functional.linear(left, right)) / 1e9,
+        "gflop_per_cpu_s": 2 * size**3 / seconds / 1e9,
         "gb_per_cpu_s": 4 * len(memory) / _seconds(memory.sum) / 1e9,
     }
 

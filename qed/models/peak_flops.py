@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from qed.models.precision import compute_in
+
 # Dense matrix products with bfloat16, TF32 and float32 inputs in 10^12 FLOP/s, by a part of the card's name; from the
 # makers' data sheets, without sparsity. The first part that a name contains counts.
 CARDS = {
@@ -70,9 +72,10 @@ def _measure(device: torch.device, precision: torch.dtype, threads: int) -> floa
         torch.randn(size, size, device=device, generator=generator, dtype=torch.float32).to(precision) for _ in range(2)
     )
     best, end = float("inf"), time.perf_counter() + SECONDS
-    left @ right  # warms up
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        float((left @ right)[0, 0])  # waits for the device
-        best = min(best, time.perf_counter() - began)
+    with compute_in(device.type, precision):
+        left @ right  # warms up
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            float((left @ right)[0, 0])  # waits for the device
+            best = min(best, time.perf_counter() - began)
     return 2 * size**3 / best if best < float("inf") else 0.0
