@@ -253,7 +253,12 @@ def _coerce_value(entry: Entry, setting: Setting) -> Any:
         value = coerce_value(entry.raw, setting.kind)
     except ValueError as error:
         raise UsageError(f"{entry.raw.origin}: {setting.key} {error}") from error
-    if setting.key.removeprefix("sft.").removeprefix("rl.") not in PATHS:
+    return expand_home(setting.key, value)
+
+
+def expand_home(key: str, value: Any) -> Any:
+    """Return the value of a setting, with the home folder in place of ~ where it begins a path."""
+    if key.removeprefix("sft.").removeprefix("rl.") not in PATHS:
         return value
     return tuple(map(expanduser, value)) if isinstance(value, tuple) else expanduser(value)
 

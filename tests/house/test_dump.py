@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
-from os.path import expanduser
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -17,7 +16,7 @@ from hypothesis import strategies as some
 
 from qed.config import plugins, values
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import PATHS, read_sources, resolve_settings
+from qed.config.resolve import expand_home, read_sources, resolve_settings
 from qed.config.values import dump_settings
 from qed.errors import UsageError
 
@@ -77,20 +76,13 @@ def any_settings(draw: some.DrawFn) -> Settings | PipelineSettings:
     tasks = ("data.tasks", "evaluation.tasks")
     free = [s for s in source.table.settings.values() if not s.shelf and not s.key.endswith(tasks)]
     chosen = {
-        setting.path: expand(setting.key, draw(of_type(setting.kind))) for setting in free if draw(some.booleans())
+        setting.path: expand_home(setting.key, draw(of_type(setting.kind))) for setting in free if draw(some.booleans())
     }
     changed = resolve_settings(command, []).settings
     for path, value in chosen.items():
         with suppress(UsageError):  # some settings refuse each other, such as skip_sft and skip_rl
             changed = with_value(changed, path.split("."), value)
     return changed
-
-
-def expand(key: str, value: Any) -> Any:
-    """A path as settings have it: a leading ~ is the home folder."""
-    if key.removeprefix("sft.").removeprefix("rl.") not in PATHS:
-        return value
-    return tuple(map(expanduser, value)) if isinstance(value, tuple) else expanduser(value)
 
 
 def with_value(whole: Any, path: list[str], value: Any) -> Any:
