@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.models.rounded_products import lacks_half_products
+from qed.models.rounded_products import lacks_bfloat16
 
 # How a figure is written; of the last ones less is better.
 TIMES, SHARE, RATE = "times", "share", "rate"
@@ -77,7 +77,7 @@ def _command(name: str, goal: float) -> tuple[Figure, ...]:
 
 
 # Larger rows are in bfloat16 where the processor has instructions for it: without them TRL takes minutes for a step.
-PRECISION = "float32" if lacks_half_products() else "bfloat16"
+PRECISION = "float32" if lacks_bfloat16() else "bfloat16"
 HUNDRED = f"--model new:large --precision {PRECISION}"
 HALF = f"--model new:qwen2.5-0.5b --precision {PRECISION} --problems 8 --group 8 --tokens 256 --lengths even"
 LONG = f"--model new:long --precision {PRECISION} --problems 2 --group 8 --tokens 4096 --lengths even"

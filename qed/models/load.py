@@ -35,7 +35,7 @@ from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config
 from qed.models.fast_float32 import is_faster, recompute_alike
 from qed.models.precision import KeepFloat64, cast_weights, read_weights_dtype, require_float64
-from qed.models.rounded_products import lacks_half_products
+from qed.models.rounded_products import lacks_bfloat16
 from qed.models.sources import (
     LOADING_ERRORS,
     describe_source,
@@ -296,7 +296,7 @@ def _recompute_alike(settings: ModelSettings) -> dict[str, Any]:
     """Return the option of checkpointing that recomputes as the forward pass; it restores autocast by itself."""
     if settings.precision == "float64":
         return {"context_fn": lambda: (nullcontext(), KeepFloat64())}
-    return {"context_fn": recompute_alike} if is_faster() or lacks_half_products() else {}
+    return {"context_fn": recompute_alike} if is_faster() or lacks_bfloat16() else {}
 
 
 def pick_device(name: str) -> torch.device:

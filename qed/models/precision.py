@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
-from qed.models.rounded_products import compute_rounded, lacks_half_products
+from qed.models.rounded_products import compute_rounded, lacks_bfloat16
 
 
 def read_precision(settings: ModelSettings) -> torch.dtype:
@@ -44,7 +44,7 @@ def compute_in(device: str, precision: torch.dtype) -> AbstractContextManager[ob
     """
     if precision == torch.float64:
         return KeepFloat64()
-    if precision == torch.bfloat16 and device == "cpu" and lacks_half_products():
+    if precision == torch.bfloat16 and device == "cpu" and lacks_bfloat16():
         return compute_rounded()
     return torch.autocast(device, dtype=precision) if precision != torch.float32 else nullcontext()
 

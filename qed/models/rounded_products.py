@@ -1,6 +1,6 @@
 """Products in bfloat16 on processors without instructions for them, by products in float32 of the same numbers.
 
-There torch multiplies by loops of its own, at a hundredth to a tenth of the speed of float32. A number of bfloat16 is
+There torch multiplies by loops of its own, at a hundredth to a quarter of the speed of float32. A number of bfloat16 is
 one of float32 too, so that float32 gives the same product: sums are in float32 in both, and the result is rounded.
 """
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-HALF = torch.bfloat16
 # Products besides linear layers, whose gradients torch computes in float32.
 PRODUCTS = {
     torch.matmul,
@@ -32,7 +31,7 @@ PRODUCTS = {
 
 
 @cache
-def lacks_half_products() -> bool:
+def lacks_bfloat16() -> bool:
     """Return whether this processor has no instructions for bfloat16 that torch's products use."""
     known = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
     return known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -40,14 +39,14 @@ def lacks_half_products() -> bool:
 
 def must_widen(*operands: Tensor) -> bool:
     """Return whether operands of a product are in bfloat16 and this processor has no instructions for it."""
-    return all(each.dtype == HALF and each.device.type == "cpu" for each in operands) and lacks_half_products()
+    return all(each.dtype == torch.bfloat16 and each.device.type == "cpu" for each in operands) and lacks_bfloat16()
 
 
 def multiply_widened(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute left @ right.T + bias in float32 and round it, [n, m] of [n, k] and [m, k], without a gradient."""
     with torch.autocast("cpu", enabled=False):
         wide = left.float() @ right.float().T
-        return (wide if bias is None else wide.add_(bias)).to(HALF)
+        return (wide if bias is None else wide.add_(bias)).to(torch.bfloat16)
 
 
 def add_widened(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -59,7 +58,7 @@ def add_widened(total: Tensor, left: Tensor, right: Tensor) -> None:
 @contextmanager
 def compute_rounded() -> Iterator[None]:
     """Compute as under autocast to bfloat16, with products in float32 of numbers that are rounded to bfloat16."""
-    with torch.autocast("cpu", dtype=HALF), RoundedProducts():
+    with torch.autocast("cpu", dtype=torch.bfloat16), RoundedProducts():
         yield
 
 
@@ -71,19 +70,19 @@ class RoundedProducts(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, or in place of a product one of rounded numbers."""
         kwargs = kwargs or {}
-        if func is nn.functional.linear and _is_half([*args, *kwargs.values()]):
+        if func is nn.functional.linear and _is_bfloat16([*args, *kwargs.values()]):
             return _compute_layer(*args, **kwargs)
-        if func in PRODUCTS and "out" not in kwargs and _is_half([*args, *kwargs.values()]):
+        if func in PRODUCTS and "out" not in kwargs and _is_bfloat16([*args, *kwargs.values()]):
             with torch.autocast("cpu", enabled=False):
                 wide = func(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
-            return wide.to(HALF)
+            return wide.to(torch.bfloat16)
         return func(*args, **kwargs)
 
 
-def _is_half(values: list[Any]) -> bool:
+def _is_bfloat16(values: list[Any]) -> bool:
     """Whether a product of these values would be in bfloat16: plain tensors on a processor, under autocast or not."""
     tensors = [value for value in values if isinstance(value, Tensor) and value.dtype != torch.bool]
-    kinds = (torch.float32, HALF) if torch.is_autocast_enabled("cpu") else (HALF,)
+    kinds = (torch.float32, torch.bfloat16) if torch.is_autocast_enabled("cpu") else (torch.bfloat16,)
     # Weights of other types, such as quantized or sharded ones, compute by themselves.
     return all(
         type(each) in (Tensor, nn.Parameter) and each.dtype in kinds and each.device.type == "cpu" for each in tensors
@@ -92,13 +91,13 @@ def _is_half(values: list[Any]) -> bool:
 
 def _widen(value: Any) -> Any:
     """Round a tensor of numbers to bfloat16, in float32."""
-    return value.to(HALF).float() if isinstance(value, Tensor) and value.is_floating_point() else value
+    return value.to(torch.bfloat16).float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _compute_layer(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute a linear layer; its arguments are named as those of torch."""
-    rounded = [None if each is None else each.to(HALF) for each in (weight, bias)]
-    flat: Tensor = _Linear.apply(input.to(HALF).reshape(-1, input.shape[-1]), *rounded)
+    rounded = [None if each is None else each.to(torch.bfloat16) for each in (weight, bias)]
+    flat: Tensor = _Linear.apply(input.to(torch.bfloat16).reshape(-1, input.shape[-1]), *rounded)
     return flat.view(*input.shape[:-1], weight.shape[0])
 
 

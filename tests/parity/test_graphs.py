@@ -108,7 +108,7 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
     monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)
     monkeypatch.setattr("qed.sampling.native.projection.has_product", lambda _: False)
     for module in ("models.precision", "sampling.native.projection"):
-        monkeypatch.setattr(f"qed.{module}.lacks_half_products", lambda: False)
+        monkeypatch.setattr(f"qed.{module}.lacks_bfloat16", lambda: False)
     monkeypatch.setattr("qed.sampling.native.decoders.can_compile", lambda _: False)
     return capture
 

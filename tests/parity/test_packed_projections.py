@@ -27,7 +27,7 @@ def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack on processors where it is not faster, too."""
     monkeypatch.setattr(projection, "can_pack", lambda dtype: dtype in (torch.bfloat16, torch.float32))
     monkeypatch.setattr(projection, "has_product", lambda _: False)
-    monkeypatch.setattr(projection, "lacks_half_products", lambda: False)
+    monkeypatch.setattr(projection, "lacks_bfloat16", lambda: False)
 
 
 @pytest.mark.usefixtures("_packed")

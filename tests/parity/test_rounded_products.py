@@ -16,7 +16,7 @@ from qed.models import fast_float32, precision, rounded_products
 from qed.models.fast_float32 import add_multiplied, multiply, multiply_columns
 from qed.models.load import prepare_model
 from qed.models.precision import compute_in
-from qed.models.rounded_products import HALF, RoundedProducts, lacks_half_products
+from qed.models.rounded_products import RoundedProducts, lacks_bfloat16
 from qed.sampling.native import projection
 from qed.sampling.native.projection import Projections, Rounded
 
@@ -27,7 +27,7 @@ STEP = 2.0**-8  # the largest relative error of a number that is rounded to bflo
 def without_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor without instructions for bfloat16, whichever this one is."""
     for module in (rounded_products, precision, projection):
-        monkeypatch.setattr(module, "lacks_half_products", lambda: True)
+        monkeypatch.setattr(module, "lacks_bfloat16", lambda: True)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -36,23 +36,23 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def round_twice(*tensors: Tensor) -> list[Tensor]:
     """Numbers of bfloat16 in float64."""
-    return [each.to(HALF).double() for each in tensors]
+    return [each.to(torch.bfloat16).double() for each in tensors]
 
 
 def assert_rounded(found: Tensor, exact: Tensor) -> None:
     """Within a rounding of the exact result, up to the sums in float32."""
-    assert found.dtype == HALF
+    assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), exact, rtol=STEP, atol=1e-5)
 
 
 def test_products_are_those_of_float64_rounded_once() -> None:
     left, right, bias = draw(9, 40), draw(11, 40, seed=1), draw(11, seed=2)
     wide, other, added = round_twice(left, right, bias)
-    halves = [each.to(HALF) for each in (left, right, bias)]
+    halves = [each.to(torch.bfloat16) for each in (left, right, bias)]
     assert_rounded(multiply(*halves), wide @ other.T + added)
     assert_rounded(multiply(halves[0], halves[1].T.contiguous().T), wide @ other.T)
     assert_rounded(multiply_columns(halves[0].T.contiguous(), halves[1].T.contiguous()), wide @ other.T)
-    total = draw(9, 11, seed=3).to(HALF)
+    total = draw(9, 11, seed=3).to(torch.bfloat16)
     before = total.double()
     add_multiplied(total, halves[0], halves[1].T)
     assert_rounded(total, before + wide @ other.T)
@@ -84,11 +84,11 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_what_is_computed_and_its_gradients_are_near_autocast(name: str) -> None:
     """Which rounds the same numbers, and in backward passes those between them."""
     found = []
-    for context in (lambda: torch.autocast("cpu", dtype=HALF), lambda: compute_in("cpu", HALF)):
+    for context in (lambda: torch.autocast("cpu", dtype=torch.bfloat16), lambda: compute_in("cpu", torch.bfloat16)):
         states, weight = draw(6, 5, 8).requires_grad_(), draw(7, 8, seed=1).requires_grad_()
         with context():
             out = FUNCTIONS[name](states, weight)
-        assert out.dtype == HALF
+        assert out.dtype == torch.bfloat16
         (out.float() * draw(*out.shape, seed=2)).sum().backward()
         found.append([out.detach(), states.grad, weight.grad])
     for own, other in zip(*found, strict=True):
@@ -101,11 +101,11 @@ def test_what_is_computed_and_its_gradients_are_near_autocast(name: str) -> None
 def test_other_products_are_as_they_were() -> None:
     """Without autocast, of other precisions, and where a result is written into a tensor."""
     left, right = draw(4, 8), draw(8, 3, seed=1)
-    with compute_in("cpu", HALF):
+    with compute_in("cpu", torch.bfloat16):
         assert torch.equal(left.double() @ right.double(), torch.matmul(left.double(), right.double()))
         with torch.autocast("cpu", enabled=False):
             found = left @ right
-            assert (left.to(HALF) @ right.to(HALF)).dtype == HALF
+            assert (left.to(torch.bfloat16) @ right.to(torch.bfloat16)).dtype == torch.bfloat16
         into = torch.empty(4, 3)
         with torch.autocast("cpu", enabled=False):
             torch.matmul(left, right, out=into)
@@ -114,13 +114,13 @@ def test_other_products_are_as_they_were() -> None:
 
 
 def test_a_checkpointed_layer_is_computed_again_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qed.models.load.lacks_half_products", lambda: True)
+    monkeypatch.setattr("qed.models.load.lacks_bfloat16", lambda: True)
     calls: list[str] = []
     own = rounded_products._compute_layer
     monkeypatch.setattr(rounded_products, "_compute_layer", lambda *args: (calls.append("layer"), own(*args))[1])
     settings = ModelSettings(gradient_checkpointing=True, precision="bfloat16")
     model = prepare_model(make_model(dtype=torch.float32), settings, torch.device("cpu"))
-    with fast_float32.compute_batches_in("cpu", HALF):
+    with fast_float32.compute_batches_in("cpu", torch.bfloat16):
         logits = model(input_ids=torch.tensor([[3, 4, 5]])).logits
     forward = len(calls)
     logits.float().sum().backward()
@@ -129,16 +129,16 @@ def test_a_checkpointed_layer_is_computed_again_in_the_same_way(monkeypatch: pyt
 
 
 def test_a_compiled_body_gets_plain_autocast() -> None:
-    with fast_float32.compute_batches_in("cpu", HALF, compiled=True):
+    with fast_float32.compute_batches_in("cpu", torch.bfloat16, compiled=True):
         modes: list[Any] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         assert not any(isinstance(mode, RoundedProducts) for mode in modes)
-        assert torch.get_autocast_dtype("cpu") == HALF
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
 @pytest.mark.skipif(not projection.has_kernels(), reason="there is no C++ compiler")
 def test_a_decoding_step_rounds_states_weights_and_results() -> None:
     model = make_model(dtype=torch.float32, hidden_size=64)
-    with compute_in("cpu", HALF):
+    with compute_in("cpu", torch.bfloat16):
         projections = Projections(model)
         layer = model.model.layers[0]
         take = projections.take(layer.self_attn.o_proj)
@@ -157,4 +157,4 @@ def test_a_decoding_step_rounds_states_weights_and_results() -> None:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 def test_a_processor_has_the_instructions_or_lacks_them() -> None:
-    assert lacks_half_products() == (not torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    assert lacks_bfloat16() == (not torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -21,7 +21,7 @@ from qed.kernels.functions import has_kernels
 from qed.models import fast_float32, lora
 from qed.models.adapted_layer import Adapter, is_adapted_linear, read_adapter
 from qed.models.last_layer import has_own_forward
-from qed.models.rounded_products import HALF, lacks_half_products
+from qed.models.rounded_products import lacks_bfloat16
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
 ROWS = 32  # that a packed weight is laid out for; it serves any number
@@ -40,7 +40,7 @@ class Projections:
         kind: str = model.device.type
         self.cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         dtype = self.cast or next(model.parameters()).dtype
-        rounds = kind == "cpu" and dtype == HALF and lacks_half_products() and has_kernels()
+        rounds = kind == "cpu" and dtype == torch.bfloat16 and lacks_bfloat16() and has_kernels()
         width = torch.float32.itemsize if rounds else dtype.itemsize
         size = sum(weight.numel() * width for weight in model.parameters())
         fits = size * COPIES_SHARE <= host.total_memory()
@@ -173,7 +173,7 @@ class Rounded:
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return [R, outputs] of states [R, inputs], which are rounded."""
-        return self.multiply(states.to(HALF).float()).to(HALF)
+        return self.multiply(states.to(torch.bfloat16).float()).to(torch.bfloat16)
 
 
 class _Packed:
