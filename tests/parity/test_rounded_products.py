@@ -16,7 +16,7 @@ from qed.models import fast_float32, precision, rounded_products
 from qed.models.fast_float32 import add_multiplied, multiply, multiply_columns
 from qed.models.load import prepare_model
 from qed.models.precision import compute_in
-from qed.models.rounded_products import RoundedProducts, lacks_bfloat16
+from qed.models.rounded_products import RoundedProducts
 from qed.sampling.native import projection
 from qed.sampling.native.projection import Projections, Rounded
 
@@ -153,8 +153,3 @@ def test_a_decoding_step_rounds_states_weights_and_results() -> None:
     ):
         wide, other = round_twice(states, weight.detach())
         assert_rounded(found, wide @ other.T)
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
-def test_a_processor_has_the_instructions_or_lacks_them() -> None:
-    assert lacks_bfloat16() == (not torch.ops.mkldnn._is_mkldnn_bf16_supported())
