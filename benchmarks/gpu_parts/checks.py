@@ -12,21 +12,23 @@ from gpu_parts.report import Report
 from qed.host import count_usable_cores
 
 ROOT = Path(__file__).parents[2]
-# What is compared on the device: CUDA graphs with plain steps, the fused output layer with the plain one, packed rows
-# with padded ones, 4-bit weights, offloaded and 8-bit moments, the mismatch of sampler and learner in bfloat16, a run.
+# What is compared on the device: CUDA graphs with plain steps, layers and output layers with kernels with those of
+# torch, packed rows with padded ones, 4-bit weights, offloaded and 8-bit moments, the mismatch of sampler and learner
+# in bfloat16, a run.
 FILES = tuple(
     f"tests/parity/test_{name}.py"
     for name in (
         "devices",
         "graphs",
         "cuda_decoding",
+        "layer_kernels",
         "output_tile_kernels",
         "packed_attention",
         "offload",
         "optimizers",
     )
 )
-PROCESSES = 4  # at most: tests compile, each on one core
+PROCESSES = 8  # at most: tests compile, each on one core
 OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (tests/\S+::.+)")
 REASONS = re.compile(r"^SKIPPED \[\d+\] (.+)")
 MOST = 12_000  # characters of the output that are kept

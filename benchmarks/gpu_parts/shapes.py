@@ -81,7 +81,8 @@ def make_model(shape: Shape, device: torch.device, checkpointing: bool, dtype: t
             model: Any = Qwen2ForCausalLM(make_config(shape))
     finally:
         torch.set_default_dtype(default)
-    settings = ModelSettings(gradient_checkpointing=checkpointing, lora_rank=LORA_RANK if shape.lora else 0)
+    rank = LORA_RANK if shape.lora else 0
+    settings = ModelSettings(precision="bfloat16", gradient_checkpointing=checkpointing, lora_rank=rank)
     if shape.lora:
         model = lora.add_adapters(model, settings, 0)
     return prepare_model(model, settings, device)

@@ -59,7 +59,7 @@ def check_attention() -> Finding:
     }
     others = {
         "flash_attn": importlib.util.find_spec("flash_attn") is not None,
-        "flex": importlib.util.find_spec("torch.nn.attention.flex_attention") is not None,
+        "triton": importlib.util.find_spec("triton") is not None,
     }
     lines = [f"sdpa in {dtype}: {', '.join(names) or 'none'}" for dtype, names in kernels.items()]
     lines.append(

@@ -19,11 +19,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from qed.kernels.trials import describe_failure, measure_error
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
-from qed.models.last_layer import can_read_part
+from qed.models.last_layer import can_fuse, can_read_part
 from qed.models.layer_windows import compute_layer_windows
 from qed.models.segments import Segment, count_missing
 from qed.training.batch import COLUMNS, Batch
-from qed.training.block_attention import attend_blocks, build_block_mask
+from qed.training.block_attention import RowBlocks, attend_blocks
 from qed.training.packing import Layout, pack_batch
 from qed.training.spans import Span, attend_spans, build_spans, read_compute_dtype
 
@@ -66,6 +66,8 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
     partly = read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1] and can_read_part(body)
     if read is not None and partly:
         extra["read"] = torch.cat([read, read[:1].expand(count_missing(len(read), read.device))])
+    if can_fuse(body):
+        extra["fused"] = True
     with use_packed_attention(body.config):
         states: Tensor = body(
             input_ids=layout.ids,
@@ -149,19 +151,17 @@ def _find_fault(shape: Shape) -> str:
 
     inputs = draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads)
     spans, order = build_spans(TRIAL, shape.device)
+    row = RowBlocks(TRIAL, shape.device)
     try:
         for window in (None, TRIAL[1].length):
-            mask = build_block_mask(TRIAL, window, shape.device)
             with torch.autocast(shape.device.type, enabled=False), torch.enable_grad():
-                found = attend_blocks(mask, *inputs, None).transpose(1, 2)
+                found = _attend_by_blocks(row, *inputs, None, window)
                 expected = _attend_in_order(spans, order, *inputs, None, window)
-                pairs = [(found, expected)]
                 gradients = [torch.autograd.grad(one.float().sin().sum(), inputs) for one in (found, expected)]
-            with torch.autocast(shape.device.type, enabled=False), torch.no_grad():  # a kernel of its own
-                pairs += [(attend_blocks(mask, *inputs, None).transpose(1, 2), expected), *zip(*gradients, strict=True)]
+            pairs = [(found, expected), *zip(*gradients, strict=True)]
             error = measure_error((one.detach(), other.detach()) for one, other in pairs)
             if not error <= TRIAL_ERROR:
-                return f"FlexAttention is wrong by {error:.2g} for {shape}"
+                return f"it is wrong by {error:.2g} for {shape}"
     except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
         return _describe_fault(error, shape)
     return ""
@@ -169,7 +169,7 @@ def _find_fault(shape: Shape) -> str:
 
 def _describe_fault(error: Exception, shape: Shape) -> str:
     cause = error.__cause__ or error  # what the compiler met, rather than that it failed
-    return f"FlexAttention fails for {shape}: {describe_failure(cause)}"
+    return f"it fails for {shape}: {describe_failure(cause)}"
 
 
 def _attend(
@@ -204,11 +204,21 @@ def _attend_by_choice(
     shape = Shape(query.device, read_compute_dtype(query), query.shape[1], key.shape[1], query.shape[-1])
     if not choose_attention(shape):
         try:
-            return attend_blocks(layout.get_block_mask(window), query, key, value, scaling).transpose(1, 2)
+            return _attend_by_blocks(layout.blocks, query, key, value, scaling, window)
         except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
             _FAULTS[shape] = _describe_fault(error, shape)
             warnings.warn(f"{_FAULTS[shape]}. Attention is computed by spans from here on.", stacklevel=1)
     return _attend_in_order(layout.spans, layout.order, query, key, value, scaling, window)
+
+
+def _attend_by_blocks(
+    row: RowBlocks, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+) -> Tensor:
+    """Compute the attention of a packed row by blocks, [1, N, heads, D]."""
+    dtype = read_compute_dtype(query)
+    queries, keys, values = (each[0].transpose(0, 1).to(dtype) for each in (query, key, value))
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return attend_blocks(row, queries, keys, values, factor, window)[None]
 
 
 def _attend_in_order(

@@ -1,116 +1,132 @@
-"""Attention of a packed row by blocks, with FlexAttention (arXiv 2412.05496), on CUDA devices.
+"""Attention of a packed row by blocks, with kernels in Triton, on CUDA devices.
 
-One compiled kernel computes the row as it is: no key is gathered or repeated, and no mask of queries times keys is
-built. Blocks of 128 queries times 128 keys without a visible pair are skipped, and only those with some invisible pairs
-are masked. The kernel is compiled on its first use, which takes some tens of seconds once and a few seconds with a warm
-cache, and serves rows of every length.
+The kernels compute the row as it is: no key is gathered or repeated, there is no mask, and only blocks with a visible
+pair are read. They serve rows of every length, and are compiled once for each shape of heads.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from torch.nn.functional import pad
+from torch.autograd.function import once_differentiable
 
-from qed.models.segments import Segment, Visible, compute_visible
-
-BLOCK = 128  # queries and keys of a block
-KERNELS = 64  # that may be compiled in a process
-BLOCKS_AT_ONCE = 32  # of queries whose visible keys are counted at once
+from qed.kernels.attention_blocks import Blocks, Launches, choose_launches
+from qed.models.segments import Segment
 
 
-def build_block_mask(segments: Sequence[Segment], window: int | None, device: torch.device) -> BlockMask:
-    """Build the block mask of a packed row of N inputs, in O(N^2 / 128) time and without an [N, N] tensor.
+class RowBlocks:
+    """Cuts a packed row into blocks of queries and of keys, the longest work first; see `Blocks`.
 
     Args:
-        segments: of the row, in its order.
-        window: the number of inputs that an input attends to, itself included; None for all.
+        segments: of the row, in its order. Those with the same prompt follow it.
         device: of the row.
     """
-    visible = compute_visible(segments, window, device)
-    own, prompt, prompt_end = visible
-    count = len(own)
 
-    def is_visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return ((key >= own[query]) & (key <= query)) | ((key >= prompt[query]) & (key < prompt_end[query]))
+    def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
+        self.device = device
+        self.segments = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
+        start, length, prompt, prompt_length = self.segments.unbind(1)
+        places = torch.arange(int(length.sum())) - start.repeat_interleave(length)
+        self.positions = (places + prompt_length.repeat_interleave(length)).to(torch.int32).to(device)
+        # Where the queries end that see a segment: behind the last segment whose prompt it is.
+        has_prompt = prompt_length > 0
+        ends = start + length
+        self.seen_until = ends.clone()
+        owner = torch.searchsorted(start.contiguous(), prompt[has_prompt])
+        self.seen_until.scatter_reduce_(0, owner, ends[has_prompt], "amax")
+        self._queries: dict[int, Tensor] = {}  # by size
+        self._keys: dict[int, Tensor] = {}
 
-    pairs = count_visible_pairs(visible)
-    full = pairs == BLOCK * BLOCK
-    partial = (pairs > 0) & ~full
-    return BlockMask.from_kv_blocks(
-        *_list_blocks(partial),
-        *_list_blocks(full),
-        BLOCK_SIZE=BLOCK,
-        mask_mod=is_visible,
-        seq_lengths=(count, count),
-    )
+    def list_blocks(self, launches: Launches, window: int | None) -> Blocks:
+        """Return the blocks of such sizes."""
+        return Blocks(
+            self.list_queries(launches.forward.queries),
+            self.list_queries(launches.queries.queries),
+            self.list_keys(launches.keys.keys),
+            self.positions,
+            window or 0,
+        )
+
+    def list_queries(self, size: int) -> Tensor:
+        """List blocks of queries: the first, the end of its segment, its segment, its prompt and the prompt's end."""
+        if size not in self._queries:
+            start, length, prompt, prompt_length = self.segments.unbind(1)
+            first, of_segment = self._cut(size)
+            columns = first, (start + length)[of_segment], start[of_segment], prompt[of_segment]
+            table = torch.stack([*columns, columns[-1] + prompt_length[of_segment]], 1)
+            self._queries[size] = self._sort(table, table[:, 0] - table[:, 2] + table[:, 4] - table[:, 3])
+        return self._queries[size]
+
+    def list_keys(self, size: int) -> Tensor:
+        """List blocks of keys: the first, the end of its segment, and that of the queries that see it."""
+        if size not in self._keys:
+            start, length, _, _ = self.segments.unbind(1)
+            first, of_segment = self._cut(size)
+            table = torch.stack([first, (start + length)[of_segment], self.seen_until[of_segment]], 1)
+            self._keys[size] = self._sort(table, table[:, 2] - table[:, 0])
+        return self._keys[size]
+
+    def _cut(self, size: int) -> tuple[Tensor, Tensor]:
+        """Cut the segments, and return the first input of each block and the number of its segment."""
+        start, length, _, _ = self.segments.unbind(1)
+        counts = (length + size - 1) // size
+        of_segment = torch.arange(len(counts)).repeat_interleave(counts)
+        number = torch.arange(len(of_segment)) - (counts.cumsum(0) - counts)[of_segment]
+        return start[of_segment] + number * size, of_segment
+
+    def _sort(self, table: Tensor, work: Tensor) -> Tensor:
+        """Sort blocks by their work, the longest first, on the device."""
+        return table[work.argsort(descending=True, stable=True)].to(torch.int32).to(self.device)
 
 
-def count_visible_pairs(visible: Visible) -> Tensor:
-    """Count the visible pairs of a query and a key in each block, [blocks, blocks] int64."""
-    count = len(visible.own)
-    blocks = -(-count // BLOCK)
-    ends = torch.arange(count, dtype=torch.int32, device=visible.own.device) + 1
-    # Queries after the last one see nothing.
-    bounds = pad(torch.stack([visible.own, ends, visible.prompt, visible.prompt_end]), (0, blocks * BLOCK - count))
-    first_keys = torch.arange(blocks, dtype=torch.int32, device=bounds.device) * BLOCK
-    counts = []
-    for part in torch.split(bounds, BLOCK * BLOCKS_AT_ONCE, 1):
-        # The keys of a block that come before each bound.
-        before = (part[:, :, None] - first_keys).clamp_(0, BLOCK)
-        seen = before[1] - before[0] + before[3] - before[2]
-        counts.append(seen.view(-1, BLOCK, blocks).sum(1))
-    return torch.cat(counts)
+class _Settings(NamedTuple):
+    blocks: Blocks
+    launches: Launches
+    scaling: float
 
 
-def _list_blocks(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """List the chosen blocks of each row as FlexAttention reads them: [1, 1, rows] counts, [1, 1, rows, columns]."""
-    order = chosen.int().argsort(dim=-1, descending=True, stable=True)
-    return chosen.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
+class _Attention(torch.autograd.Function):
+    """Computes the attention of queries [N, heads, D], keys and values [N, kv_heads, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: _Settings, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        from qed.kernels.cuda import attention  # noqa: PLC0415 -- Triton is not everywhere
+
+        launch = settings.launches.forward
+        out, sums = attention.attend(query, key, value, settings.blocks, settings.scaling, launch)
+        ctx.settings = settings
+        ctx.save_for_backward(query, key, value, out, sums)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        from qed.kernels.cuda import attention  # noqa: PLC0415
+
+        settings: _Settings = ctx.settings
+        query, key, value, out, sums = ctx.saved_tensors
+        given = slopes[0].contiguous(), settings.blocks, settings.scaling, settings.launches
+        return None, *attention.reverse((query, key, value), out, sums, *given)
 
 
-@cache
-def compile_attention() -> Callable[..., Tensor]:
-    """Compile FlexAttention for rows of any length.
-
-    With `fullgraph` an error is raised where FlexAttention would not be compiled: its other way builds all scores. It
-    is compiled anew for every shape of heads, dtype and scaling, with and without gradients; torch gives up after 8.
-    """
-    # Later versions of torch keep the global limit by thread, and take one as an argument.
-    torch._dynamo.config.recompile_limit = max(KERNELS, torch._dynamo.config.recompile_limit)
-    named = "recompile_limit" in inspect.signature(torch.compile).parameters
-    options: dict[str, Any] = {"recompile_limit": KERNELS} if named else {}
-    compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True, **options)
-    return compiled
-
-
-def attend_blocks(mask: BlockMask, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Compute the attention of a packed row, [1, heads, N, D].
+def attend_blocks(
+    row: RowBlocks, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
+) -> Tensor:
+    """Compute the attention of a packed row, [N, heads, D].
 
     Args:
-        mask: of the row.
-        query: [1, heads, N, D].
-        key: [1, kv_heads, N, D].
-        value: [1, kv_heads, N, D].
-        scaling: multiplies the products of queries and keys; None for 1 / sqrt(D).
+        row: its blocks.
+        query: [N, heads, D].
+        key: [N, kv_heads, D].
+        value: likewise.
+        scaling: multiplies the scores.
+        window: the number of inputs that an input sees, itself included; None for all.
     """
-    device = query.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)  # autocast does not apply to FlexAttention
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return compile_attention()(
-        query,
-        key,
-        value,
-        block_mask=mask,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-        # The kernel for few queries is compiled for a fixed number of them.
-        kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
-    )
+    launches = choose_launches(query.shape[-1], query.dtype)
+    settings = _Settings(row.list_blocks(launches, window), launches, scaling)
+    states = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key, value))
+    attended: Tensor = _Attention.apply(settings, *states)
+    return attended

@@ -54,6 +54,7 @@ class StepPlan:
     reference_offload: bool = False
     offload_for_sampling: bool = False
     on_cpu: bool = False
+    on_cuda: bool = False
     ranks: int = 1
     shard: str = "none"
     reduce: str = "step"
@@ -191,6 +192,8 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
     layer. Under autocast every product stores its own bfloat16 copy of its input. Frozen norms do not store the
     normalised input. This is by operators of torch; layers in C++ store two thirds of it at most.
     """
+    if plan.on_cuda and shape.has_kernels and "bfloat16" in (plan.dtype, plan.precision):
+        return _count_kernel_bytes(shape, plan)
     width, queries, keys, inner = shape.width, shape.queries, shape.keys, shape.inner
     products = 3 * queries + 2 * keys + 4 * inner
     norms = 2 * width if shape.adapters else 4 * width
@@ -205,6 +208,18 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
     if shape.qk_norm:
         stored += normalised * (queries + keys) + FLOAT * (shape.heads + shape.kv_heads)
     return stored + numbers
+
+
+def _count_kernel_bytes(shape: ModelShape, plan: StepPlan) -> int:
+    """Count the same for layers with kernels on a CUDA device.
+
+    These are the states before both norms; in bfloat16 their norms, rotated queries and keys, values, the attention,
+    and three tensors of the feed-forward layer; and normalisers. Adapters have their own copy of each product's input.
+    """
+    width, queries, keys, inner = shape.width, shape.queries, shape.keys, shape.inner
+    inputs = 5 * width + queries + inner if shape.adapters else 2 * width + inner
+    half = inputs + 2 * queries + 2 * keys + 2 * inner + (queries + keys if shape.qk_norm else 0)
+    return SIZES[plan.dtype] * 2 * width + 2 * half + FLOAT * (shape.heads + 2)
 
 
 def count_short_bytes(shape: ModelShape, plan: StepPlan) -> int:

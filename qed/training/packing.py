@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 
 from qed.models.segments import Segment, count_missing
 from qed.training.batch import Batch
-from qed.training.block_attention import build_block_mask
+from qed.training.block_attention import RowBlocks
 from qed.training.spans import Span, build_spans
 
 WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention
@@ -40,7 +39,6 @@ class Layout:
     place: Tensor  # [B, T] int64: the position of each input of the batch; rows share the positions of their prompt
     segments: tuple[Segment, ...]  # of the N inputs, in their order
     longest: int  # the length of the longest row; no attention reaches further
-    block_masks: dict[int | None, BlockMask] = field(default_factory=dict)  # by window
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -52,11 +50,10 @@ class Layout:
         """The index of each input's attention in the concatenated outputs of the spans, [N] int64."""
         return self._spans_and_order[1]
 
-    def get_block_mask(self, window: int | None) -> BlockMask:
-        """Return the block mask of layers with a window, which all of them share; None for full attention."""
-        if window not in self.block_masks:
-            self.block_masks[window] = build_block_mask(self.segments, window, self.ids.device)
-        return self.block_masks[window]
+    @cached_property
+    def blocks(self) -> RowBlocks:
+        """The blocks of a device's attention."""
+        return RowBlocks(self.segments, self.ids.device)
 
     @cached_property
     def _spans_and_order(self) -> tuple[tuple[Span, ...], Tensor]:

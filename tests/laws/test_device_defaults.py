@@ -127,7 +127,7 @@ def test_checkpointing_is_on_where_the_estimate_says_so() -> None:
     small = Card("A", (8, 0), 40 * GIB, 40 * GIB)
     assert not choose(shape=HALF)[0].model.gradient_checkpointing
     assert not choose(shape=HALF, card=small)[0].model.gradient_checkpointing
-    settings, origins = choose(shape=MIDDLE, card=small)
+    settings, origins = choose(shape=MIDDLE, card=Card("A", (8, 0), 32 * GIB, 32 * GIB))
     assert settings.model.gradient_checkpointing
     assert "4,096 tokens" in origins["model.gradient_checkpointing"]
     settings, origins = choose("--learner.tokens_per_microbatch", "32768", shape=HALF, card=small)

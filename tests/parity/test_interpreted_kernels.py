@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-FILES = [Path(__file__).with_name(name) for name in ("test_cuda_decoding.py", "test_output_tile_kernels.py")]
+NAMES = ("cuda_decoding", "layer_kernels", "output_tile_kernels", "packed_attention")
+FILES = [Path(__file__).with_name(f"test_{name}.py") for name in NAMES]
 # Triton's interpreter up to 3.6 at least reads arrays of one element as numbers, which numpy 2.5 refuses.
 REFUSED = "only 0-dimensional arrays can be converted to Python scalars"
 

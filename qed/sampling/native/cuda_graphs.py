@@ -17,6 +17,7 @@ its decoder with all graphs.
 
 from __future__ import annotations
 
+import gc
 import operator
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,11 +28,14 @@ import torch
 from torch import Tensor
 
 from qed.errors import is_out_of_memory
+from qed.sampling.native.cuda_decoder import CudaDecoder
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.sequences import Sequences
 
 GROW = 4  # 1/4 more columns are allocated than needed: torch's attention reads all of them; a capture costs a few steps
+LEAST = 512  # columns that are allocated where attention reads only those in use; then twice as many as needed
+ROOM_SHARE = 32  # a capture needs one part in so many of the device's memory at most
 
 Step = Callable[[], Tensor]
 
@@ -83,7 +87,7 @@ class _Layout:
     """A step that was captured for the current layout of the sequences."""
 
     def __init__(self, decoder: LlamaDecoder, rows: Sequences, last: Tensor, capture: Callable[[Step], Step]) -> None:
-        self.columns = _round_up(rows.used + 1)
+        self.columns = _choose_columns(decoder, rows)
         rows.reserve(self.columns)
         self.buffers = _list_buffers(rows)
         self.last, self.positions = last.clone(), rows.prompt_lens + rows.output_lens - 1
@@ -107,7 +111,9 @@ class _Layout:
 class Capture:
     """Captures steps as CUDA graphs that share a memory pool.
 
-    That is safe because one graph is replayed at a time, and its logits are read before the next capture.
+    That is safe because one graph is replayed at a time, and its logits are read before the next capture. torch's own
+    context of a capture collects garbage and gives all free memory back to the device, which takes longer than all
+    steps of a call, here and where the learner asks for the memory again.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -120,12 +126,16 @@ class Capture:
         graph = torch.cuda.CUDAGraph()
         side.wait_stream(current)
         try:
-            with torch.cuda.stream(side):
+            with torch.cuda.stream(side), _collect_no_garbage():
                 with _forbid_synchronization():
                     step()
+                self._make_room()
                 # Other threads of the process may use the device meanwhile.
-                with torch.cuda.graph(graph, self.pool, side, capture_error_mode="thread_local"):
+                graph.capture_begin(self.pool, capture_error_mode="thread_local")
+                try:
                     logits = step()
+                finally:
+                    graph.capture_end()
         finally:
             current.wait_stream(side)
 
@@ -134,6 +144,24 @@ class Capture:
             return logits
 
         return replay
+
+    def _make_room(self) -> None:
+        """Give free memory back to the device if it has little: in a capture torch takes from the device alone."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        if free * ROOM_SHARE < total:
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def _collect_no_garbage() -> Iterator[None]:
+    """Collect no cycles: one of them may hold what must not be freed in a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
@@ -149,9 +177,14 @@ def _forbid_synchronization() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(previous)
 
 
-def _round_up(columns: int) -> int:
-    """Return the number of columns to allocate if so many are needed: a multiple of SPARE."""
-    return -(-(columns + columns // GROW) // SPARE) * SPARE
+def _choose_columns(decoder: LlamaDecoder, rows: Sequences) -> int:
+    """Return the number of columns to allocate, a multiple of SPARE."""
+    needed = rows.used + 1
+    columns = needed + needed // GROW
+    if isinstance(decoder, CudaDecoder):
+        # No answer has more tokens than are stored.
+        columns = max(needed, min(max(LEAST, 2 * needed), rows.used + rows.tokens.shape[1]))
+    return -(-columns // SPARE) * SPARE
 
 
 def _list_buffers(rows: Sequences) -> tuple[object, ...]:

@@ -1,0 +1,211 @@
+"""The layers of Llama-like models over a packed row on a CUDA device, with kernels in Triton between the products.
+
+The linear layers are called as they are, with adapters, casts of autocast or weights of 4 bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface
+
+from qed.kernels.functions import has_half_kernels
+from qed.kernels.trials import try_kernels
+from qed.models.layer_windows import compute_layer_windows
+
+WIDEST = 1 << 14  # states that a kernel holds in registers
+TRIAL_ROWS, TRIAL_WIDTH, TRIAL_HEADS = 70, 96, 3
+TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.01
+
+
+def can_fuse_layers(body: Any) -> bool:
+    """Return whether `compute_layer` computes the layers of a Llama-like decoder, in the current autocast."""
+    config, place = body.config, body.embed_tokens.weight
+    kind = place.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else place.dtype
+    width = body.layers[0].self_attn.head_dim
+    return (
+        kind == "cuda"
+        and config.hidden_act == "silu"
+        and config.hidden_size <= WIDEST
+        and has_layer_kernels(width)
+        and compute_layer_windows(config) is not None
+        and not any(layer.training and layer.self_attn.attention_dropout for layer in body.layers)
+        and has_half_kernels(place.device, dtype)
+        and not find_fault(place.device, dtype)
+    )
+
+
+def has_layer_kernels(head_width: int) -> bool:
+    """Return whether there are kernels for heads of a width: for powers of two."""
+    return head_width & (head_width - 1) == 0
+
+
+def compute_layer(
+    layer: Any,
+    hidden_states: Tensor,
+    *,
+    position_embeddings: tuple[Tensor, Tensor],
+    read: Tensor | None,
+    **settings: Any,
+) -> Tensor:
+    """Compute a layer over a packed row, [1, N, H], or at some inputs.
+
+    Args:
+        layer: of a model that `can_fuse_layers` accepts.
+        hidden_states: [1, N, H].
+        position_embeddings: cos and sin of the rotations, [1, N, D].
+        read: [M] int64, the inputs whose states to return, [1, M, H]; None for all.
+        settings: of the attention.
+    """
+    own, mlp, states = layer.self_attn, layer.mlp, hidden_states[0]
+    angles = [each[0].contiguous() for each in position_embeddings]
+    states, normed = _add_and_norm(states, None, layer.input_layernorm)
+    heads = (
+        _rotate(own.q_proj(normed), angles, own, "q_norm"),
+        _rotate(own.k_proj(normed), angles, own, "k_norm"),
+        own.v_proj(normed).view(len(normed), -1, own.head_dim),
+    )
+    windows = compute_layer_windows(own.config)
+    assert windows is not None
+    attend = AttentionInterface()[own.config._attn_implementation]
+    views = (each.transpose(0, 1)[None] for each in heads)
+    settings |= {"scaling": own.scaling, "sliding_window": windows[own.layer_idx]}
+    attended, _ = attend(own, *views, **settings)
+    change = own.o_proj(attended.reshape(len(states), -1))
+    if read is not None:
+        states, change = states.index_select(0, read), change.index_select(0, read)
+    states, normed = _add_and_norm(states, change, layer.post_attention_layernorm)
+    opened: Tensor = _Gate.apply(mlp.gate_proj(normed), mlp.up_proj(normed))
+    added: Tensor = states + mlp.down_proj(opened)
+    return added[None]
+
+
+def _add_and_norm(states: Tensor, change: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
+    """Return states with a change added, and their norm in the precision of products."""
+    kind = states.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+    summed, normed = _Norm.apply(states, change, norm.weight, norm.variance_epsilon, dtype)
+    return summed, normed
+
+
+def _rotate(states: Tensor, angles: list[Tensor], own: Any, name: str) -> Tensor:
+    """Return rotated heads, [N, heads, D], of [N, heads * D]."""
+    norm: Any = getattr(own, name, None)
+    weight, epsilon = (None, 0.0) if norm is None else (norm.weight, norm.variance_epsilon)
+    rotated: Tensor = _Rotate.apply(states, *angles, weight, epsilon, own.head_dim)
+    return rotated
+
+
+class _Norm(torch.autograd.Function):
+    """Adds a change to states, and computes their RMSNorm."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, change: Tensor | None, weight: Tensor, epsilon: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        from qed.kernels.cuda import layers  # noqa: PLC0415 -- Triton is not everywhere
+
+        states, change = states.contiguous(), None if change is None else change.contiguous()
+        summed, normed, scales = layers.norm(states, change, weight, epsilon, dtype)
+        ctx.change = None if change is None else change.dtype
+        ctx.save_for_backward(summed, weight, scales)
+        return summed, normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        from qed.kernels.cuda import layers  # noqa: PLC0415
+
+        summed, weight, scales = ctx.saved_tensors
+        of_summed, of_normed = (each.contiguous() for each in slopes)
+        trained = ctx.needs_input_grad[2]
+        found = layers.reverse_norm(of_normed, of_summed, summed, weight, scales, ctx.change, trained)
+        return *found, None, None
+
+
+class _Rotate(torch.autograd.Function):
+    """Normalises heads if they have a norm, and rotates them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, cos: Tensor, sin: Tensor, norm: Tensor | None, epsilon: float, width: int
+    ) -> Tensor:
+        from qed.kernels.cuda import layers  # noqa: PLC0415
+
+        ctx.epsilon = epsilon
+        ctx.save_for_backward(states if norm is not None else None, cos, sin, norm)
+        return layers.rotate(states, cos, sin, norm, epsilon, width)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        from qed.kernels.cuda import layers  # noqa: PLC0415
+
+        states, cos, sin, norm = ctx.saved_tensors
+        given = slopes[0].contiguous()
+        states = given.flatten(1) if states is None else states  # is not read without a norm
+        of_states, of_norm = layers.reverse_rotate(given, states, cos, sin, norm, ctx.epsilon)
+        return of_states, None, None, of_norm, None, None
+
+
+class _Gate(torch.autograd.Function):
+    """Computes silu(gates) * ups."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, ups: Tensor) -> Tensor:
+        from qed.kernels.cuda import decoding  # noqa: PLC0415
+
+        ctx.save_for_backward(gates, ups)
+        with torch.cuda.device_of(gates):  # type: ignore[no-untyped-call]
+            return decoding.gate(gates, ups)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor]:
+        from qed.kernels.cuda import layers  # noqa: PLC0415
+
+        return layers.reverse_gate(slopes[0].contiguous(), *ctx.saved_tensors)
+
+
+@cache
+def find_fault(device: torch.device, dtype: torch.dtype) -> str:
+    """Compare the kernels with torch's own operations on a few rows, and return what is wrong, or ""."""
+    source = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape, generator=source).to(device, kind).requires_grad_()
+
+    rows, width, heads = TRIAL_ROWS, TRIAL_WIDTH, TRIAL_HEADS
+    states, weight = draw(rows, width), draw(width)
+    change, gates, ups, turned = (draw(rows, width, kind=dtype) for _ in range(4))
+    cos, sin = draw(2, rows, width // heads).detach()
+    head_norm = draw(width // heads)
+
+    def compute_plainly() -> list[Tensor]:
+        summed = states + change
+        split = nn.functional.rms_norm(turned.float().view(rows, heads, -1), head_norm.shape, head_norm, 1e-6)
+        first, second = split.chunk(2, -1)
+        rotated = split * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+        normed = nn.functional.rms_norm(summed, weight.shape, weight, 1e-6)
+        return [summed, normed, rotated, nn.functional.silu(gates.float()) * ups.float()]
+
+    def compute() -> list[tuple[Tensor, Tensor]]:
+        inputs = states, change, weight, turned, head_norm, gates, ups
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            expected = compute_plainly()
+            found = [
+                *_Norm.apply(states, change, weight, 1e-6, dtype),
+                _Rotate.apply(turned, cos, sin, head_norm, 1e-6, width // heads),
+                _Gate.apply(gates, ups),
+            ]
+            sums = [torch.stack([each.float().sin().sum() for each in group]) for group in (found, expected)]
+            gradients = [torch.autograd.grad(one.sum(), inputs) for one in sums]
+        values = [(one.detach(), other.detach()) for one, other in zip(found, expected, strict=True)]
+        return [*values, *zip(*gradients, strict=True)]
+
+    return try_kernels("The kernels of layers", compute, TRIAL_ERROR)

@@ -1,0 +1,175 @@
+"""The layers of a learner on a CUDA device, computed with kernels between products, are those of transformers.
+
+Without a device they run in Triton's interpreter, in a process of its own: functions that begin with `interpreted`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_cuda_decoding import build
+from test_packing import rows_with_shared_prompts
+from torch import Tensor, nn
+
+from qed.config.settings import ModelSettings
+from qed.models import device_layers, last_layer
+from qed.models.device_layers import find_fault
+from qed.models.families import split_head
+from qed.models.last_layer import can_fuse
+from qed.models.load import prepare_model
+from qed.models.lora import add_adapters
+from qed.models.shapes import measure_shape
+from qed.training import attention
+from qed.training.attention import use_packed_attention
+from qed.training.logps import compute_logps
+from qed.training.memory import StepPlan, count_layer_bytes
+from qed.training.packing import pack_batch
+
+CPU = torch.device("cpu")
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def compute_gradients(network: nn.Module) -> list[Tensor]:
+    """Log-probs and entropies of packed rows, and the gradient of each trained weight."""
+    trained = [weight for weight in network.parameters() if weight.requires_grad]
+    batch = rows_with_shared_prompts().to(trained[0].device)
+    with use_packed_attention(split_head(network)[0].config):
+        logps, entropy = compute_logps(network, batch, 0.8, pack_batch(batch))
+        found = torch.autograd.grad((logps.sin() + entropy).sum(), trained)
+    return [logps.detach(), entropy.detach(), *found]
+
+
+def check(network: nn.Module, tolerance: float, monkeypatch: pytest.MonkeyPatch, able: Any) -> None:
+    """Compare a model whose layers are computed with kernels with the same model by torch's own operations."""
+    monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: False)
+    expected = compute_gradients(network)
+    calls: list[int] = []
+    compute = device_layers.compute_layer
+    monkeypatch.setattr(last_layer, "can_fuse_layers", able)
+    monkeypatch.setattr(
+        last_layer, "compute_layer", lambda *args, **given: (calls.append(1), compute(*args, **given))[1]
+    )
+    found = compute_gradients(network)
+    assert len(calls) >= 2
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= tolerance * other.norm() + 1e-7
+
+
+@pytest.fixture
+def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that takes the way of a CUDA device."""
+    monkeypatch.setattr(attention, "can_compile_layers", lambda *_: False)
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize(
+    ("name", "checkpointing", "rank"),
+    [("qwen2", True, 0), ("qwen3", False, 0), ("mistral", False, 0), ("qwen3", False, 2)],
+)
+def interpreted_layers_are_those_of_transformers(
+    name: str, checkpointing: bool, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With biases, norms of heads, windows, activation checkpointing and adapters; the last one where it is read."""
+    network: Any = build(name, num_hidden_layers=2)
+    settings = ModelSettings(name="x", gradient_checkpointing=checkpointing, lora_rank=rank)
+    network = prepare_model(add_adapters(network, settings, 0) if rank else network, settings, CPU)
+    with torch.no_grad():  # of norms and adapters, which begin as ones and zeros
+        for weight in network.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)), alpha=0.05)
+    check(network, 2e-5, monkeypatch, lambda _: True)
+
+
+def interpreted_layers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right kernels have no fault; of wrong ones and of those that fail the reason is said."""
+    from qed.kernels.cuda import layers  # noqa: PLC0415 -- Triton is not everywhere
+
+    place = CPU, torch.float16
+    find_fault.cache_clear()
+    assert find_fault(*place) == ""
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no compiler\nat all")
+
+    reverse_gate = layers.reverse_gate
+    broken = [
+        ("they are wrong by", "reverse_gate", lambda *given: (reverse_gate(*given)[0] * 1.1, reverse_gate(*given)[1])),
+        ("RuntimeError: no compiler", "rotate", fail),
+    ]
+    for reason, name, function in broken:
+        find_fault.cache_clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(layers, name, function)
+            with pytest.warns(UserWarning, match=reason):
+                assert reason in find_fault(*place)
+    find_fault.cache_clear()
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize(("name", "rank"), [("qwen3", 0), ("qwen2", 3)])
+def interpreted_layers_store_what_is_counted(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: True)
+    monkeypatch.setattr(attention, "choose_attention", lambda _: "")
+    stored, tokens, network = [], 0, None
+    for layers in (1, 2):
+        network = build(name, num_hidden_layers=layers)
+        if rank:
+            network = add_adapters(network, ModelSettings(name="x", lora_rank=rank, precision="bfloat16"), 0)
+        found, tokens = count_stored(network)
+        stored.append(found)
+    shape = measure_shape(network)
+    counted = tokens * count_layer_bytes(shape, StepPlan(tokens, 40, precision="bfloat16", on_cuda=True))
+    casts = 0 if rank else 2 * shape.layer_weights
+    assert stored[1] - stored[0] == pytest.approx(counted + casts, rel=0.06 if rank else 0.01)
+
+
+def count_stored(network: nn.Module) -> tuple[int, int]:
+    """Count the bytes that a forward pass under autocast stores besides weights, and its inputs."""
+    weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(states: Tensor) -> Tensor:
+        if states.untyped_storage().data_ptr() not in weights:
+            kept[states.untyped_storage().data_ptr()] = states
+        return states
+
+    layout = pack_batch(rows_with_shared_prompts())
+    with torch.autograd.graph.saved_tensors_hooks(keep, keep), torch.autocast("cpu", torch.bfloat16):
+        states = attention.compute_packed_states(split_head(network)[0], layout)
+    assert states.requires_grad
+    return sum(each.untyped_storage().nbytes() for each in kept.values()), layout.ids.numel()
+
+
+def test_which_layers_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a Llama-like model on a device that has them; not those that a user watches or has changed."""
+    monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: True)
+    body = build("qwen3").model
+    assert can_fuse(body)
+    hook = body.layers[0].mlp.register_forward_hook(lambda *_: None)
+    assert not can_fuse(body)
+    hook.remove()
+    body.layers[0].self_attn.q_norm = nn.LayerNorm(16)
+    assert not can_fuse(body)
+    changed = build("qwen2").model
+    changed.layers[0].forward = lambda *_: None
+    assert not can_fuse(changed)
+    monkeypatch.undo()
+    assert not can_fuse(build("qwen2").model)  # on a CPU
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("name", "rank"), [("qwen2", 0), ("qwen3", 0), ("mistral", 0), ("qwen3", 2)])
+def test_layers_on_a_device_are_those_of_transformers(
+    name: str, rank: int, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, whose rounding differs between the two."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    settings = ModelSettings(name="x", precision="bfloat16", gradient_checkpointing=checkpointing, lora_rank=rank)
+    network: Any = build(name, num_hidden_layers=2, hidden_size=128, intermediate_size=192)
+    network = prepare_model(add_adapters(network, settings, 0) if rank else network, settings, device)
+    assert find_fault(device, torch.bfloat16) == ""
+    with torch.autocast("cuda", torch.bfloat16):
+        check(network, 0.06, monkeypatch, device_layers.can_fuse_layers)
