@@ -182,8 +182,8 @@ def _choose_columns(decoder: LlamaDecoder, rows: Sequences) -> int:
     needed = rows.used + 1
     columns = needed + needed // GROW
     if isinstance(decoder, CudaDecoder):
-        # No answer has more tokens than are stored.
-        columns = max(needed, min(max(LEAST, 2 * needed), rows.used + rows.tokens.shape[1]))
+        longest = rows.tokens.shape[1] + (0 if rows.shared_prefix is not None else int(rows.prompt_lens.max()))
+        columns = max(columns, min(max(LEAST, 2 * needed), longest))
     return -(-columns // SPARE) * SPARE
 
 
