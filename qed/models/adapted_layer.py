@@ -1,10 +1,16 @@
-"""Reads the adapter of a linear layer, for those who compute the layer without its module."""
+"""Reads the adapter of a linear layer, and computes such a layer without its module.
+
+peft casts a layer's input to float32 for the adapter, which autocast casts back, scales what the adapter gives, and
+adds it: passes over inputs and outputs, and copies of inputs for each layer, which are not needed.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 NAME = "default"  # peft's own name of a single adapter
 
@@ -32,3 +38,54 @@ def read_adapter(layer: Any) -> Adapter | None:
     if down.bias is not None or up.bias is not None:
         return None
     return Adapter(down.weight, up.weight, float(layer.scaling[NAME]))
+
+
+def multiply_adapted(layer: Any, states: Tensor) -> Tensor:
+    """Compute a linear layer, [N, outputs] of [N, inputs], in the precision of its input.
+
+    Args:
+        layer: a linear layer, with an adapter or without; one that is no plain one is called.
+        states: in the precision of products.
+    """
+    if not hasattr(layer, "lora_A") or _is_watched(layer) or not is_adapted_linear(layer) or layer.disable_adapters:
+        called: Tensor = layer(states)
+        return called
+    adapter = read_adapter(layer)
+    if adapter is None:
+        called = layer(states)
+        return called
+    base = layer.get_base_layer()
+    added: Tensor = _Adapted.apply(states, base.weight, base.bias, adapter.down, adapter.up, adapter.factor)
+    return added
+
+
+def _is_watched(layer: Any) -> bool:
+    parts = layer, layer.get_base_layer(), *layer.lora_A.values(), *layer.lora_B.values()
+    return any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in parts)
+
+
+class _Adapted(torch.autograd.Function):
+    """Computes states @ weight.T + bias + factor * states @ down.T @ up.T; the weight and the bias are frozen."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, factor: float
+    ) -> Tensor:
+        dtype = states.dtype
+        weight, lower, upper = weight.to(dtype), down.to(dtype), up.to(dtype)
+        inner = states @ lower.T
+        product = nn.functional.linear(states, weight, None if bias is None else bias.to(dtype))
+        ctx.save_for_backward(states, inner, weight, lower, upper)
+        ctx.factor, ctx.dtypes = factor, (down.dtype, up.dtype)
+        return torch.addmm(product, inner, upper.T, alpha=factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        states, inner, weight, lower, upper = ctx.saved_tensors
+        slope = slopes[0].to(states.dtype)
+        of_inner = (slope @ upper).mul_(ctx.factor)
+        of_states = torch.addmm(slope @ weight, of_inner, lower) if ctx.needs_input_grad[0] else None
+        of_up = (slope.T @ inner).mul_(ctx.factor)
+        of_down = of_inner.T @ states
+        return of_states, None, None, of_down.to(ctx.dtypes[0]), of_up.to(ctx.dtypes[1]), None

@@ -1,6 +1,6 @@
 """The layers of Llama-like models over a packed row on a CUDA device, with kernels in Triton between the products.
 
-The linear layers are called as they are, with adapters, casts of autocast or weights of 4 bits.
+The linear layers are called as they are, with casts of autocast or weights of 4 bits; plain ones with adapters are not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from transformers import AttentionInterface
 
 from qed.kernels.functions import has_half_kernels
 from qed.kernels.trials import try_kernels
+from qed.models.adapted_layer import multiply_adapted
 from qed.models.layer_windows import compute_layer_windows
 
 WIDEST = 1 << 14  # states that a kernel holds in registers
@@ -66,9 +67,9 @@ def compute_layer(
     angles = [each[0].contiguous() for each in position_embeddings]
     states, normed = _add_and_norm(states, None, layer.input_layernorm)
     heads = (
-        _rotate(own.q_proj(normed), angles, own, "q_norm"),
-        _rotate(own.k_proj(normed), angles, own, "k_norm"),
-        own.v_proj(normed).view(len(normed), -1, own.head_dim),
+        _rotate(multiply_adapted(own.q_proj, normed), angles, own, "q_norm"),
+        _rotate(multiply_adapted(own.k_proj, normed), angles, own, "k_norm"),
+        multiply_adapted(own.v_proj, normed).view(len(normed), -1, own.head_dim),
     )
     windows = compute_layer_windows(own.config)
     assert windows is not None
@@ -76,13 +77,12 @@ def compute_layer(
     views = (each.transpose(0, 1)[None] for each in heads)
     settings |= {"scaling": own.scaling, "sliding_window": windows[own.layer_idx]}
     attended, _ = attend(own, *views, **settings)
-    change = own.o_proj(attended.reshape(len(states), -1))
+    change = multiply_adapted(own.o_proj, attended.reshape(len(states), -1))
     if read is not None:
         states, change = states.index_select(0, read), change.index_select(0, read)
     states, normed = _add_and_norm(states, change, layer.post_attention_layernorm)
-    opened: Tensor = _Gate.apply(mlp.gate_proj(normed), mlp.up_proj(normed))
-    added: Tensor = states + mlp.down_proj(opened)
-    return added[None]
+    opened: Tensor = _Gate.apply(multiply_adapted(mlp.gate_proj, normed), multiply_adapted(mlp.up_proj, normed))
+    return (states + multiply_adapted(mlp.down_proj, opened))[None]
 
 
 def _add_and_norm(states: Tensor, change: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:

@@ -214,11 +214,10 @@ def _count_kernel_bytes(shape: ModelShape, plan: StepPlan) -> int:
     """Count the same for layers with kernels on a CUDA device.
 
     These are the states before both norms; in bfloat16 their norms, rotated queries and keys, values, the attention,
-    and three tensors of the feed-forward layer; and normalisers. Adapters have their own copy of each product's input.
+    and three tensors of the feed-forward layer; and normalisers. The small products of adapters are not counted.
     """
     width, queries, keys, inner = shape.width, shape.queries, shape.keys, shape.inner
-    inputs = 5 * width + queries + inner if shape.adapters else 2 * width + inner
-    half = inputs + 2 * queries + 2 * keys + 2 * inner + (queries + keys if shape.qk_norm else 0)
+    half = 2 * width + 2 * queries + 2 * keys + 3 * inner + (queries + keys if shape.qk_norm else 0)
     return SIZES[plan.dtype] * 2 * width + 2 * half + FLOAT * (shape.heads + 2)
 
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from qed.config.settings import ModelSettings
 from qed.models import device_layers, last_layer
+from qed.models.adapted_layer import multiply_adapted
 from qed.models.device_layers import find_fault
 from qed.models.families import split_head
 from qed.models.last_layer import can_fuse
 from qed.models.load import prepare_model
-from qed.models.lora import add_adapters
+from qed.models.lora import add_adapters, disable_adapters
 from qed.models.shapes import measure_shape
 from qed.training import attention
 from qed.training.attention import use_packed_attention
@@ -121,7 +122,7 @@ def interpreted_layers_store_what_is_counted(name: str, rank: int, monkeypatch: 
     shape = measure_shape(network)
     counted = tokens * count_layer_bytes(shape, StepPlan(tokens, 40, precision="bfloat16", on_cuda=True))
     casts = 0 if rank else 2 * shape.layer_weights
-    assert stored[1] - stored[0] == pytest.approx(counted + casts, rel=0.06 if rank else 0.01)
+    assert stored[1] - stored[0] == pytest.approx(counted + casts, rel=0.08 if rank else 0.01)
 
 
 def count_stored(network: nn.Module) -> tuple[int, int]:
@@ -139,6 +140,32 @@ def count_stored(network: nn.Module) -> tuple[int, int]:
         states = attention.compute_packed_states(split_head(network)[0], layout)
     assert states.requires_grad
     return sum(each.untyped_storage().nbytes() for each in kept.values()), layout.ids.numel()
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_layer_with_an_adapter_is_that_of_peft(biased: bool) -> None:
+    """Values and gradients; a layer that a user watches, and a plain one, are called."""
+    network: Any = add_adapters(build("qwen2"), ModelSettings(name="x", lora_rank=3), 0).double()
+    attention_layer = network.model.layers[0].self_attn
+    layer = attention_layer.q_proj if biased else attention_layer.o_proj
+    layer.lora_A["default"].weight.data.normal_()
+    layer.lora_B["default"].weight.data.normal_()
+    states = torch.randn(5, layer.in_features, dtype=torch.float64, requires_grad=True)
+    inputs = states, layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    calls = []
+    expected = layer(states)
+    layer.forward = lambda given: (calls.append(1), type(layer).forward(layer, given))[1]
+    watched = multiply_adapted(layer, states)
+    del layer.forward
+    found = multiply_adapted(layer, states)
+    assert calls == [1]
+    gradients = [torch.autograd.grad(each.sin().sum(), inputs) for each in (found, watched, expected)]
+    for one, other in [(found, expected), (watched, expected), *zip(gradients[0], gradients[2], strict=True)]:
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    with disable_adapters(network):
+        torch.testing.assert_close(multiply_adapted(layer, states), layer.get_base_layer()(states))
+    torch.testing.assert_close(multiply_adapted(layer.get_base_layer(), states), layer.get_base_layer()(states))
+    assert torch.autograd.gradcheck(lambda *given: multiply_adapted(layer, given[0]), (states,))
 
 
 def test_which_layers_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
