@@ -23,10 +23,10 @@ from qed.config.settings import DataSettings, LearnerSettings, ModelSettings
 from qed.loops.device_defaults import Card, Surroundings, choose_device_defaults, estimate_peak, read_card
 from qed.loops.device_fit import measure_shape
 from qed.loops.memory import reserve_training
+from qed.models.block_attention import list_faults
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.native.sampler import NativeSampler
-from qed.training.attention import list_faults
 from qed.training.learner import Learner
 from qed.types import Completion, Problem, Rollout
 

@@ -42,6 +42,7 @@ from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.resume import list_phases
 from qed.loops.setup import Setup
 from qed.loops.teacher import open_teacher
+from qed.models.block_attention import list_faults
 from qed.models.load import is_new
 from qed.models.precision import read_precision
 from qed.rollout.collector import RolloutCollector
@@ -51,7 +52,6 @@ from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
 from qed.sampling.base import load_remote
 from qed.training import checkpoints
-from qed.training.attention import list_faults
 from qed.training.critic import ValueLearner
 from qed.training.flops import count_sampled_work
 from qed.training.learner import Learner

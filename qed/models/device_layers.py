@@ -5,6 +5,7 @@ The linear layers are called as they are, with casts of autocast or weights of 4
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,8 @@ from qed.kernels.trials import try_kernels
 from qed.models.adapted_layer import multiply_adapted
 from qed.models.layer_windows import compute_layer_windows
 
+# Queries [N, heads, D], keys and values [N, kv_heads, D], the scaling and the window.
+Attend = Callable[[Tensor, Tensor, Tensor, float, int | None], Tensor]
 WIDEST = 1 << 14  # states that a kernel holds in registers
 TRIAL_ROWS, TRIAL_WIDTH, TRIAL_HEADS = 70, 96, 3
 TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.01
@@ -52,6 +55,7 @@ def compute_layer(
     *,
     position_embeddings: tuple[Tensor, Tensor],
     read: Tensor | None,
+    attend: Attend | None = None,
     **settings: Any,
 ) -> Tensor:
     """Compute a layer over a packed row, [1, N, H], or at some inputs.
@@ -61,28 +65,36 @@ def compute_layer(
         hidden_states: [1, N, H].
         position_embeddings: cos and sin of the rotations, [1, N, D].
         read: [M] int64, the inputs whose states to return, [1, M, H]; None for all.
-        settings: of the attention.
+        attend: computes the attention, [N, heads * D]; None for that of the model, by its name.
+        settings: of the model's attention.
     """
     own, mlp, states = layer.self_attn, layer.mlp, hidden_states[0]
     angles = [each[0].contiguous() for each in position_embeddings]
     states, normed = _add_and_norm(states, None, layer.input_layernorm)
-    heads = (
-        _rotate(multiply_adapted(own.q_proj, normed), angles, own, "q_norm"),
-        _rotate(multiply_adapted(own.k_proj, normed), angles, own, "k_norm"),
-        multiply_adapted(own.v_proj, normed).view(len(normed), -1, own.head_dim),
-    )
+    query = _rotate(multiply_adapted(own.q_proj, normed), angles, own, "q_norm")
+    key = _rotate(multiply_adapted(own.k_proj, normed), angles, own, "k_norm")
+    value = multiply_adapted(own.v_proj, normed).view(len(normed), -1, own.head_dim)
     windows = compute_layer_windows(own.config)
     assert windows is not None
-    attend = AttentionInterface()[own.config._attn_implementation]
-    views = (each.transpose(0, 1)[None] for each in heads)
-    settings |= {"scaling": own.scaling, "sliding_window": windows[own.layer_idx]}
-    attended, _ = attend(own, *views, **settings)
-    change = multiply_adapted(own.o_proj, attended.reshape(len(states), -1))
+    if attend is None:
+        settings |= {"scaling": own.scaling, "sliding_window": windows[own.layer_idx]}
+        attended = _attend_by_name(own, (query, key, value), settings)
+    else:
+        attended = attend(query, key, value, own.scaling, windows[own.layer_idx])
+    change = multiply_adapted(own.o_proj, attended)
     if read is not None:
         states, change = states.index_select(0, read), change.index_select(0, read)
     states, normed = _add_and_norm(states, change, layer.post_attention_layernorm)
     opened: Tensor = _Gate.apply(multiply_adapted(mlp.gate_proj, normed), multiply_adapted(mlp.up_proj, normed))
     return (states + multiply_adapted(mlp.down_proj, opened))[None]
+
+
+def _attend_by_name(own: Any, heads: tuple[Tensor, Tensor, Tensor], settings: dict[str, Any]) -> Tensor:
+    """Compute the attention that transformers has for the model, [N, heads * D] of [N, heads, D]."""
+    attend: Any = AttentionInterface()[own.config._attn_implementation]
+    attended, _ = attend(own, *(each.transpose(0, 1)[None] for each in heads), **settings)
+    states: Tensor = attended.reshape(len(heads[0]), -1)
+    return states
 
 
 def _add_and_norm(states: Tensor, change: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:

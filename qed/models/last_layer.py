@@ -41,15 +41,18 @@ def can_fuse(body: nn.Module) -> bool:
     Args:
         body: a decoder. Its layers are prepared for the argument, and do the same as before without it.
     """
-    if not _can_replace(body) or not can_fuse_layers(body):
-        return False
-    layers: Any = body.layers
-    return all(_is_plain(layer) and _replace_forward(layer, is_last=layer is layers[-1]) for layer in layers)
+    layers: Any = getattr(body, "layers", ())
+    return can_compute_layers(body) and all(_replace_forward(layer, is_last=layer is layers[-1]) for layer in layers)
+
+
+def can_compute_layers(body: Any) -> bool:
+    """Return whether `compute_layer` computes the layers of a decoder, in the current autocast."""
+    return _can_replace(body) and can_fuse_layers(body) and all(map(_is_plain, body.layers))
 
 
 def _is_plain(layer: Any) -> bool:
     """Return whether the parts of a layer that kernels replace are those of its family, and are watched by nobody."""
-    if {name for name, _ in layer.named_children()} != PARTS:
+    if has_own_forward(layer) or {name for name, _ in layer.named_children()} != PARTS:
         return False
     own, mlp = layer.self_attn, layer.mlp
     inside = {name: part for block in (own, mlp) for name, part in block.named_children()}

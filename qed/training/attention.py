@@ -10,46 +10,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from qed.kernels.trials import describe_failure, measure_error
+from qed.models.block_attention import RowBlocks, Shape, attend_blocks, find_refusal, refuse
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.last_layer import can_fuse, can_read_part
 from qed.models.layer_windows import compute_layer_windows
-from qed.models.segments import Segment, count_missing
+from qed.models.segments import count_missing
 from qed.training.batch import COLUMNS, Batch
-from qed.training.block_attention import RowBlocks, attend_blocks
 from qed.training.packing import Layout, pack_batch
-from qed.training.spans import Span, attend_spans, build_spans, read_compute_dtype
+from qed.training.spans import Span, attend_spans, read_compute_dtype
 
 NAME = "qed_packed"
 # The rows on which `supports_packing` tests a model; the first two share a prompt.
 PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 2], [2, 2])
 PROBE_PROMPTS = (8, 8, 1, 1)
 READ_SHARE = 0.875  # of a row, up to which it is worth leaving the other inputs out of the last layer
-BLOCK_DEVICES = ("cuda",)  # whose kernels of attention by blocks have a backward pass
-# The row on which attention by blocks is tried, of more than one block: a prompt, two answers to it, and a row alone.
-TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
-TRIAL_ERROR = 0.03  # the largest relative error of values and gradients; bfloat16 alone gives below 0.01
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a kernel is compiled for."""
-
-    device: torch.device
-    dtype: torch.dtype
-    heads: int
-    kv_heads: int
-    size: int  # of a head
-
-
-_FAULTS: dict[Shape, str] = {}  # of attention by blocks on CUDA devices; "" where there is none
 
 
 def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None = None, **extra: Any) -> Tensor:
@@ -122,56 +102,6 @@ def use_packed_attention(config: Any) -> Iterator[None]:
         config._attn_implementation = original
 
 
-def list_faults() -> list[str]:
-    """List why attention by blocks is not used on devices that could have it, once for each reason."""
-    return sorted({reason for reason in _FAULTS.values() if reason})
-
-
-def choose_attention(shape: Shape) -> str:
-    """Return "" where attention is computed by blocks, or else why it is computed by spans.
-
-    By blocks on a CUDA device, if that gives the values and gradients of attention by spans on a short row, which is
-    tried once for each shape; it does not where a compiler is missing or a head is too small or too large. By spans on
-    every other device, for which the kernels have no backward pass.
-    """
-    if shape.device.type not in BLOCK_DEVICES:
-        return f"{shape.device.type} devices have no kernel for attention by blocks"
-    if shape not in _FAULTS:
-        _FAULTS[shape] = _find_fault(shape)
-    return _FAULTS[shape]
-
-
-def _find_fault(shape: Shape) -> str:
-    """Compare attention by blocks with attention by spans, and return what is wrong, or ""."""
-    source = torch.Generator().manual_seed(0)
-
-    def draw(heads: int) -> Tensor:
-        states = torch.randn(1, heads, sum(part.length for part in TRIAL), shape.size, generator=source)
-        return states.to(shape.device, shape.dtype).requires_grad_()
-
-    inputs = draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads)
-    spans, order = build_spans(TRIAL, shape.device)
-    row = RowBlocks(TRIAL, shape.device)
-    try:
-        for window in (None, TRIAL[1].length):
-            with torch.autocast(shape.device.type, enabled=False), torch.enable_grad():
-                found = _attend_by_blocks(row, *inputs, None, window)
-                expected = _attend_in_order(spans, order, *inputs, None, window)
-                gradients = [torch.autograd.grad(one.float().sin().sum(), inputs) for one in (found, expected)]
-            pairs = [(found, expected), *zip(*gradients, strict=True)]
-            error = measure_error((one.detach(), other.detach()) for one, other in pairs)
-            if not error <= TRIAL_ERROR:
-                return f"it is wrong by {error:.2g} for {shape}"
-    except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
-        return _describe_fault(error, shape)
-    return ""
-
-
-def _describe_fault(error: Exception, shape: Shape) -> str:
-    cause = error.__cause__ or error  # what the compiler met, rather than that it failed
-    return f"it fails for {shape}: {describe_failure(cause)}"
-
-
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -202,12 +132,12 @@ def _attend_by_choice(
 ) -> Tensor:
     """Compute the attention of a packed row by blocks if possible, else by spans, [1, N, heads, D]."""
     shape = Shape(query.device, read_compute_dtype(query), query.shape[1], key.shape[1], query.shape[-1])
-    if not choose_attention(shape):
+    if not find_refusal(shape):
         try:
             return _attend_by_blocks(layout.blocks, query, key, value, scaling, window)
         except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
-            _FAULTS[shape] = _describe_fault(error, shape)
-            warnings.warn(f"{_FAULTS[shape]}. Attention is computed by spans from here on.", stacklevel=1)
+            reason = refuse(shape, error)
+            warnings.warn(f"{reason}. Attention is computed by spans from here on.", stacklevel=1)
     return _attend_in_order(layout.spans, layout.order, query, key, value, scaling, window)
 
 

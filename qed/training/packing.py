@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qed.models.block_attention import RowBlocks
 from qed.models.segments import Segment, count_missing
 from qed.training.batch import Batch
-from qed.training.block_attention import RowBlocks
 from qed.training.spans import Span, build_spans
 
 WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention

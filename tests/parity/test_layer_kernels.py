@@ -22,6 +22,8 @@ from qed.models.last_layer import can_fuse
 from qed.models.load import prepare_model
 from qed.models.lora import add_adapters, disable_adapters
 from qed.models.shapes import measure_shape
+from qed.sampling.native import prefill
+from qed.sampling.native.kept import NOTHING
 from qed.training import attention
 from qed.training.attention import use_packed_attention
 from qed.training.logps import compute_logps
@@ -82,6 +84,24 @@ def interpreted_layers_are_those_of_transformers(
     check(network, 2e-5, monkeypatch, lambda _: True)
 
 
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "mistral"])
+def interpreted_prompts_are_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits, mask, keys and values; of prompts of several lengths, the longest of them longer than the window."""
+    network = build(name, num_hidden_layers=2)
+    prompts, found = [(3, 4, 5), tuple(range(2, 20)), (7, 7, 8, 9), (5,)], []
+    for able in (False, True):
+        monkeypatch.setattr(prefill, "can_compile_layers", lambda *_: False)
+        monkeypatch.setattr(prefill, "_can_compute_on_device", lambda _, able=able: able)
+        with torch.no_grad():
+            cache, mask, logits = prefill.prefill(network, prompts, [NOTHING] * len(prompts))
+        hidden = ~mask[:, None, :, None]
+        both = [(layer.keys[:, :, : layer.used], layer.values[:, :, : layer.used]) for layer in cache.layers]
+        found.append([logits, *(each.masked_fill(hidden, 0) for layer in both for each in layer)])
+        assert mask.sum(1).tolist() == [len(prompt) for prompt in prompts]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def interpreted_layers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right kernels have no fault; of wrong ones and of those that fail the reason is said."""
     from qed.kernels.cuda import layers  # noqa: PLC0415 -- Triton is not everywhere
@@ -111,7 +131,7 @@ def interpreted_layers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "rank"), [("qwen3", 0), ("qwen2", 3)])
 def interpreted_layers_store_what_is_counted(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: True)
-    monkeypatch.setattr(attention, "choose_attention", lambda _: "")
+    monkeypatch.setattr(attention, "find_refusal", lambda _: "")
     stored, tokens, network = [], 0, None
     for layers in (1, 2):
         network = build(name, num_hidden_layers=layers)
@@ -200,3 +220,17 @@ def test_layers_on_a_device_are_those_of_transformers(
     assert find_fault(device, torch.bfloat16) == ""
     with torch.autocast("cuda", torch.bfloat16):
         check(network, 0.06, monkeypatch, device_layers.can_fuse_layers)
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "mistral"])
+def test_prompts_on_a_device_are_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build(name, num_hidden_layers=2, hidden_size=128, intermediate_size=192).cuda()
+    prompts, found = [(3, 4, 5), tuple(range(2, 20)), (5,)], []
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        assert prefill._can_compute_on_device(network)
+        found.append(prefill.prefill(network, prompts, [NOTHING] * len(prompts))[2])
+        monkeypatch.setattr(prefill, "_can_compute_on_device", lambda _: False)
+        found.append(prefill.prefill(network, prompts, [NOTHING] * len(prompts))[2])
+    assert (found[0] - found[1]).float().norm() <= 0.03 * found[1].float().norm()

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from qed.kernels.attention_blocks import Launch, Launches
+from qed.models import block_attention
+from qed.models.block_attention import RowBlocks, Shape, attend_blocks, find_refusal, list_faults
 from qed.models.families import split_head
 from qed.models.segments import Segment, compute_visible
-from qed.training import attention, block_attention, spans
-from qed.training.attention import Shape, choose_attention, compute_packed_states, list_faults
-from qed.training.block_attention import RowBlocks, attend_blocks
+from qed.training import attention, spans
+from qed.training.attention import compute_packed_states
 from qed.training.logps import compute_logps
 from qed.training.packing import pack_batch
 from qed.training.spans import attend_spans, build_spans
@@ -34,7 +35,7 @@ WINDOWS = (None, 5, 40)
 @pytest.fixture(autouse=True)
 def no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test finds about a kernel is not known to another."""
-    monkeypatch.setattr(attention, "_FAULTS", {})
+    monkeypatch.setattr(block_attention, "_FAULTS", {})
 
 
 def join(rows: Sequence[tuple[int, Sequence[int]]]) -> tuple[Segment, ...]:
@@ -216,8 +217,8 @@ def blocks_on_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         states = [one.transpose(0, 1)[None] for one in (query * scaling / 0.3, key, value)]
         return attend_densely(segments, states, window)
 
-    monkeypatch.setattr(attention, "_find_fault", lambda shape: "")
-    monkeypatch.setattr(attention, "BLOCK_DEVICES", ("cpu",))
+    monkeypatch.setattr(block_attention, "_find_fault", lambda shape: "")
+    monkeypatch.setattr(block_attention, "DEVICES", ("cpu",))
     monkeypatch.setattr(attention, "attend_blocks", attend)
     return calls
 
@@ -258,15 +259,15 @@ def test_a_kernel_that_fails_is_left_and_the_reason_is_kept(
 def test_a_kernel_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU it has no backward pass; one that is wrong is found by its values."""
     shape = Shape(CPU, torch.float32, 4, 2, 16)
-    assert "it fails for" in attention._find_fault(shape)
+    assert "it fails for" in block_attention._find_fault(shape)
 
     def attend(row: RowBlocks, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None) -> Tensor:
         states = (one.transpose(0, 1)[None] for one in (query, key, value))
         return scaled_dot_product_attention(*states, is_causal=True, scale=scaling, enable_gqa=True)[0].transpose(0, 1)
 
-    monkeypatch.setattr(attention, "attend_blocks", attend)
-    assert "it is wrong by" in attention._find_fault(shape)
-    assert choose_attention(shape) == "cpu devices have no kernel for attention by blocks"
+    monkeypatch.setattr(block_attention, "attend_blocks", attend)
+    assert "it is wrong by" in block_attention._find_fault(shape)
+    assert find_refusal(shape) == "cpu devices have no kernel for attention by blocks"
     assert list_faults() == []
 
 
@@ -278,7 +279,7 @@ def test_blocks_are_spans_on_a_device(dtype: torch.dtype, size: int) -> None:
     """Values and gradients of rows of several lengths, with and without windows."""
     device = torch.device("cuda", torch.cuda.current_device())
     shape = Shape(device, dtype, 4, 2, size)
-    assert choose_attention(shape) == ""
+    assert find_refusal(shape) == ""
     source = random.Random(0)
     for window in WINDOWS:
         lengths = [(source.randint(1, 400), [source.randint(1, 300) for _ in range(3)]) for _ in range(3)]

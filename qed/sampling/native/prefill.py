@@ -6,21 +6,25 @@ The keys and values of a prompt's first tokens may be known from an earlier turn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from qed.models.block_attention import DEVICES, RowBlocks, Shape, attend_blocks, find_refusal
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
+from qed.models.device_layers import compute_layer
 from qed.models.fast_float32 import compute_batches_in
-from qed.models.last_layer import can_read_part
+from qed.models.last_layer import can_compute_layers, can_read_part
 from qed.models.segments import Segment
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, new_cache
 from qed.sampling.native.sequences import SequenceId
 
+# Computes states of a packed row at some inputs, and keeps keys and values of each layer.
+Compute = Callable[[Any, PackedRow, Tensor, list[tuple[Tensor, Tensor]]], Tensor]
 COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed by itself
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
@@ -82,8 +86,11 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
         their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
     """
     width = max(map(len, prompts))
-    if not any(part.length for part in reused) and can_compile_layers(model.base_model, width):
-        return _prefill_packed(model, prompts)
+    if not any(part.length for part in reused):
+        if can_compile_layers(model.base_model, width):
+            return _prefill_packed(model, prompts, compute_compiled_states)
+        if _can_compute_on_device(model):
+            return _prefill_packed(model, prompts, _compute_on_device)
     fresh = max(len(prompt) - part.length for prompt, part in zip(prompts, reused, strict=True))
     padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)
@@ -103,24 +110,54 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
     return cache, mask, logits
 
 
-def _prefill_packed(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor, Tensor]:
+def _prefill_packed(model: Any, prompts: Sequence[Sequence[int]], compute: Compute) -> tuple[Any, Tensor, Tensor]:
     """Compute prompts in one packed row, which has no padding; see `prefill`."""
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    ends = lengths.cumsum(0)
+    ends, width, device = lengths.cumsum(0), int(lengths.max()), model.device
     row = torch.arange(len(prompts)).repeat_interleave(lengths)
     position = torch.arange(len(row)) - (ends - lengths)[row]
     segments = [Segment(*each) for each in torch.stack([ends - lengths, lengths], 1).tolist()]
-    ids, kept = torch.tensor([[*chain.from_iterable(prompts)]]), list[tuple[Tensor, Tensor]]()
-    states = compute_compiled_states(model.base_model, PackedRow(ids, position[None], segments), ends - 1, kept)
-    with compute_batches_in("cpu", torch.float32):
+    ids, kept = torch.tensor([[*chain.from_iterable(prompts)]], device=device), list[tuple[Tensor, Tensor]]()
+    column = (width - lengths[row] + position).to(device)
+    packed = PackedRow(ids, position[None].to(device), segments)
+    states = compute(model.base_model, packed, (ends - 1).to(device), kept)
+    with compute_batches_in(device.type, torch.float32):
         logits: Tensor = model.get_output_embeddings()(states)
-    width, heads = int(lengths.max()), model.config.num_key_value_heads
-    column = width - lengths[row] + position
+    row, heads = row.to(device), model.config.num_key_value_heads
     cache = new_cache(model.config)
     for layer, columns in zip(cache.layers, kept, strict=True):
         # Columns before a row are masked and zero, because memory that was never written may hold NaN.
-        padded = [states.new_zeros(len(prompts), width, heads, states.shape[1] // heads) for states in columns]
+        padded = [states.new_zeros(len(prompts), width, heads, states[0].numel() // heads) for states in columns]
         for states, own in zip(padded, columns, strict=True):
             states[row, column] = own.view(len(row), heads, -1)
         layer.fill(*(states.transpose(1, 2).contiguous() for states in padded))
-    return cache, torch.arange(width)[None] >= width - lengths[:, None], logits
+    return cache, torch.arange(width, device=device)[None] >= width - lengths[:, None].to(device), logits
+
+
+def _can_compute_on_device(model: Any) -> bool:
+    """Return whether kernels of a device compute a packed row, in the current autocast."""
+    body, kind = model.base_model, model.device.type
+    if kind not in DEVICES or not can_compute_layers(body):
+        return False
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
+    own = body.layers[0].self_attn
+    heads = model.config.num_attention_heads, model.config.num_key_value_heads
+    return not find_refusal(Shape(model.device, dtype, *heads, own.head_dim))
+
+
+def _compute_on_device(body: Any, row: PackedRow, read: Tensor, kept: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Compute the hidden states of some inputs of a packed row, and keep the keys and values of all."""
+    blocks, longest = RowBlocks(row.segments, row.ids.device), max(segment.length for segment in row.segments)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None) -> Tensor:
+        kept.append((key, value))
+        reached = window if window is not None and window < longest else None
+        return attend_blocks(blocks, query, key, value, scaling, reached).flatten(1)
+
+    states = body.embed_tokens(row.ids)
+    angles = body.rotary_emb(states, row.positions)
+    for layer in body.layers:
+        chosen = read if layer is body.layers[-1] else None
+        states = compute_layer(layer, states, position_embeddings=angles, read=chosen, attend=attend)
+    found: Tensor = body.norm(states)[0]
+    return found

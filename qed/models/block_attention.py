@@ -1,7 +1,8 @@
 """Attention of a packed row by blocks, with kernels in Triton, on CUDA devices.
 
 The kernels compute the row as it is: no key is gathered or repeated, there is no mask, and only blocks with a visible
-pair are read. They serve rows of every length, and are compiled once for each shape of heads.
+pair are read. They serve rows of every length, and are compiled once for each shape of heads. Before that they are
+tried on a short row: a compiler may be missing, or a head too wide.
 """
 
 from __future__ import annotations
@@ -12,9 +13,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
 
 from qed.kernels.attention_blocks import Blocks, Launches, choose_launches
-from qed.models.segments import Segment
+from qed.kernels.trials import describe_failure, measure_error
+from qed.models.segments import Segment, compute_visible
+
+DEVICES = ("cuda",)  # that have the kernels
+# The row on which they are tried, of more than one block: a prompt, two answers to it, and a row alone.
+TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
+TRIAL_ERROR = 0.03  # the largest relative error of values and gradients; bfloat16 alone gives below 0.01
+
+
+class Shape(NamedTuple):
+    """What kernels are compiled for."""
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    size: int  # of a head
+
+
+_FAULTS: dict[Shape, str] = {}  # "" where there is none
 
 
 class RowBlocks:
@@ -130,3 +151,65 @@ def attend_blocks(
     states = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key, value))
     attended: Tensor = _Attention.apply(settings, *states)
     return attended
+
+
+def find_refusal(shape: Shape) -> str:
+    """Return why attention is not computed by blocks, or "" if it is; the kernels are tried once for each shape."""
+    if shape.device.type not in DEVICES:
+        return f"{shape.device.type} devices have no kernel for attention by blocks"
+    if shape not in _FAULTS:
+        _FAULTS[shape] = _find_fault(shape)
+    return _FAULTS[shape]
+
+
+def refuse(shape: Shape, error: BaseException) -> str:
+    """Compute no attention of a shape by blocks from now on, and return why."""
+    _FAULTS[shape] = _describe(shape, error)
+    return _FAULTS[shape]
+
+
+def list_faults() -> list[str]:
+    """List why attention by blocks is not used on devices that could have it, once for each reason."""
+    return sorted({reason for reason in _FAULTS.values() if reason})
+
+
+def _find_fault(shape: Shape) -> str:
+    """Compare attention by blocks with that of torch, and return what is wrong, or ""."""
+    source = torch.Generator().manual_seed(0)
+    count, scaling = sum(part.length for part in TRIAL), shape.size**-0.5
+    row, key = RowBlocks(TRIAL, shape.device), torch.arange(count, device=shape.device)
+
+    def draw(heads: int) -> Tensor:
+        states = torch.randn(count, heads, shape.size, generator=source)
+        return states.to(shape.device, shape.dtype).requires_grad_()
+
+    states = draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads)
+    try:
+        for window in (None, TRIAL[1].length):
+            own, prompt, prompt_end = (each[:, None] for each in compute_visible(TRIAL, window, shape.device))
+            seen = ((key >= own) & (key <= key[:, None])) | ((key >= prompt) & (key < prompt_end))
+            with torch.autocast(shape.device.type, enabled=False), torch.enable_grad():
+                found = attend_blocks(row, *states, scaling, window)
+                expected = _attend_by_mask(seen, *states, scaling)
+                gradients = [torch.autograd.grad(one.float().sin().sum(), states) for one in (found, expected)]
+            pairs = [(found, expected), *zip(*gradients, strict=True)]
+            error = measure_error((one.detach(), other.detach()) for one, other in pairs)
+            if not error <= TRIAL_ERROR:
+                return f"it is wrong by {error:.2g} for {shape}"
+    except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
+        return _describe(shape, error)
+    return ""
+
+
+def _attend_by_mask(seen: Tensor, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Compute the attention of a row, [N, heads, D], in float32 with a mask [N, N]."""
+    queries, keys, values = (each.float().transpose(0, 1)[None] for each in (query, key, value))
+    attended = scaled_dot_product_attention(
+        queries, keys, values, attn_mask=seen, scale=scaling, enable_gqa=key.shape[1] != query.shape[1]
+    )
+    return attended[0].transpose(0, 1)
+
+
+def _describe(shape: Shape, error: BaseException) -> str:
+    cause = error.__cause__ or error  # what the compiler met, rather than that it failed
+    return f"it fails for {shape}: {describe_failure(cause)}"
