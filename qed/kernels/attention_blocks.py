@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-NARROW, WIDE = 64, 128  # the widest heads for which blocks are large, and the widest that are not the smallest
+NARROW, MEDIUM = 64, 128  # the widest heads for which blocks are large, and those for which they are not the smallest
 
 
 class Launch(NamedTuple):
@@ -47,8 +47,9 @@ class Blocks(NamedTuple):
 
 def choose_launches(width: int, dtype: torch.dtype) -> Launches:
     """Choose sizes for heads of a width: the fastest on an H200 whose blocks fit the 99 KiB of other devices too."""
-    if dtype == torch.float32 or width > WIDE:
-        return Launches(*[Launch(32, 32, 4, 1)] * 3)
+    if dtype == torch.float32 or width > MEDIUM:
+        size = 16 if dtype == torch.float32 and width > MEDIUM else 32
+        return Launches(*[Launch(size, size, 4, 1)] * 3)
     if width > NARROW:
         return Launches(*[Launch(64, 64, 4, 2)] * 3)
     return Launches(Launch(128, 64, 8, 3), Launch(64, 32, 4, 3), Launch(32, 64, 4, 3))

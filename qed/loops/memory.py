@@ -107,7 +107,7 @@ def plan_step(
         reference_offload=model.reference_offload,
         offload_for_sampling=learner.offload_for_sampling,
         on_cpu=device == "cpu",
-        on_cuda=device == "cuda",
+        kernels=device == "cuda" and learner.packing and not learner.compile,
         ranks=ranks,
         shard=settings.parallel.shard,
         reduce=settings.parallel.reduce,

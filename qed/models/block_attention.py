@@ -8,6 +8,7 @@ tried on a short row: a compiler may be missing, or a head too wide.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -42,22 +43,26 @@ class RowBlocks:
     """Cuts a packed row into blocks of queries and of keys, the longest work first; see `Blocks`.
 
     Args:
-        segments: of the row, in its order. Those with the same prompt follow it.
+        segments: of the row, in its order. Those with the same prompt, a whole segment, follow it.
         device: of the row.
+
+    Raises:
+        ValueError: the segments are in another order.
     """
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.device = device
         self.segments = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
-        start, length, prompt, prompt_length = self.segments.unbind(1)
+        start, length, prompt, prompt_length = self.segments.T.contiguous()
         places = torch.arange(int(length.sum())) - start.repeat_interleave(length)
         self.positions = (places + prompt_length.repeat_interleave(length)).to(torch.int32).to(device)
+        owner = torch.searchsorted(start, prompt).where(prompt_length > 0, torch.arange(len(start)))
+        behind = prompt_length > 0
+        before = owner[behind.nonzero().flatten() - 1]
+        if not (torch.equal(owner[behind], before) and torch.equal(length[owner[behind]], prompt_length[behind])):
+            raise ValueError("a prompt is no segment, or others than its own segments follow it")
         # Where the queries end that see a segment: behind the last segment whose prompt it is.
-        has_prompt = prompt_length > 0
-        ends = start + length
-        self.seen_until = ends.clone()
-        owner = torch.searchsorted(start.contiguous(), prompt[has_prompt])
-        self.seen_until.scatter_reduce_(0, owner, ends[has_prompt], "amax")
+        self.seen_until = (start + length).scatter_reduce(0, owner, start + length, "amax")
         self._queries: dict[int, Tensor] = {}  # by size
         self._keys: dict[int, Tensor] = {}
 
@@ -158,7 +163,9 @@ def find_refusal(shape: Shape) -> str:
     if shape.device.type not in DEVICES:
         return f"{shape.device.type} devices have no kernel for attention by blocks"
     if shape not in _FAULTS:
-        _FAULTS[shape] = _find_fault(shape)
+        # In a thread of its own, where activation checkpointing does not take the trial's tensors for a layer's.
+        with ThreadPoolExecutor(1) as thread:
+            _FAULTS[shape] = thread.submit(_find_fault, shape).result()
     return _FAULTS[shape]
 
 

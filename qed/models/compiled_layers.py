@@ -21,15 +21,14 @@ from qed.kernels.functions import LANES, has_kernels
 from qed.kernels.structures import PackedAttention
 from qed.kernels.training import Rotation
 from qed.models.fast_float32 import add_multiplied, multiply, multiply_columns
-from qed.models.last_layer import HEAD_NORMS, LINEAR, LLAMA_LIKE, PARTS, has_own_forward
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
+from qed.models.own_layers import HEAD_NORMS, HOOKS, LINEAR, LLAMA_LIKE, PARTS, has_own_forward
 from qed.models.segments import Segment
 from qed.models.suffixes import Suffixes, choose_suffixes, locate
 
 BIASED = {"q_proj", "k_proj", "v_proj"}  # linear layers that may have a bias
 # The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
 LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def can_compile_layers(body: Any, longest: int) -> bool:

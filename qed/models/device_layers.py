@@ -27,26 +27,24 @@ TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.0
 
 
 def can_fuse_layers(body: Any) -> bool:
-    """Return whether `compute_layer` computes the layers of a Llama-like decoder, in the current autocast."""
-    config, place = body.config, body.embed_tokens.weight
-    kind = place.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else place.dtype
-    width = body.layers[0].self_attn.head_dim
+    """Return whether kernels compute the layers of a Llama-like decoder, in the current autocast."""
+    config, weight = body.config, next(body.parameters())
+    kind = weight.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     return (
         kind == "cuda"
-        and config.hidden_act == "silu"
-        and config.hidden_size <= WIDEST
-        and has_layer_kernels(width)
+        and has_layer_kernels(config)
         and compute_layer_windows(config) is not None
-        and not any(layer.training and layer.self_attn.attention_dropout for layer in body.layers)
-        and has_half_kernels(place.device, dtype)
-        and not find_fault(place.device, dtype)
+        and not (body.training and getattr(config, "attention_dropout", 0.0))
+        and has_half_kernels(weight.device, dtype)
+        and not find_fault(weight.device, dtype)
     )
 
 
-def has_layer_kernels(head_width: int) -> bool:
-    """Return whether there are kernels for heads of a width: for powers of two."""
-    return head_width & (head_width - 1) == 0
+def has_layer_kernels(config: Any) -> bool:
+    """Return whether there are kernels for layers of such sizes: for heads whose width is a power of two."""
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return bool(config.hidden_act == "silu" and config.hidden_size <= WIDEST and width & (width - 1) == 0)
 
 
 def compute_layer(
@@ -149,6 +147,7 @@ class _Rotate(torch.autograd.Function):
     ) -> Tensor:
         from qed.kernels.cuda import layers  # noqa: PLC0415
 
+        states = states if states.stride(-1) == 1 else states.contiguous()
         ctx.epsilon = epsilon
         ctx.save_for_backward(states if norm is not None else None, cos, sin, norm)
         return layers.rotate(states, cos, sin, norm, epsilon, width)
@@ -172,6 +171,7 @@ class _Gate(torch.autograd.Function):
     def forward(ctx: Any, gates: Tensor, ups: Tensor) -> Tensor:
         from qed.kernels.cuda import decoding  # noqa: PLC0415
 
+        gates, ups = (each if each.stride(-1) == 1 else each.contiguous() for each in (gates, ups))
         ctx.save_for_backward(gates, ups)
         with torch.cuda.device_of(gates):  # type: ignore[no-untyped-call]
             return decoding.gate(gates, ups)

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models.device_layers import has_layer_kernels
-from qed.models.last_layer import LLAMA_LIKE
 from qed.models.load import SIZES, is_new
+from qed.models.own_layers import LLAMA_LIKE
 from qed.models.sources import LOADING_ERRORS, explain_loading
 
 # Parts of names that say how a model was trained, which does not change its sizes.
@@ -99,7 +99,7 @@ def build_shape(  # noqa: PLR0913 -- the sizes of a model
     layer_weights = attention + 3 * width * inner + 2 * width
     other_weights = (1 if tied else 2) * vocabulary * width + width
     sizes = (layers, width, inner, heads, kv_heads, head_width, vocabulary, layer_weights, other_weights)
-    return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=has_layer_kernels(head_width))
+    return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=True)
 
 
 # Figures of the models' own config.json, by the names on the hub.
@@ -145,7 +145,6 @@ def measure_shape(model: Any) -> ModelShape:
     """Return the shape of a model, also of one on the meta device; adapters are those of peft."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
-    head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
     counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
     adapters = sum(count for name, count in counts.items() if ".lora_" in name)
     layers = sum(count for name, count in counts.items() if NUMBERED.search(name) and ".lora_" not in name)
@@ -155,13 +154,13 @@ def measure_shape(model: Any) -> ModelShape:
         inner=_read_inner(config),
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_width=head_width,
+        head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
         vocabulary=model.get_input_embeddings().weight.shape[0],
         layer_weights=layers // config.num_hidden_layers,
         other_weights=sum(counts.values()) - adapters - layers + layers % config.num_hidden_layers,
         adapters=adapters,
         qk_norm=any(".q_norm." in name for name in counts),
-        has_kernels=config.model_type in LLAMA_LIKE and has_layer_kernels(head_width),
+        has_kernels=config.model_type in LLAMA_LIKE and has_layer_kernels(config),
     )
 
 

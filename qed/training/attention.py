@@ -18,8 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from qed.models.block_attention import RowBlocks, Shape, attend_blocks, find_refusal, refuse
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
-from qed.models.last_layer import can_fuse, can_read_part
 from qed.models.layer_windows import compute_layer_windows
+from qed.models.own_layers import can_fuse, read_part
 from qed.models.segments import count_missing
 from qed.training.batch import COLUMNS, Batch
 from qed.training.packing import Layout, pack_batch
@@ -43,9 +43,8 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
     """
     if not extra and can_compile_layers(body, layout.longest):
         return compute_compiled_states(body, PackedRow(layout.ids, layout.positions, layout.segments), read)
-    partly = read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1] and can_read_part(body)
-    if read is not None and partly:
-        extra["read"] = torch.cat([read, read[:1].expand(count_missing(len(read), read.device))])
+    if read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1]:
+        extra["read"] = read_part(body, torch.cat([read, read[:1].expand(count_missing(len(read), read.device))]))
     if can_fuse(body):
         extra["fused"] = True
     with use_packed_attention(body.config):
@@ -59,7 +58,7 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
         ).last_hidden_state
     if read is None:
         return states[0]
-    return states[0, : len(read)] if partly else states[0].index_select(0, read)
+    return states[0].index_select(0, read) if extra.get("read") is None else states[0, : len(read)]
 
 
 @torch.no_grad()

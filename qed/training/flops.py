@@ -6,7 +6,7 @@ each query, key and number of a head in the forward pass, and 8 in the backward 
 tokens, and a prompt that rows share counts once. What is computed twice does not count: gradient checkpointing,
 padding, prompts on several ranks (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Every layer counts as
 attending to the whole row, also one with a window, and every token counts in every layer, also a prompt's in the last
-one, whose feed-forward block leaves it out (`models/last_layer.py`).
+one, whose feed-forward block leaves it out (`models/own_layers.py`).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class StepPlan:
     reference_offload: bool = False
     offload_for_sampling: bool = False
     on_cpu: bool = False
-    on_cuda: bool = False
+    kernels: bool = False  # whether layers that have kernels of a CUDA device are computed with them
     ranks: int = 1
     shard: str = "none"
     reduce: str = "step"
@@ -192,7 +192,7 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
     layer. Under autocast every product stores its own bfloat16 copy of its input. Frozen norms do not store the
     normalised input. This is by operators of torch; layers in C++ store two thirds of it at most.
     """
-    if plan.on_cuda and shape.has_kernels and "bfloat16" in (plan.dtype, plan.precision):
+    if plan.kernels and shape.has_kernels and "bfloat16" in (plan.dtype, plan.precision):
         return _count_kernel_bytes(shape, plan)
     width, queries, keys, inner = shape.width, shape.queries, shape.keys, shape.inner
     products = 3 * queries + 2 * keys + 4 * inner

@@ -22,8 +22,8 @@ from qed.kernels.structures import PackedAttention
 from qed.models import fast_float32
 from qed.models.compiled_layers import LONGEST, can_compile_layers
 from qed.models.families import split_head
-from qed.models.last_layer import LLAMA_LIKE
 from qed.models.lora import add_adapters
+from qed.models.own_layers import LLAMA_LIKE
 from qed.models.precision import compute_in
 from qed.models.segments import Segment
 from qed.models.suffixes import choose_suffixes, locate

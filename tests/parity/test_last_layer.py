@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ from test_packing import rows_with_shared_prompts
 from torch import Tensor, nn
 
 from qed.models.families import split_head
-from qed.models.last_layer import LLAMA_LIKE, can_read_part
+from qed.models.own_layers import LLAMA_LIKE, read_part
 from qed.sampling.native.kept import NOTHING
 from qed.sampling.native.prefill import prefill
 from qed.training.attention import use_packed_attention
 from qed.training.logps import compute_logps
 from qed.training.packing import pack_batch
 
+PLACES = torch.tensor([1])
 PROMPTS = [(5, 6, 7, 8, 9), (4, 3), (9, 9, 9, 2)]
 
 
@@ -62,7 +65,7 @@ def test_prompts_of_the_sampler(family: str, monkeypatch: pytest.MonkeyPatch) ->
     network = make_network(family)
     with torch.no_grad():
         cache, _, logits = prefill(network, PROMPTS, [NOTHING] * 3)
-        monkeypatch.setattr("qed.sampling.native.prefill.can_read_part", lambda body: False)
+        monkeypatch.setattr("qed.sampling.native.prefill.read_part", lambda *_: None)
         whole, _, expected = prefill(network, PROMPTS, [NOTHING] * 3)
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
     width = max(map(len, PROMPTS))  # behind it is room for answers, with whatever was there
@@ -82,15 +85,42 @@ def test_a_copy_has_a_last_layer_of_its_own() -> None:
     assert torch.equal(compute(network)[0], expected)
 
 
+def test_a_decoder_may_lose_layers_or_share_them() -> None:
+    """The last layer is that of the decoder which computes."""
+    network, batch = make_network(), rows_with_shared_prompts()
+    compute(network)
+    shorter = copy.deepcopy(network)
+    shorter.base_model.layers = network.base_model.layers[:1]
+    fresh = copy.deepcopy(shorter)
+    for layer in fresh.base_model.layers:
+        vars(layer).pop("forward", None)
+    found, expected = (compute_logps(each, batch, 0.8, pack_batch(batch)) for each in (shorter, fresh))
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(compute(network)[0], compute(copy.deepcopy(network))[0])
+
+
+def test_a_model_ends_with_its_last_name() -> None:
+    """Without waiting for a search for garbage."""
+    network = make_network()
+    compute(network)
+    weight = weakref.ref(network.base_model.layers[-1].mlp.up_proj.weight)
+    gc.disable()
+    try:
+        del network
+        assert weight() is None
+    finally:
+        gc.enable()
+
+
 def test_layers_that_are_not_known_are_left_alone() -> None:
     """Other families, a compiled decoder, a module around one, and a layer whose forward pass somebody replaced."""
     for family in ("gemma2", "granite", "gpt2", "qwen2_moe", "cohere"):
-        assert not can_read_part(split_head(make_family(family))[0]), family
+        assert read_part(split_head(make_family(family))[0], PLACES) is None, family
     compiled = make_network().base_model
     compiled.compile()
     replaced = make_network().base_model
     replaced.layers[-1].forward = nn.Identity()
-    assert not can_read_part(compiled)
-    assert not can_read_part(replaced)
-    assert not can_read_part(make_network())
-    assert not can_read_part(nn.Linear(2, 2))
+    assert read_part(compiled, PLACES) is None
+    assert read_part(replaced, PLACES) is None
+    assert read_part(make_network(), PLACES) is None
+    assert read_part(nn.Linear(2, 2), PLACES) is None

@@ -14,13 +14,13 @@ from test_packing import rows_with_shared_prompts
 from torch import Tensor, nn
 
 from qed.config.settings import ModelSettings
-from qed.models import device_layers, last_layer
+from qed.models import device_layers, own_layers
 from qed.models.adapted_layer import multiply_adapted
 from qed.models.device_layers import find_fault
 from qed.models.families import split_head
-from qed.models.last_layer import can_fuse
 from qed.models.load import prepare_model
 from qed.models.lora import add_adapters, disable_adapters
+from qed.models.own_layers import can_fuse
 from qed.models.shapes import measure_shape
 from qed.sampling.native import prefill
 from qed.sampling.native.kept import NOTHING
@@ -46,13 +46,13 @@ def compute_gradients(network: nn.Module) -> list[Tensor]:
 
 def check(network: nn.Module, tolerance: float, monkeypatch: pytest.MonkeyPatch, able: Any) -> None:
     """Compare a model whose layers are computed with kernels with the same model by torch's own operations."""
-    monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: False)
+    monkeypatch.setattr(own_layers, "can_fuse_layers", lambda _: False)
     expected = compute_gradients(network)
     calls: list[int] = []
     compute = device_layers.compute_layer
-    monkeypatch.setattr(last_layer, "can_fuse_layers", able)
+    monkeypatch.setattr(own_layers, "can_fuse_layers", able)
     monkeypatch.setattr(
-        last_layer, "compute_layer", lambda *args, **given: (calls.append(1), compute(*args, **given))[1]
+        own_layers, "compute_layer", lambda *args, **given: (calls.append(1), compute(*args, **given))[1]
     )
     found = compute_gradients(network)
     assert len(calls) >= 2
@@ -130,7 +130,7 @@ def interpreted_layers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kernels_on_cpu")
 @pytest.mark.parametrize(("name", "rank"), [("qwen3", 0), ("qwen2", 3)])
 def interpreted_layers_store_what_is_counted(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: True)
+    monkeypatch.setattr(own_layers, "can_fuse_layers", lambda _: True)
     monkeypatch.setattr(attention, "find_refusal", lambda _: "")
     stored, tokens, network = [], 0, None
     for layers in (1, 2):
@@ -140,7 +140,7 @@ def interpreted_layers_store_what_is_counted(name: str, rank: int, monkeypatch: 
         found, tokens = count_stored(network)
         stored.append(found)
     shape = measure_shape(network)
-    counted = tokens * count_layer_bytes(shape, StepPlan(tokens, 40, precision="bfloat16", on_cuda=True))
+    counted = tokens * count_layer_bytes(shape, StepPlan(tokens, 40, precision="bfloat16", kernels=True))
     casts = 0 if rank else 2 * shape.layer_weights
     assert stored[1] - stored[0] == pytest.approx(counted + casts, rel=0.08 if rank else 0.01)
 
@@ -190,13 +190,26 @@ def test_a_layer_with_an_adapter_is_that_of_peft(biased: bool) -> None:
 
 def test_which_layers_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a Llama-like model on a device that has them; not those that a user watches or has changed."""
-    monkeypatch.setattr(last_layer, "can_fuse_layers", lambda _: True)
-    body = build("qwen3").model
+    monkeypatch.setattr(own_layers, "can_fuse_layers", lambda _: True)
+    body = build("qwen3", num_hidden_layers=2).model
     assert can_fuse(body)
     hook = body.layers[0].mlp.register_forward_hook(lambda *_: None)
     assert not can_fuse(body)
     hook.remove()
-    body.layers[0].self_attn.q_norm = nn.LayerNorm(16)
+    hook = body.norm.register_full_backward_hook(lambda *_: None)  # which is not replaced
+    assert can_fuse(body)
+    hook.remove()
+    hook = body.layers[1].self_attn.register_full_backward_hook(lambda *_: None)
+    assert not can_fuse(body)
+    hook.remove()
+    for place, name, other in (("mlp", "act_fn", nn.GELU()), ("self_attn", "q_norm", nn.RMSNorm(16))):
+        part = getattr(body.layers[0], place)
+        usual = getattr(part, name)
+        setattr(part, name, other)
+        assert not can_fuse(body)
+        setattr(part, name, usual)
+    assert can_fuse(body)
+    body.layers[0].self_attn = nn.Identity()
     assert not can_fuse(body)
     changed = build("qwen2").model
     changed.layers[0].forward = lambda *_: None

@@ -127,6 +127,19 @@ def test_blocks_cover_what_inputs_see(segments: tuple[Segment, ...], size: int) 
     assert row.positions.tolist() == [int(dense[place].sum()) - 1 for place in range(count)]
 
 
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [Segment(0, 9), Segment(9, 4), Segment(13, 5, 0, 9)],  # another row between a prompt and its answer
+        [Segment(0, 9), Segment(9, 5, 0, 4)],  # a part of a row as a prompt
+        [Segment(0, 9), Segment(9, 5), Segment(14, 5, 3, 6)],
+    ],
+)
+def test_rows_in_another_order_are_refused(segments: list[Segment]) -> None:
+    with pytest.raises(ValueError, match="a prompt is no segment"):
+        RowBlocks(segments, CPU)
+
+
 def test_a_long_row_needs_no_square_tensor() -> None:
     """Not even one bit for each pair."""
     largest = 0

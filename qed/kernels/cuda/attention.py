@@ -54,6 +54,31 @@ def _reaches(queries, keys, positions, window):
 
 
 @triton.jit
+def _find_whole(number, whole, own, prompt, one, asking, positions, window, KEYS: tl.constexpr, WINDOWED: tl.constexpr):
+    """Return the keys of a block that all queries come behind, and which of them the queries see."""
+    columns = tl.where(number < whole, prompt, own - whole * KEYS) + number * KEYS + one
+    seen = columns[None, :] >= 0
+    if WINDOWED:
+        seen = _reaches(asking, columns[None, :], positions, window)
+    return columns, seen
+
+
+@triton.jit
+def _find_rest(
+    number, rest, whole, prompt, prompt_end, begin, last, one, rows, asking, positions, window, KEYS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+):  # fmt: skip
+    """Return the same of the rest of the prompt, if there is one, or of a block on the diagonal, and its end."""
+    behind = number < rest
+    columns = tl.where(behind, prompt + whole * KEYS, begin + (number - rest) * KEYS) + one
+    stop = tl.where(behind, prompt_end, last)
+    seen = (columns[None, :] < stop) & (behind | (columns[None, :] <= rows[:, None]))
+    if WINDOWED:
+        seen = seen & _reaches(asking, tl.minimum(columns, stop - 1)[None, :], positions, window)
+    return columns, stop, seen
+
+
+@triton.jit
 def _fold(
     total, peak, mass, asked, keys, values, columns, end, seen, scale, key_row, value_row, wide, WIDTH: tl.constexpr,
     WIDE: tl.constexpr, MASKED: tl.constexpr, WINDOWED: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
@@ -74,7 +99,7 @@ def _fold(
     return total, higher, mass * kept + tl.sum(weights, 1)
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit(do_not_specialize=["window", "count"])
 def _attend(
     query, key, value, blocks, positions, out, sums, scale, window, query_row, query_head, key_row, key_head, value_row,
     value_head, count, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
@@ -93,10 +118,7 @@ def _attend(
     mass = tl.zeros([QUERIES], dtype=tl.float32)
     whole, before = (prompt_end - prompt) // KEYS, (begin - own) // KEYS
     for number in range(0, whole + before):
-        columns = tl.where(number < whole, prompt, own - whole * KEYS) + number * KEYS + one
-        seen = columns[None, :] >= 0
-        if WINDOWED:
-            seen = _reaches(asking, columns[None, :], positions, window)
+        columns, seen = _find_whole(number, whole, own, prompt, one, asking, positions, window, KEYS, WINDOWED)
         total, peak, mass = _fold(
             total, peak, mass, asked, keys, values, columns, end, seen, scale, key_row, value_row, wide, WIDTH, WIDE,
             WINDOWED, WINDOWED, False, PRECISION,
@@ -105,12 +127,9 @@ def _attend(
     rest = tl.minimum((prompt_end - prompt) % KEYS, 1)
     last = tl.minimum(begin + QUERIES, end)
     for number in range(0, rest + tl.cdiv(last - begin, KEYS)):
-        behind = number < rest
-        columns = tl.where(behind, prompt + whole * KEYS, begin + (number - rest) * KEYS) + one
-        stop = tl.where(behind, prompt_end, last)
-        seen = (columns[None, :] < stop) & (behind | (columns[None, :] <= rows[:, None]))
-        if WINDOWED:
-            seen = seen & _reaches(asking, tl.minimum(columns, stop - 1)[None, :], positions, window)
+        columns, stop, seen = _find_rest(
+            number, rest, whole, prompt, prompt_end, begin, last, one, rows, asking, positions, window, KEYS, WINDOWED
+        )
         total, peak, mass = _fold(
             total, peak, mass, asked, keys, values, columns, stop, seen, scale, key_row, value_row, wide, WIDTH, WIDE,
             True, WINDOWED, True, PRECISION,
@@ -137,7 +156,7 @@ def _add_slopes(
     return tl.dot(change.to(key.dtype), key, found, input_precision=PRECISION)
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit(do_not_specialize=["window", "count"])
 def _reverse_queries(
     query, key, value, out, slopes, sums, blocks, positions, deltas, of_query, scale, scaling, window, query_row,
     query_head, key_row, key_head, value_row, value_head, count, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
@@ -161,10 +180,7 @@ def _reverse_queries(
     # The same blocks as forwards.
     whole, before = (prompt_end - prompt) // KEYS, (begin - own) // KEYS
     for number in range(0, whole + before):
-        columns = tl.where(number < whole, prompt, own - whole * KEYS) + number * KEYS + one
-        seen = columns[None, :] >= 0
-        if WINDOWED:
-            seen = _reaches(asking, columns[None, :], positions, window)
+        columns, seen = _find_whole(number, whole, own, prompt, one, asking, positions, window, KEYS, WINDOWED)
         found = _add_slopes(
             found, asked, slope, level, delta, keys, values, columns, end, seen, scale, key_row, value_row, wide, WIDTH,
             WIDE, WINDOWED, False, PRECISION,
@@ -172,12 +188,9 @@ def _reverse_queries(
     rest = tl.minimum((prompt_end - prompt) % KEYS, 1)
     last = tl.minimum(begin + QUERIES, end)
     for number in range(0, rest + tl.cdiv(last - begin, KEYS)):
-        behind = number < rest
-        columns = tl.where(behind, prompt + whole * KEYS, begin + (number - rest) * KEYS) + one
-        stop = tl.where(behind, prompt_end, last)
-        seen = (columns[None, :] < stop) & (behind | (columns[None, :] <= rows[:, None]))
-        if WINDOWED:
-            seen = seen & _reaches(asking, tl.minimum(columns, stop - 1)[None, :], positions, window)
+        columns, stop, seen = _find_rest(
+            number, rest, whole, prompt, prompt_end, begin, last, one, rows, asking, positions, window, KEYS, WINDOWED
+        )
         found = _add_slopes(
             found, asked, slope, level, delta, keys, values, columns, stop, seen, scale, key_row, value_row, wide,
             WIDTH, WIDE, True, True, PRECISION,
@@ -187,7 +200,7 @@ def _reverse_queries(
     tl.store(of_query + place, result, mask=held[:, None] & (wide[None, :] < WIDTH))
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit(do_not_specialize=["window", "count"])
 def _reverse_keys(
     query, key, value, slopes, sums, deltas, blocks, positions, of_key, of_value, scale, scaling, window, query_row,
     query_head, key_row, key_head, value_row, value_head, count, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
@@ -295,6 +308,8 @@ def reverse(
             query, key, value, slopes, sums, deltas, blocks.keys, blocks.positions, of_key, of_value, scaling * LOG2_E,
             scaling, blocks.window, *strides, count, **options, **launches.keys.options,
         )  # fmt: skip
+    if grouped == 1:
+        return of_query, of_key.squeeze(2), of_value.squeeze(2)
     return of_query, of_key.sum(2).to(key.dtype), of_value.sum(2).to(value.dtype)
 
 

@@ -218,8 +218,7 @@ def norm(states: Tensor, change: Tensor | None, weight: Tensor, epsilon: float, 
     out = torch.empty(rows, width, dtype=dtype, device=states.device)
     added = states if change is None else change
     block = triton.next_power_of_2(width)
-    strides = states.stride(0), added.stride(0)
-    warps = 8 if block >= 4096 else 4
+    strides, warps = (states.stride(0), added.stride(0)), count_warps(block)
     _norm[(rows,)](
         states, added, weight, out, epsilon, width, *strides, BLOCK=block, CHANGES=change is not None, num_warps=warps
     )
@@ -334,6 +333,11 @@ class Heads:
         """Count the runs that so many columns are cut into, so that all of the device has work."""
         wanted = triton.cdiv(PROGRAMS_PER_UNIT * self.units, max(1, programs))
         return int(max(1, min(wanted, triton.cdiv(columns, FEW_COLUMNS), MOST_RUNS)))
+
+
+def count_warps(block: int) -> int:
+    """Count the warps of a program that holds a row of states."""
+    return 8 if block >= 4096 else 4
 
 
 def count_stages(width: int) -> int:

@@ -11,9 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qed.kernels.cuda.decoding import count_units
+from qed.kernels.cuda.decoding import GATES, count_units, count_warps
 
-GATES = 1024  # outputs of a program
 TURNED = 2048  # numbers of the heads that a program rotates
 PROGRAMS_PER_UNIT = 4  # of a norm's backward pass; each adds up the gradient of the weight over its rows
 
@@ -36,7 +35,7 @@ def _norm(states, change, weight, summed, out, scales, epsilon, width, BLOCK: tl
     tl.store(out + here, scaled.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _reverse_norm(
     slopes, of_summed, summed, weight, scales, of_states, of_change, of_weight, rows, width, BLOCK: tl.constexpr,
     CHANGES: tl.constexpr, TRAINED: tl.constexpr,
@@ -79,7 +78,7 @@ def _reverse_gate(slopes, gates, ups, of_gates, of_ups, width, gates_row, ups_ro
     tl.store(of_gates + here, change.to(of_gates.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _rotate(
     states, cos, sin, norm, out, epsilon, states_row, count, HEADS: tl.constexpr, HALF: tl.constexpr,
     PAIRS: tl.constexpr, NORMED: tl.constexpr,
@@ -105,7 +104,7 @@ def _rotate(
     tl.store(target + HALF, (second * cos_second + first * sin_second).to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _reverse_rotate(
     slopes, states, cos, sin, norm, of_states, of_norm, epsilon, states_row, count, HEADS: tl.constexpr,
     HALF: tl.constexpr, PAIRS: tl.constexpr, NORMED: tl.constexpr,
@@ -126,7 +125,7 @@ def _reverse_rotate(
         raw_first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
         raw_second = tl.load(here + HALF, mask=inside, other=0.0).to(tl.float32)
         squares = tl.sum(raw_first * raw_first, 1) + tl.sum(raw_second * raw_second, 1)
-        scale = tl.rsqrt(squares / (2 * HALF) + epsilon)[:, None]
+        scale = tl.where(inside, tl.rsqrt(squares / (2 * HALF) + epsilon)[:, None], 0.0)
         raw_first, raw_second = raw_first * scale, raw_second * scale
         own = of_norm + tl.program_id(0) * (2 * HALF) + tl.arange(0, HALF)
         tl.store(own, tl.sum(first * raw_first, 0))
@@ -155,7 +154,7 @@ def norm(
     with torch.cuda.device_of(states):
         _norm[(rows,)](
             states, states if change is None else change, weight, summed, out, scales, epsilon, width, BLOCK=block,
-            CHANGES=change is not None, num_warps=_count_warps(block),
+            CHANGES=change is not None, num_warps=count_warps(block),
         )  # fmt: skip
     return summed, out, scales
 
@@ -185,7 +184,7 @@ def reverse_norm(
         _reverse_norm[(programs,)](
             slopes, of_summed, summed, weight, scales, of_states, of_states if of_change is None else of_change,
             of_weight, rows, width, BLOCK=block, CHANGES=change is not None, TRAINED=trained,
-            num_warps=_count_warps(block),
+            num_warps=count_warps(block),
         )  # fmt: skip
     return of_states, of_change, of_weight.sum(0).to(weight.dtype) if trained else None
 
@@ -246,7 +245,3 @@ def reverse_rotate(
 def _count_pairs(width: int) -> int:
     """Count the heads of a program that rotates."""
     return max(1, TURNED // width)
-
-
-def _count_warps(block: int) -> int:
-    return 8 if block >= 4096 else 4

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from qed.errors import is_out_of_memory
+from qed.guards.out_of_memory import call_if_it_fits
 from qed.sampling.native.cuda_decoder import CudaDecoder
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.kv_cache import SPARE
@@ -35,7 +36,6 @@ from qed.sampling.native.sequences import Sequences
 
 GROW = 4  # 1/4 more columns are allocated than needed: torch's attention reads all of them; a capture costs a few steps
 LEAST = 512  # columns that are allocated where attention reads only those in use; then twice as many as needed
-ROOM_SHARE = 32  # a capture needs one part in so many of the device's memory at most
 
 Step = Callable[[], Tensor]
 
@@ -112,8 +112,8 @@ class Capture:
     """Captures steps as CUDA graphs that share a memory pool.
 
     That is safe because one graph is replayed at a time, and its logits are read before the next capture. torch's own
-    context of a capture collects garbage and gives all free memory back to the device, which takes longer than all
-    steps of a call, here and where the learner asks for the memory again.
+    context of a capture waits for the device and gives all cached memory back to it, for which the learner then asks
+    again. Here that is done only where a capture, in which torch takes memory from the device alone, finds too little.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -123,19 +123,12 @@ class Capture:
     def __call__(self, step: Step) -> Step:
         """Run a step once, then capture it, so that handles, workspaces and casts of a first run are not part of it."""
         current, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
-        graph = torch.cuda.CUDAGraph()
         side.wait_stream(current)
         try:
             with torch.cuda.stream(side), _collect_no_garbage():
                 with _forbid_synchronization():
                     step()
-                self._make_room()
-                # Other threads of the process may use the device meanwhile.
-                graph.capture_begin(self.pool, capture_error_mode="thread_local")
-                try:
-                    logits = step()
-                finally:
-                    graph.capture_end()
+                ((graph, logits),) = call_if_it_fits(lambda: self._capture(step)) or [self._capture(step)]
         finally:
             current.wait_stream(side)
 
@@ -145,11 +138,15 @@ class Capture:
 
         return replay
 
-    def _make_room(self) -> None:
-        """Give free memory back to the device if it has little: in a capture torch takes from the device alone."""
-        free, total = torch.cuda.mem_get_info(self.device)
-        if free * ROOM_SHARE < total:
-            torch.cuda.empty_cache()
+    def _capture(self, step: Step) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of the process may use the device meanwhile.
+        graph.capture_begin(self.pool, capture_error_mode="thread_local")
+        try:
+            logits = step()
+        finally:
+            graph.capture_end()
+        return graph, logits
 
 
 @contextmanager
@@ -183,7 +180,7 @@ def _choose_columns(decoder: LlamaDecoder, rows: Sequences) -> int:
     columns = needed + needed // GROW
     if isinstance(decoder, CudaDecoder):
         longest = rows.tokens.shape[1] + (0 if rows.shared_prefix is not None else int(rows.prompt_lens.max()))
-        columns = max(columns, min(max(LEAST, 2 * needed), longest))
+        columns = max(min(columns, longest), needed, min(max(LEAST, 2 * needed), longest))
     return -(-columns // SPARE) * SPARE
 
 

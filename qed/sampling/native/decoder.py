@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from qed.models.last_layer import LLAMA_LIKE, PARTS
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
+from qed.models.own_layers import LLAMA_LIKE, PARTS
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, KVCacheLayer
 from qed.sampling.native.projection import Projections, is_changed
 from qed.sampling.native.sequences import Sequences

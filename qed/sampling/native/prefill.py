@@ -17,7 +17,7 @@ from qed.models.block_attention import DEVICES, RowBlocks, Shape, attend_blocks,
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.device_layers import compute_layer
 from qed.models.fast_float32 import compute_batches_in
-from qed.models.last_layer import can_compute_layers, can_read_part
+from qed.models.own_layers import can_compute_layers, read_part
 from qed.models.segments import Segment
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, new_cache
@@ -97,6 +97,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     mask = torch.arange(width, device=model.device)[None, :] >= width - lengths[:, None]
     cache = build_cache(model.config, reused, [max(0, len(prompt) - fresh) for prompt in prompts], width - fresh)
+    read = read_part(model.base_model, ids.new_tensor([fresh - 1]))
     with compute_batches_in(model.device.type, torch.float32):  # other precisions are those of the caller's context
         logits: Tensor = model(
             input_ids=ids[:, -fresh:],
@@ -105,7 +106,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
             use_cache=True,
             logits_to_keep=1,
             **{CACHE_ARGUMENT: cache},
-            **({"read": ids.new_tensor([fresh - 1])} if can_read_part(model.base_model) else {}),
+            **({} if read is None else {"read": read}),
         ).logits[:, -1]
     return cache, mask, logits
 

@@ -20,7 +20,7 @@ from qed.kernels.decoding import Linear
 from qed.kernels.functions import has_kernels
 from qed.models import fast_float32, lora
 from qed.models.adapted_layer import Adapter, is_adapted_linear, read_adapter
-from qed.models.last_layer import has_own_forward
+from qed.models.own_layers import has_own_forward
 from qed.models.rounded_products import lacks_bfloat16
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
