@@ -43,8 +43,11 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
     """
     if not extra and can_compile_layers(body, layout.longest):
         return compute_compiled_states(body, PackedRow(layout.ids, layout.positions, layout.segments), read)
+    part = None
     if read is not None and 0 < len(read) <= READ_SHARE * layout.ids.shape[1]:
-        extra["read"] = read_part(body, torch.cat([read, read[:1].expand(count_missing(len(read), read.device))]))
+        part = read_part(body, torch.cat([read, read[:1].expand(count_missing(len(read), read.device))]))
+    if part is not None:
+        extra["read"] = part
     if can_fuse(body):
         extra["fused"] = True
     with use_packed_attention(body.config):
@@ -58,7 +61,7 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
         ).last_hidden_state
     if read is None:
         return states[0]
-    return states[0].index_select(0, read) if extra.get("read") is None else states[0, : len(read)]
+    return states[0].index_select(0, read) if part is None else states[0, : len(read)]
 
 
 @torch.no_grad()

@@ -6,12 +6,15 @@ memory, as a graph does, whatever has become of the Python objects since, and re
 
 from __future__ import annotations
 
+import gc
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +36,8 @@ from qed.randomness import derive_seed
 from qed.runs.run import Launch, read_lines
 from qed.sampling.base import Sampling, keep_prefixes
 from qed.sampling.hf import HFSampler
+from qed.sampling.native import cuda_graphs
+from qed.sampling.native.cuda_decoder import CudaDecoder
 from qed.sampling.native.cuda_graphs import Capture, GraphedDecoder
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.sampler import NativeSampler
@@ -204,6 +209,61 @@ def test_rows_that_stay_are_captured_once_for_so_many_columns(taping: Taping) ->
     expected = HFSampler(model, None, ends=(99,)).generate(prompts, seeds, Sampling(1.0, 90))
     alike(NativeSampler(model, None, ends=(99,)).generate(prompts, seeds, Sampling(1.0, 90)), expected)
     assert len(taping.tapes) == 2
+
+
+@pytest.mark.parametrize(
+    ("used", "answer", "shared", "columns"),
+    [(0, 90, True, 128), (0, 2000, True, 512), (700, 2000, True, 1408), (1500, 2000, True, 2048), (30, 90, False, 128)],
+)
+def test_columns_that_are_not_read_are_allocated_ahead(used: int, answer: int, shared: bool, columns: int) -> None:
+    """At most as many as the longest answer needs, with its prompt where that is not shared."""
+    prefix = object() if shared else None
+    lengths = torch.tensor([20, 30])
+    rows = SimpleNamespace(used=used, tokens=torch.zeros(2, answer + 1), shared_prefix=prefix, prompt_lens=lengths)
+    decoder = object.__new__(CudaDecoder)
+    assert cuda_graphs._choose_columns(decoder, rows) == columns  # type: ignore[arg-type]
+    least = used + 1 + (used + 1) // cuda_graphs.GROW
+    assert cuda_graphs._choose_columns(object.__new__(LlamaDecoder), rows) == -(-least // 64) * 64  # type: ignore[arg-type]
+
+
+def test_a_capture_that_finds_too_little_memory_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the cache was freed, for which there is no need before; other errors are raised."""
+    noted: list[str] = []
+    failures: list[Exception] = []
+
+    class Graph:
+        def capture_begin(self, *_: Any, **__: Any) -> None:
+            noted.append("begin")
+
+        def capture_end(self) -> None:
+            noted.append("end")
+
+        def replay(self) -> None:
+            noted.append("replay")
+
+    def step() -> Tensor:
+        if noted and noted[-1] == "begin" and failures:
+            raise failures.pop()
+        return torch.ones(1)
+
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    stand_ins = {"current_stream": lambda _: stream, "stream": lambda _: nullcontext(), "CUDAGraph": Graph}
+    stand_ins |= {"graph_pool_handle": lambda: None, "empty_cache": lambda: noted.append("empty")}
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(cuda_graphs, "_side_stream", lambda _: stream)
+    monkeypatch.setattr(cuda_graphs, "_forbid_synchronization", nullcontext)
+    capture = cuda_graphs.Capture(torch.device("cpu"))
+    assert capture(step)().item() == 1
+    assert noted == ["begin", "end", "replay"]
+    noted.clear()
+    failures.append(torch.OutOfMemoryError("CUDA out of memory"))
+    assert capture(step)().item() == 1
+    assert noted == ["begin", "end", "empty", "begin", "end", "replay"]
+    failures.append(RuntimeError("not in a capture"))
+    with pytest.raises(RuntimeError, match="not in a capture"):
+        capture(step)
+    assert gc.isenabled()
 
 
 def test_trained_weights_are_cast_before_a_capture(taping: Taping) -> None:

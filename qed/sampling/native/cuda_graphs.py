@@ -180,7 +180,7 @@ def _choose_columns(decoder: LlamaDecoder, rows: Sequences) -> int:
     columns = needed + needed // GROW
     if isinstance(decoder, CudaDecoder):
         longest = rows.tokens.shape[1] + (0 if rows.shared_prefix is not None else int(rows.prompt_lens.max()))
-        columns = max(min(columns, longest), needed, min(max(LEAST, 2 * needed), longest))
+        columns = max(columns, min(max(LEAST, 2 * needed), longest))
     return -(-columns // SPARE) * SPARE
 
 
