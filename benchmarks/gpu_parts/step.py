@@ -209,6 +209,7 @@ def _run_rounds(
         )
         if time.time() + 1.5 * expected > end:
             break
+    _time_decoding(step, report, name, end)
     _list_kernels(step, report, name, end)
     _measure_eager(step, report, name, end)
     report.add_part(name, at="done")
@@ -233,6 +234,29 @@ def _compare_with_ceilings(
             "score_share_of_peak": work.count_forward() / seconds["score"] / ceilings["flop_per_s"],
         },
     }
+
+
+def _time_decoding(step: Step, report: Report, name: str, end: float) -> None:
+    """Measure how long a decoding step takes as answers grow: the seconds of each quarter of their tokens, by a step.
+
+    The first quarter has the prompts too. Each length is sampled by itself, if there is time for all of them.
+    """
+    if time.time() + 3 * step.seconds["sample"] > end:
+        return
+    lengths = [max(1, step.shape.answer * quarter // 4) for quarter in (1, 2, 3, 4)]
+    seconds = []
+    for length in lengths:
+        wait_for(step.device)
+        began = time.perf_counter()
+        step.sample(0, length)
+        wait_for(step.device)
+        seconds.append(time.perf_counter() - began)
+    found = report.read()["parts"][name]["sampler"]
+    found["ms_by_quarter"] = [
+        round(1e3 * (later - sooner) / max(1, longer - shorter), 3)
+        for sooner, later, shorter, longer in zip([0.0, *seconds], seconds, [0, *lengths], lengths, strict=False)
+    ]
+    report.add_part(name, sampler=found)
 
 
 def _list_kernels(step: Step, report: Report, name: str, end: float) -> None:
