@@ -18,6 +18,7 @@ from qed.kernels.functions import has_half_kernels
 from qed.kernels.trials import try_kernels
 from qed.models.adapted_layer import multiply_adapted
 from qed.models.layer_windows import compute_layer_windows
+from qed.models.precision import read_compute_dtype
 
 # Queries [N, heads, D], keys and values [N, kv_heads, D], the scaling and the window.
 Attend = Callable[[Tensor, Tensor, Tensor, float, int | None], Tensor]
@@ -29,10 +30,9 @@ TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.0
 def can_fuse_layers(body: Any) -> bool:
     """Return whether kernels compute the layers of a Llama-like decoder, in the current autocast."""
     config, weight = body.config, next(body.parameters())
-    kind = weight.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    dtype = read_compute_dtype(weight)
     return (
-        kind == "cuda"
+        weight.device.type == "cuda"
         and has_layer_kernels(config)
         and compute_layer_windows(config) is not None
         and not (body.training and getattr(config, "attention_dropout", 0.0))
@@ -97,8 +97,7 @@ def _attend_by_name(own: Any, heads: tuple[Tensor, Tensor, Tensor], settings: di
 
 def _add_and_norm(states: Tensor, change: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
     """Return states with a change added, and their norm in the precision of products."""
-    kind = states.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+    dtype = read_compute_dtype(states)
     summed, normed = _Norm.apply(states, change, norm.weight, norm.variance_epsilon, dtype)
     return summed, normed
 

@@ -49,6 +49,12 @@ def compute_in(device: str, precision: torch.dtype) -> AbstractContextManager[ob
     return torch.autocast(device, dtype=precision) if precision != torch.float32 else nullcontext()
 
 
+def read_compute_dtype(source: Any) -> torch.dtype:
+    """Return the dtype of products with a tensor's numbers or a model's weights, in the current autocast."""
+    kind = source.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else source.dtype
+
+
 class KeepFloat64(TorchFunctionMode):
     """Computes in float64 where a model asks for float32.
 

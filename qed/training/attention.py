@@ -20,10 +20,11 @@ from qed.models.block_attention import RowBlocks, Shape, attend_blocks, find_ref
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.layer_windows import compute_layer_windows
 from qed.models.own_layers import can_fuse, read_part
+from qed.models.precision import read_compute_dtype
 from qed.models.segments import count_missing
 from qed.training.batch import COLUMNS, Batch
 from qed.training.packing import Layout, pack_batch
-from qed.training.spans import Span, attend_spans, read_compute_dtype
+from qed.training.spans import Span, attend_spans
 
 NAME = "qed_packed"
 # The rows on which `supports_packing` tests a model; the first two share a prompt.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qed.models.families import find_scalar_head, read_logit_transform, split_head
+from qed.models.precision import read_compute_dtype
 from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
 from qed.training.fused_divergence import OutputStates
@@ -172,6 +173,5 @@ def compute_states(model: nn.Module, batch: Batch, layout: Layout | None = None)
     else:
         attention = None if bool(batch.attention.all()) else batch.attention
         hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
-    device = batch.inputs.device.type
     # Autocast does not apply to a custom backward pass, so the precision of both passes is set here.
-    return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+    return hidden.to(read_compute_dtype(hidden))

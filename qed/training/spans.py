@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from qed.models.precision import read_compute_dtype
 from qed.models.segments import Segment
 from qed.training.short_attention import attend_short, is_short
 
@@ -193,12 +194,6 @@ def _attend_span(
         )
         outputs.append(attended.transpose(1, 2))
     return torch.cat(outputs, 1).flatten(0, 1) if len(outputs) > 1 else outputs[0].flatten(0, 1)
-
-
-def read_compute_dtype(query: Tensor) -> torch.dtype:
-    """Return the dtype in which the attention of queries is computed."""
-    device = query.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
 
 
 def _group_by_length(segments: Sequence[Segment]) -> list[list[Segment]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.functions import has_half_kernels
+from qed.models.precision import read_compute_dtype
 from qed.sampling.native.decoder import LlamaDecoder
 from qed.sampling.native.decoding_trial import find_fault
 from qed.sampling.native.sequences import Sequences
@@ -22,7 +23,7 @@ MOST_GROUPED = 64  # query heads that share a key head
 def can_use_kernels(model: Any) -> bool:
     """Return whether `CudaDecoder` computes a Llama-like model, in the current autocast."""
     config, device = model.config, model.device
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else model.dtype
+    dtype = read_compute_dtype(model)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     return (
@@ -42,7 +43,7 @@ class CudaDecoder(LlamaDecoder):
         from qed.kernels.cuda import decoding  # noqa: PLC0415
 
         self.kernels = decoding
-        self.dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else model.dtype
+        self.dtype = read_compute_dtype(model)
         cos, sin = (angles[:, 0].contiguous() for angles in (self.cos, self.sin))
         self.heads = []
         for layer, window in zip(self.layers, self.windows, strict=True):

@@ -18,6 +18,7 @@ from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_co
 from qed.models.device_layers import compute_layer
 from qed.models.fast_float32 import compute_batches_in
 from qed.models.own_layers import can_compute_layers, read_part
+from qed.models.precision import read_compute_dtype
 from qed.models.segments import Segment
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, new_cache
@@ -137,13 +138,11 @@ def _prefill_packed(model: Any, prompts: Sequence[Sequence[int]], compute: Compu
 
 def _can_compute_on_device(model: Any) -> bool:
     """Return whether kernels of a device compute a packed row, in the current autocast."""
-    body, kind = model.base_model, model.device.type
-    if kind not in DEVICES or not can_compute_layers(body):
+    body, config = model.base_model, model.config
+    if model.device.type not in DEVICES or not can_compute_layers(body):
         return False
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
-    own = body.layers[0].self_attn
-    heads = model.config.num_attention_heads, model.config.num_key_value_heads
-    return not find_refusal(Shape(model.device, dtype, *heads, own.head_dim))
+    sizes = config.num_attention_heads, config.num_key_value_heads, body.layers[0].self_attn.head_dim
+    return not find_refusal(Shape(model.device, read_compute_dtype(model), *sizes))
 
 
 def _compute_on_device(body: Any, row: PackedRow, read: Tensor, kept: list[tuple[Tensor, Tensor]]) -> Tensor:
