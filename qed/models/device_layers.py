@@ -27,8 +27,8 @@ TRIAL_ROWS, TRIAL_WIDTH, TRIAL_HEADS = 70, 96, 3
 TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.01
 
 
-def can_fuse_layers(body: Any) -> bool:
-    """Return whether kernels compute the layers of a Llama-like decoder, in the current autocast."""
+def suits_kernels(body: Any) -> bool:
+    """Return whether the kernels suit a Llama-like decoder: its sizes, its device and the precision of products."""
     config, weight = body.config, next(body.parameters())
     dtype = read_compute_dtype(weight)
     return (
@@ -42,9 +42,14 @@ def can_fuse_layers(body: Any) -> bool:
 
 
 def has_layer_kernels(config: Any) -> bool:
-    """Return whether there are kernels for layers of such sizes: for heads whose width is a power of two."""
+    """Return whether there are kernels for layers of such sizes."""
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return bool(config.hidden_act == "silu" and config.hidden_size <= WIDEST and width & (width - 1) == 0)
+    return config.hidden_act == "silu" and fits_kernels(config.hidden_size, width)
+
+
+def fits_kernels(width: int, head_width: int) -> bool:
+    """Return whether there are kernels for states of a width, and heads: those whose width is a power of two."""
+    return width <= WIDEST and head_width & (head_width - 1) == 0
 
 
 def compute_layer(
@@ -59,7 +64,7 @@ def compute_layer(
     """Compute a layer over a packed row, [1, N, H], or at some inputs.
 
     Args:
-        layer: of a model that `can_fuse_layers` accepts.
+        layer: of a decoder that `can_fuse_layers` accepts.
         hidden_states: [1, N, H].
         position_embeddings: cos and sin of the rotations, [1, N, D].
         read: [M] int64, the inputs whose states to return, [1, M, H]; None for all.

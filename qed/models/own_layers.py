@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from qed.models.device_layers import can_fuse_layers, compute_layer
+from qed.models.device_layers import compute_layer, suits_kernels
 
 # Families whose layers consist of these parts: a block of attention and one of feed-forward, each behind its norm.
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
@@ -45,18 +45,18 @@ def read_part(body: nn.Module, places: Tensor) -> Read | None:
     return Read(layers[-1], places) if _can_replace(body) and _replace_forward(layers[-1]) else None
 
 
-def can_fuse(body: nn.Module) -> bool:
-    """Return whether a decoder takes `fused=True` with a packed row, and computes its layers with a device's kernels.
+def prepare_fused_layers(body: nn.Module) -> bool:
+    """Prepare a decoder to take `fused=True` with a packed row, which kernels then compute; return whether they can.
 
     Args:
-        body: a decoder. Its layers are prepared for the argument, and do the same as before without it.
+        body: a decoder. Without the argument its layers do the same as before.
     """
-    return can_compute_layers(body) and all(map(_replace_forward, getattr(body, "layers", ())))
+    return can_fuse_layers(body) and all(map(_replace_forward, getattr(body, "layers", ())))
 
 
-def can_compute_layers(body: Any) -> bool:
+def can_fuse_layers(body: Any) -> bool:
     """Return whether `compute_layer` computes the layers of a decoder, in the current autocast."""
-    return _can_replace(body) and can_fuse_layers(body) and all(map(_is_plain, body.layers))
+    return _can_replace(body) and suits_kernels(body) and all(map(_is_plain, body.layers))
 
 
 def has_own_forward(module: nn.Module) -> bool:

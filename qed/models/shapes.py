@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from qed.errors import ModelError, UsageError, suggest_nearest
-from qed.models.device_layers import has_layer_kernels
+from qed.models.device_layers import fits_kernels, has_layer_kernels
 from qed.models.load import SIZES, is_new
 from qed.models.own_layers import LLAMA_LIKE
 from qed.models.sources import LOADING_ERRORS, explain_loading
@@ -99,7 +99,7 @@ def build_shape(  # noqa: PLR0913 -- the sizes of a model
     layer_weights = attention + 3 * width * inner + 2 * width
     other_weights = (1 if tied else 2) * vocabulary * width + width
     sizes = (layers, width, inner, heads, kv_heads, head_width, vocabulary, layer_weights, other_weights)
-    return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=True)
+    return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=fits_kernels(width, head_width))
 
 
 # Figures of the models' own config.json, by the names on the hub.

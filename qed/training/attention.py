@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from qed.models.block_attention import RowBlocks, Shape, attend_blocks, find_refusal, refuse
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.layer_windows import compute_layer_windows
-from qed.models.own_layers import can_fuse, read_part
+from qed.models.own_layers import prepare_fused_layers, read_part
 from qed.models.precision import read_compute_dtype
 from qed.models.segments import count_missing
 from qed.training.batch import COLUMNS, Batch
@@ -49,7 +49,7 @@ def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None =
         part = read_part(body, torch.cat([read, read[:1].expand(count_missing(len(read), read.device))]))
     if part is not None:
         extra["read"] = part
-    if can_fuse(body):
+    if prepare_fused_layers(body):
         extra["fused"] = True
     with use_packed_attention(body.config):
         states: Tensor = body(

@@ -20,7 +20,7 @@ from qed.models.device_layers import find_fault
 from qed.models.families import split_head
 from qed.models.load import prepare_model
 from qed.models.lora import add_adapters, disable_adapters
-from qed.models.own_layers import can_fuse
+from qed.models.own_layers import prepare_fused_layers
 from qed.models.shapes import measure_shape
 from qed.sampling.native import prefill
 from qed.sampling.native.kept import NOTHING
@@ -46,11 +46,11 @@ def compute_gradients(network: nn.Module) -> list[Tensor]:
 
 def check(network: nn.Module, tolerance: float, monkeypatch: pytest.MonkeyPatch, able: Any) -> None:
     """Compare a model whose layers are computed with kernels with the same model by torch's own operations."""
-    monkeypatch.setattr(own_layers, "can_fuse_layers", lambda _: False)
+    monkeypatch.setattr(own_layers, "suits_kernels", lambda _: False)
     expected = compute_gradients(network)
     calls: list[int] = []
     compute = device_layers.compute_layer
-    monkeypatch.setattr(own_layers, "can_fuse_layers", able)
+    monkeypatch.setattr(own_layers, "suits_kernels", able)
     monkeypatch.setattr(
         own_layers, "compute_layer", lambda *args, **given: (calls.append(1), compute(*args, **given))[1]
     )
@@ -130,7 +130,7 @@ def interpreted_layers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kernels_on_cpu")
 @pytest.mark.parametrize(("name", "rank"), [("qwen3", 0), ("qwen2", 3)])
 def interpreted_layers_store_what_is_counted(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_layers, "can_fuse_layers", lambda _: True)
+    monkeypatch.setattr(own_layers, "suits_kernels", lambda _: True)
     monkeypatch.setattr(attention, "find_refusal", lambda _: "")
     stored, tokens, network = [], 0, None
     for layers in (1, 2):
@@ -190,32 +190,32 @@ def test_a_layer_with_an_adapter_is_that_of_peft(biased: bool) -> None:
 
 def test_which_layers_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a Llama-like model on a device that has them; not those that a user watches or has changed."""
-    monkeypatch.setattr(own_layers, "can_fuse_layers", lambda _: True)
+    monkeypatch.setattr(own_layers, "suits_kernels", lambda _: True)
     body = build("qwen3", num_hidden_layers=2).model
-    assert can_fuse(body)
+    assert prepare_fused_layers(body)
     hook = body.layers[0].mlp.register_forward_hook(lambda *_: None)
-    assert not can_fuse(body)
+    assert not prepare_fused_layers(body)
     hook.remove()
     hook = body.norm.register_full_backward_hook(lambda *_: None)  # which is not replaced
-    assert can_fuse(body)
+    assert prepare_fused_layers(body)
     hook.remove()
     hook = body.layers[1].self_attn.register_full_backward_hook(lambda *_: None)
-    assert not can_fuse(body)
+    assert not prepare_fused_layers(body)
     hook.remove()
     for place, name, other in (("mlp", "act_fn", nn.GELU()), ("self_attn", "q_norm", nn.RMSNorm(16))):
         part = getattr(body.layers[0], place)
         usual = getattr(part, name)
         setattr(part, name, other)
-        assert not can_fuse(body)
+        assert not prepare_fused_layers(body)
         setattr(part, name, usual)
-    assert can_fuse(body)
+    assert prepare_fused_layers(body)
     body.layers[0].self_attn = nn.Identity()
-    assert not can_fuse(body)
+    assert not prepare_fused_layers(body)
     changed = build("qwen2").model
     changed.layers[0].forward = lambda *_: None
-    assert not can_fuse(changed)
+    assert not prepare_fused_layers(changed)
     monkeypatch.undo()
-    assert not can_fuse(build("qwen2").model)  # on a CPU
+    assert not prepare_fused_layers(build("qwen2").model)  # on a CPU
 
 
 @pytest.mark.gpu
@@ -232,7 +232,7 @@ def test_layers_on_a_device_are_those_of_transformers(
     network = prepare_model(add_adapters(network, settings, 0) if rank else network, settings, device)
     assert find_fault(device, torch.bfloat16) == ""
     with torch.autocast("cuda", torch.bfloat16):
-        check(network, 0.06, monkeypatch, device_layers.can_fuse_layers)
+        check(network, 0.06, monkeypatch, device_layers.suits_kernels)
 
 
 @pytest.mark.gpu

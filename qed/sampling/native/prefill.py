@@ -17,7 +17,7 @@ from qed.models.block_attention import DEVICES, RowBlocks, Shape, attend_blocks,
 from qed.models.compiled_layers import PackedRow, can_compile_layers, compute_compiled_states
 from qed.models.device_layers import compute_layer
 from qed.models.fast_float32 import compute_batches_in
-from qed.models.own_layers import can_compute_layers, read_part
+from qed.models.own_layers import can_fuse_layers, read_part
 from qed.models.precision import read_compute_dtype
 from qed.models.segments import Segment
 from qed.sampling.native.kept import NOTHING, Reused, build_cache
@@ -139,7 +139,7 @@ def _prefill_packed(model: Any, prompts: Sequence[Sequence[int]], compute: Compu
 def _can_compute_on_device(model: Any) -> bool:
     """Return whether kernels of a device compute a packed row, in the current autocast."""
     body, config = model.base_model, model.config
-    if model.device.type not in DEVICES or not can_compute_layers(body):
+    if model.device.type not in DEVICES or not can_fuse_layers(body):
         return False
     sizes = config.num_attention_heads, config.num_key_value_heads, body.layers[0].self_attn.head_dim
     return not find_refusal(Shape(model.device, read_compute_dtype(model), *sizes))
