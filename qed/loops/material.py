@@ -24,6 +24,7 @@ from qed.data.splits import (
 from qed.errors import UsageError
 from qed.grading import symbolic
 from qed.models import load
+from qed.randomness import hash_parts
 from qed.rewards.grader import Grader
 from qed.rollout.grader import load_grader
 from qed.rollout.policy import Policy
@@ -121,3 +122,12 @@ def build_materials(
     kept = _fit_training_problems(first_problems, settings, template, limit, run, console)
     grader = load_grader(settings.data, settings.sampling.max_tokens, run.reward_log)
     return [Material(kept, template, grader), last]
+
+
+def hash_problems(problems: Sequence[Problem]) -> str:
+    """Return a hash of problems and their order."""
+    lines = (
+        f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
+        for each in problems
+    )
+    return f"{hash_parts(lines):016x}"

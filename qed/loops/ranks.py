@@ -11,7 +11,7 @@ from pathlib import Path
 from qed.errors import RankLost, UsageError
 from qed.guards.ranks import RankMonitor, watch_ranks
 from qed.guards.signals import Stop
-from qed.loops.resume import hash_problems
+from qed.loops.material import hash_problems
 from qed.runs.follower import FollowerRun
 from qed.runs.run import Launch, Run
 from qed.training.parallel import Parallel

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +27,10 @@ from qed.loops.device_fit import settle_device_defaults
 from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
-from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
+from qed.loops.ranks import open_records, watch_other_ranks
 from qed.loops.records import write_settings, write_tokenizer
-from qed.loops.resume import (
-    find_checkpoint,
-    hash_own_files,
-    hash_problems,
-    list_boundaries,
-    list_phases,
-    require_same_problems,
-)
+from qed.loops.resume import find_checkpoint, list_boundaries, list_phases
+from qed.loops.same_data import hash_data
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
@@ -159,8 +152,12 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 )
                 threads.set_compute(settings, run, launch, device, console, parallel.local_world)
                 peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
-                parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
+                write = partial(write_settings, settings, run, launch, device, parallel, peak)
+                if not launch.resume:
+                    parallel.run_on_first(write)
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel, servers)
+                if launch.resume:  # not before everything is loaded: a mistake must not become the run's settings
+                    parallel.run_on_first(write)
                 setup.peak_flops = peak
                 write_tokenizer(setup.tokenizer, run)
             trackers.start(run)
@@ -245,7 +242,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     own = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, own, first_problems, policy, run, console)
-    hashes = _hash_data(phases, materials, loaded, run, launch, parallel)
+    hashes = hash_data(phases, materials, loaded, run, launch, parallel, console.say)
     run.truncate(first_step)
     run.event("data", **_describe_data(phases, loaded, materials), **hashes)
     _report_setup(loaded, policy, settings, run, console)
@@ -267,23 +264,6 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
         parallel=parallel,
         boundaries=list_boundaries(settings),
     )
-
-
-def _hash_data(
-    phases: Sequence[Settings],
-    materials: Sequence[Material],
-    loaded: LoadedProblems,
-    run: Run,
-    launch: Launch,
-    parallel: Parallel,
-) -> dict[str, Any]:
-    """Return hashes of the training problems and of the user's files: the same on all ranks, and in a resumed run."""
-    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
-    require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
-    if launch.resume:
-        parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
-    own_files = parallel.run_on_first(lambda: hash_own_files(phases, run, launch))
-    return {"fingerprint": fingerprint, **({"own_files": own_files} if own_files else {})}
 
 
 def _say_loaded(loaded: LoadedProblems, grader: Grader, console: Console) -> None:

@@ -52,11 +52,16 @@ def made(qed: Callable[..., Any], tmp_path: Path) -> tuple[list[Any], Path]:
     return arguments, tmp_path / "run"
 
 
+def change_line(arguments: list[Any], change: tuple[Any, ...]) -> list[Any]:
+    """The command line with a change; other tasks stand in place of its own, as a list is given once."""
+    return [arguments[0], *arguments[3:], *change] if change[0] == "--tasks" else [*arguments, *change]
+
+
 def test_what_would_make_another_run_is_refused_by_name(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
     arguments, run = made
     before = (run / "metrics.jsonl").read_bytes()
     for key, change in CHANGES.items():
-        done = qed(*arguments, *change, "--resume")
+        done = qed(*change_line(arguments, change), "--resume")
         assert done.code == 2, key
         assert f"{key}: " in done.err
         assert "--allow-change" in done.err
@@ -91,6 +96,46 @@ def test_other_problems_behind_the_same_name_are_refused(qed: Callable[..., Any]
     assert "--allow-change data.tasks" in done.err
     assert (run / "metrics.jsonl").read_bytes() == before
     assert qed(*arguments, "--steps", 5, "--resume", "--allow-change", "data.tasks").code == 0
+
+
+def test_a_mistake_in_a_resumed_run_does_not_become_its_setting(
+    qed: Callable[..., Any], made: tuple[list[Any], Path], tmp_path: Path
+) -> None:
+    """The run goes on without the mistake, as if it had not been made."""
+    arguments, run = made
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"question": "x"\n', encoding="utf-8")
+    records = ("settings.yaml", "settings.origin.json", "command.txt")
+    before = [(run / name).read_bytes() for name in records]
+    for mistake in (
+        ("--evaluation.tasks", broken),
+        ("--tasks", broken, "--allow-change", "data.tasks"),
+        ("--model.lora_rank", 2, "--allow-change", "model.lora_rank"),
+    ):
+        assert qed(*change_line(arguments, mistake), "--steps", 5, "--resume").code in (2, 3), mistake
+        assert [(run / name).read_bytes() for name in records] == before, mistake
+    assert qed(*arguments, "--steps", 5, "--resume").code == 0
+    assert yaml.safe_load((run / "settings.yaml").read_text())["learner"]["steps"] == 5
+
+
+def test_other_held_out_problems_are_said(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """What is evaluated may change, but figures of different problems are not one series."""
+    problems, _ = write_data(tmp_path)
+    run = tmp_path / "run"
+    held_out = tmp_path / "held.jsonl"
+    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(4)]
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    arguments = ("grpo", "--tasks", problems, *SMALL, *ONLINE, "--out", run, "--evaluation.tasks", held_out)
+    assert qed(*arguments).code == 0
+    more = (*arguments, "--resume", "--steps")
+    same = qed(*more, 6)
+    assert (same.code, "held-out problems of" in same.out) == (0, False), same.err
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]), encoding="utf-8")
+    third = qed(*more, 7)
+    assert third.code == 0
+    assert f"the held-out problems of held are not those that {run} was evaluated on before" in third.out
+    (event,) = [row for row in read_lines(run / "events.jsonl") if row["event"] == "held_out_problems_changed"]
+    assert event["tasks"] == ["held"]
 
 
 def test_another_reward_in_the_same_file_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:

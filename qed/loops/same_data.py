@@ -1,0 +1,109 @@
+"""The data of a run, as hashes in its events, and what of it may differ when the run is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from qed.config.phases import Settings
+from qed.config.reward_names import parse_reward
+from qed.data.splits import LoadedProblems
+from qed.errors import UsageError
+from qed.loops.material import Material, hash_problems
+from qed.loops.ranks import require_same_data
+from qed.runs.run import Launch, Row, Run, read_lines
+from qed.training.parallel import Parallel
+
+
+def hash_data(
+    phases: Sequence[Settings],
+    materials: Sequence[Material],
+    loaded: LoadedProblems,
+    run: Run,
+    launch: Launch,
+    parallel: Parallel,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return hashes of a run's problems and of the user's files, and compare a resumed run's with the earlier ones.
+
+    Args:
+        phases: the settings of each phase.
+        materials: what each phase trains on.
+        loaded: with the problems that are held out.
+        run: the folder.
+        launch: how the run was started.
+        parallel: the ranks, of which each must have read the same problems.
+        say: prints that held-out problems have changed.
+
+    Raises:
+        UsageError: the training problems or a file have changed, and no `--allow-change data.*` allows it.
+    """
+    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
+    require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
+    held_out = {name: hash_problems(problems) for name, problems in loaded.benchmarks.items()}
+    if launch.resume:
+        parallel.run_on_first(lambda: _require_same_problems(fingerprint, run, launch))
+        parallel.run_on_first(lambda: _report_other_held_out(held_out, run, say))
+    own_files = parallel.run_on_first(lambda: _hash_own_files(phases, run, launch))
+    hashes = {"fingerprint": fingerprint, "held_out_fingerprints": held_out}
+    return {**hashes, **({"own_files": own_files} if own_files else {})}
+
+
+def _require_same_problems(fingerprint: str, run: Run, launch: Launch) -> None:
+    """Refuse to resume a run with other training problems, unless `--allow-change data.*` allows it."""
+    before = _read_last_data(run)
+    if before and before["fingerprint"] != fingerprint and not _may_change_data(launch):
+        raise UsageError(
+            f"The training problems have changed since {run.folder} began: a data file, what qed reads from it, or "
+            "what is held out is different. Restore the data, start another run, or allow the change with "
+            "--allow-change data.tasks."
+        )
+
+
+def _report_other_held_out(held_out: Mapping[str, str], run: Run, say: Callable[[str], None]) -> None:
+    """Say and record which evaluations of a resumed run have other problems than before; that is allowed."""
+    before = _read_last_data(run).get("held_out_fingerprints", {})
+    changed = [name for name, found in held_out.items() if before.get(name, found) != found]
+    if changed:
+        run.event("held_out_problems_changed", tasks=changed)
+        say(
+            f"Warning: the held-out problems of {', '.join(changed)} are not those that {run.folder} was evaluated on "
+            "before: a data file, the number of problems, or which prompts fit has changed. Figures before and after "
+            "this point cannot be compared; to compare, start another run."
+        )
+
+
+def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dict[str, str]:
+    """Return a hash of each of the user's files that is a reward, a prompt or an environment, by its name.
+
+    What a file imports is not looked at.
+
+    Raises:
+        UsageError: the run is resumed, a file has changed, and no `--allow-change data.*` allows it.
+    """
+    data = [phase.data for phase in phases]
+    names = [parse_reward(text).source for each in data for text in each.reward]
+    names += [name for each in data for name in (each.prompt, each.environment)]
+    files = {name: Path(name) for name in names if name.endswith(".py")}
+    hashes = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
+    before = _read_last_data(run).get("own_files", {}) if launch.resume else {}
+    changed = [name for name, found in hashes.items() if before.get(name, found) != found]
+    if changed and not _may_change_data(launch):
+        raise UsageError(
+            f"{changed[0]} has changed since {run.folder} began, so that one run would have two rewards, prompts or "
+            "environments. Restore the file, start another run, or allow the change with --allow-change data.reward."
+        )
+    return hashes
+
+
+def _read_last_data(run: Run) -> Row:
+    """Return what the last attempt at a run has noted of its data; empty if there was none."""
+    noted = [row for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
+    return noted[-1] if noted else {}
+
+
+def _may_change_data(launch: Launch) -> bool:
+    return any("data" in key.split(".") for key in launch.allow_change)
