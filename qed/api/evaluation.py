@@ -111,7 +111,8 @@ def evaluate(model: str | os.PathLike[str] | Run, tasks: Any = None, **options: 
     Args:
         model: a run or its folder, a Hugging Face folder or a name on the hub.
         tasks: benchmarks or data files, such as `["gsm8k:test", "test.jsonl"]`, or data: a list of dicts, a
-            `datasets.Dataset` or a data frame. Of a run, by default its own held-out problems.
+            `datasets.Dataset` or a data frame. Of a run, by default its own held-out problems; where these were given
+            in Python, `model` is the run that `qed.train` returned.
         options: those of `qed evaluate`, with underscores: `samples`, `greedy`, `temperature`, `top_p`, `max_tokens`,
             `limit`, `seed`, `step`, `prompt`, `reward`, `out`, `overwrite` and others. `reward` may also be a function,
             see `qed.train`.
@@ -124,7 +125,8 @@ def evaluate(model: str | os.PathLike[str] | Run, tasks: Any = None, **options: 
     """
     host.set_passive_waiting()
     host.make_products_reproducible()
-    with use_keywords({"evaluation.tasks": tasks, **options}) as texts:
+    known = model.given if isinstance(model, Run) else None
+    with use_keywords({"evaluation.tasks": tasks, **options}, known) as texts:
         result = evaluate_model(list_model_options(model, texts))
     return Evaluation(Path(result["folder"]), result["step"], result["tasks"], result["outputs"])
 

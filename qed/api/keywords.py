@@ -11,7 +11,8 @@ from typing import Any
 
 from qed.config.arguments import Flags
 from qed.config.callables import give_functions, name_function
-from qed.data.sources.memory import register_rows
+from qed.data.sources.memory import LEAF, copy_rows, give_rows
+from qed.data.sources.rows import Row
 from qed.errors import UsageError
 
 # The flags of the command line that say how a run is started; the others are about what is printed.
@@ -20,25 +21,30 @@ SPLITS = {"tasks": "train", "data.tasks": "train", "evaluation.tasks": "test"}  
 
 
 @contextmanager
-def use_keywords(keywords: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def use_keywords(keywords: Mapping[str, Any], known: Mapping[str, list[Row]] | None = None) -> Iterator[dict[str, str]]:
     """Yield keywords as texts, with the data and the functions in them known by name while the block runs.
 
     A keyword whose value is None is left out. A list becomes JSON, which the command line reads as a list.
+
+    Args:
+        keywords: of a call.
+        known: rows that are given as well, by name, unless the keywords have others.
 
     Raises:
         UsageError: a value cannot be a setting.
     """
     functions: dict[str, Callable[..., Any]] = {}
+    rows = dict(known or {})
     texts = {}
     for key, value in _flatten(keywords):
         last = key.rpartition(".")[2]
         if last == "tasks":
-            value = _name_tasks(key, value)
+            value = _name_tasks(key, value, rows)
         elif key == "reward" or key.endswith("data.reward"):  # another section's reward is a number
             value = _name_functions(value, functions)
         if value is not None:
             texts[key] = _format(key, value)
-    with give_functions(functions):
+    with give_functions(functions), give_rows(rows):
         yield texts
 
 
@@ -68,17 +74,22 @@ def _flatten(keywords: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{key}", value
 
 
-def _name_tasks(key: str, tasks: Any) -> Any:
-    """Return the names of tasks; rows among them are registered."""
+def _name_tasks(key: str, tasks: Any, rows: dict[str, list[Row]]) -> Any:
+    """Return the names of tasks; rows among them are added to `rows`."""
     if tasks is None or isinstance(tasks, str | os.PathLike):
         return tasks
     split = SPLITS.get(key, key.replace(".", "-"))
     if not isinstance(tasks, list | tuple) or not tasks or isinstance(tasks[0], Mapping):
-        return [register_rows(split, tasks)]
+        return [_name_rows(split, tasks, rows)]
     return [
-        task if isinstance(task, str | os.PathLike) else register_rows(f"{split}-{number}", task)
+        task if isinstance(task, str | os.PathLike) else _name_rows(f"{split}-{number}", task, rows)
         for number, task in enumerate(tasks, 1)
     ]
+
+
+def _name_rows(name: str, table: Any, rows: dict[str, list[Row]]) -> str:
+    rows[name] = copy_rows(name, table)
+    return f"{LEAF}:{name}"
 
 
 def _name_functions(reward: Any, functions: dict[str, Callable[..., Any]]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # The rows that `qed.train` was given in Python, by name: no file has them, and an evaluation may need them.
+        self.given: Mapping[str, list[Row]] = {}
 
     def __repr__(self) -> str:
         return f"qed.load_run({str(self.path)!r})"

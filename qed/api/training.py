@@ -15,6 +15,7 @@ from qed.config.layers import find_config, read_method
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.config.training_commands import resolve_training_command
+from qed.data.sources.memory import get_given_rows
 from qed.errors import Interrupted
 
 Config = str | os.PathLike[str]
@@ -54,7 +55,9 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
         except Interrupted as stopped:
             stopped.add_note("In Python: the same call to qed.train with out= of that folder and resume=True.")
             raise
-    return Run(Path(result["run"]))
+        run = Run(Path(result["run"]))
+        run.given = get_given_rows()
+    return run
 
 
 def load_settings(

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,41 @@ def test_a_run_with_functions_goes_on_from_python_alone(tmp_path: Path, capsys: 
     assert {row["reward/count_characters/mean"] > 0 for row in rows} == {True}
     _read_back(again)
     _evaluate(again)
+
+
+def test_each_run_has_the_rows_of_its_own_call(tmp_path: Path) -> None:
+    """A later call with other rows does not change what an earlier run was trained and evaluated on."""
+
+    def make_rows(plus: int) -> list[dict[str, Any]]:
+        return [{"question": f"What is {n} + {plus}?", "answer": n + plus} for n in range(12)]
+
+    def train(plus: int, **more: Any) -> qed.Run:
+        rows, evaluation = make_rows(plus), {**SMALL["evaluation"], "tasks": make_rows(plus)[:4]}
+        given = {**SMALL, "tasks": rows[4:], "evaluation": evaluation, "reward": len_of_text, "steps": 1}
+        return qed.train("grpo", out=tmp_path / str(plus), **given, **more)
+
+    def len_of_text(rollout: qed.Rollout) -> float:
+        return len(rollout.text)
+
+    def ask(run: qed.Run | Path, *tasks: Any) -> set[str]:
+        result = qed.evaluate(run, *tasks, max_tokens=4, preflight=False, out=tmp_path / "asked", overwrite=True)
+        return {row["question"] for row in result.rows()}
+
+    runs: dict[int, qed.Run] = {}
+    threads = [threading.Thread(target=lambda plus=plus: runs.update({plus: train(plus)})) for plus in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    own = {plus: {row["question"] for row in make_rows(plus)} for plus in runs}
+    for plus, run in runs.items():
+        assert {row["question"] for row in run.rollouts()} <= own[plus]
+        held_out = {row["question"] for row in make_rows(plus)[:4]}
+        assert ask(run) == held_out
+        assert ask(run, make_rows(9)[:2]) == {"What is 0 + 9?", "What is 1 + 9?"}
+        assert ask(run) == held_out
+    with pytest.raises(UsageError, match=r"memory:train is data that was given in Python, and this call does not have"):
+        ask(runs[2].path)
 
 
 def _read_back(run: qed.Run) -> None:

@@ -1,8 +1,8 @@
-"""Rows given in Python are a task of this process, read by their columns like the rows of a file."""
+"""Rows given in Python are a task of the call that gives them, read by their columns like the rows of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from datasets import Dataset, DatasetDict
 
 from qed.config.task_names import parse_task
 from qed.data import tasks
-from qed.data.sources import memory
-from qed.data.sources.memory import register_rows
+from qed.data.sources.memory import copy_rows, get_given_rows, give_rows
 from qed.data.tools.load import load_data
 from qed.errors import DataError, UsageError
 
@@ -22,8 +21,15 @@ ROWS = [{"question": "1+1?", "answer": 2, "level": 3}, {"question": "2+2?", "ans
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_registered", {})
+def _give() -> Iterator[None]:
+    with give_rows({}):
+        yield
+
+
+def register_rows(name: str, rows: Any) -> str:
+    """Give rows until the end of the test."""
+    get_given_rows()[name] = copy_rows(name, rows)  # type: ignore[index] -- the dict of the fixture
+    return f"memory:{name}"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_what_is_no_table_is_said() -> None:
     with pytest.raises(UsageError, match="cannot name rows"):
         register_rows("a b", ROWS)
     register_rows("sums", ROWS)
-    with pytest.raises(UsageError, match=r"this process does not have it\. Did you mean 'sums'"):
+    with pytest.raises(UsageError, match=r"this call does not have it\. Did you mean 'sums'"):
         tasks.load_task("memory:sum", "train", {})
     with pytest.raises(DataError, match="memory:odd, row 1: the columns are a, b"):
         tasks.load_task(register_rows("odd", [{"a": 1, "b": 2}]), "train", {})

@@ -1,12 +1,15 @@
-"""Rows that are given in Python: a list of dicts, a `datasets.Dataset` or a data frame, kept as the task `memory:NAME`.
+"""Rows that are given in Python: a list of dicts, a `datasets.Dataset` or a data frame, as the task `memory:NAME`.
 
-They are read by their columns, like the rows of a file. They live in this process only.
+They are read by their columns, like the rows of a file. A call has its own, so that calls that follow each other or run
+in several threads do not read each other's rows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from qed.data.sources.rows import Place, Row, Rows
@@ -15,17 +18,31 @@ from qed.errors import DataError, UsageError, suggest_nearest
 LEAF = "memory"
 KINDS = "a list of dicts, a datasets.Dataset or a data frame"
 
-_registered: dict[str, list[Row]] = {}
+_given: ContextVar[Mapping[str, list[Row]]] = ContextVar("rows")
 
 
-def register_rows(name: str, rows: Any) -> str:
-    """Keep rows for this process, and return the name of their task, `memory:NAME`.
+@contextmanager
+def give_rows(rows: Mapping[str, list[Row]]) -> Iterator[None]:
+    """Give rows by the names of their tasks, `memory:NAME`, while the block runs."""
+    token = _given.set(rows)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def get_given_rows() -> Mapping[str, list[Row]]:
+    """Return the rows that are given at present, by name."""
+    return _given.get({})
+
+
+def copy_rows(name: str, rows: Any) -> list[Row]:
+    """Copy rows that are to be given as the task `memory:NAME`.
 
     Args:
-        name: letters, digits, `_`, `-` and `.`; it is the task's split, and prefix of the problems' ids. Rows under a
-            known name replace the earlier ones.
+        name: letters, digits, `_`, `-` and `.`; it is the task's split, and prefix of the problems' ids.
         rows: an iterable of dicts (a list, a generator, a `datasets.Dataset`), or a data frame of pandas, polars or
-            pyarrow. The rows are copied; missing cells of a data frame become None.
+            pyarrow. Missing cells of a data frame become None.
 
     Raises:
         UsageError: the name has other characters, or the object is not a table of rows.
@@ -40,23 +57,23 @@ def register_rows(name: str, rows: Any) -> str:
         kept.append({str(key): _copy_value(value) for key, value in row.items()})
     if not kept:
         raise DataError(f"{LEAF}:{name} has no rows: the {type(rows).__name__} is empty.")
-    _registered[name] = kept
-    return f"{LEAF}:{name}"
+    return kept
 
 
-def read_registered(name: str) -> Rows:
-    """Yield the rows that were registered under a name.
+def read_given(name: str) -> Rows:
+    """Yield the rows that are given under a name.
 
     Raises:
-        UsageError: this process has no such rows.
+        UsageError: there are no such rows.
     """
-    if name not in _registered:
+    given = get_given_rows()
+    if name not in given:
         raise UsageError(
-            f"{LEAF}:{name} is data that was given in Python, and this process does not have it."
-            f"{suggest_nearest(name, _registered)} Give the same rows again, as the tasks of qed.train or "
-            "qed.evaluate; from the command line, use a file."
+            f"{LEAF}:{name} is data that was given in Python, and this call does not have it."
+            f"{suggest_nearest(name, given)} Give the same rows again, as the tasks of qed.train or qed.evaluate; "
+            "qed.evaluate(run) has them if qed.train returned that run. From the command line, use a file."
         )
-    for number, row in enumerate(_registered[name], 1):
+    for number, row in enumerate(given[name], 1):
         yield Place(f"{LEAF}:{name}", number), dict(row)
 
 
