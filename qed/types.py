@@ -81,7 +81,7 @@ class Problem:
     - `subject`, `level`, `source`: for grouping and reports;
     - `completion`: the complete demonstration, verbatim unless `adapt` lets the prompt write it in its own form;
       `traces`: several of them; `trace_probabilities`: the probability of each token of the first one under the model
-      that wrote it;
+      that wrote it; `without_steps`: the demonstration is the answer alone, on purpose;
     - `rendered`: the prompt, if the data has it as the model reads it;
     - `chosen` and `rejected`: a preference pair;
     - `choices` and `options`: the texts and the letters of a multiple-choice question;

@@ -120,7 +120,7 @@ def collect_demonstrations(setup: Setup, limit: int | None = None) -> Demonstrat
     if missing or too_long:
         setup.run.event("demonstrations_left_out", without_solution=missing, too_long=too_long, limit=limit)
         setup.console.say(
-            f"{len(fitting)} demonstrations; left out: {missing} problems without a worked solution"
+            f"{len(fitting)} demonstrations; left out: {missing} problems without a worked solution or an answer"
             + (f", {too_long} longer than the model's window of {limit} tokens." if limit is not None else ".")
         )
     if not fitting:

@@ -26,6 +26,7 @@ from qed.data.prompts.demonstrations import (
 )
 from qed.data.selection import has_right_solution
 from qed.data.sources.rows import Place
+from qed.data.tasks import arithmetic
 from qed.data.tasks.base import build_problems
 from qed.data.tools.inspect import inspect_data
 from qed.data.tools.load import Data
@@ -111,6 +112,29 @@ def test_any_reasoning_earns_it_or_is_counted(prompt: str, steps: str, answer: s
     full = measure_reward(leaf, problem, text) == measure_most(leaf, problem)
     assert full == (find_trouble(leaf, problem) == "")
     assert full or any(stop in steps for stop in leaf.STOP) or "{" in steps or "}" in steps or "\\" in steps
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_without_an_answer_or_steps_there_is_nothing_to_imitate(prompt: str) -> None:
+    """A written demonstration never has an empty answer, and an empty thought only where the data wants one."""
+    leaf, solved = load_leaf(prompt), Problem("x", Q, A, solution=STEPS)
+    assert find_demonstration(leaf, replace(solved, answer="")) is None
+    without_steps = find_demonstration(leaf, replace(solved, solution=""))
+    if prompt in ("chat", "few_shot_mmlu"):  # they have no place for steps
+        assert without_steps is not None
+    else:
+        assert without_steps is None
+
+
+def test_a_solution_with_a_box_needs_no_other_answer() -> None:
+    solution = "It is \\boxed{5}."
+    assert find_demonstration(load_leaf("boxed"), Problem("x", Q, "", solution)) == solution
+
+
+def test_the_default_task_leaves_steps_out_on_purpose() -> None:
+    found = [find_demonstration(load_leaf("think_answer"), problem) for problem in arithmetic.load("train")[:200]]
+    assert None not in found
+    assert 50 < sum("<think></think>" in text for text in found if text) < 150
 
 
 def test_the_most_is_what_the_reward_names() -> None:

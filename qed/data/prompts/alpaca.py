@@ -23,5 +23,5 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution followed by a sentence with the answer; None without a worked solution."""
-    return f"{problem.solution}\n\nThe answer is {problem.answer}." if problem.solution else None
+    """Return the solution followed by a sentence with the answer; None without one of them."""
+    return f"{problem.solution}\n\nThe answer is {problem.answer}." if problem.solution and problem.answer else None

@@ -242,12 +242,14 @@ def render_prompt(leaf: Any, problem: Problem, tokenizer: Any) -> str:
 
 
 def build_boxed_solution(problem: Problem) -> str | None:
-    """Return the solution with its answer in a box, which MATH's solutions already have; None without a solution."""
+    """Return the solution with its answer in a box, which MATH's solutions already have; None without one of them."""
     if not problem.solution:
         return None
     boxed = find_last_boxed(problem.solution)
     if boxed is not None and (not problem.answer or is_same_answer(problem.answer, boxed)):
         return problem.solution
+    if not problem.answer:
+        return None
     return f"{problem.solution}\n\nThe answer is \\boxed{{{problem.answer}}}."
 
 

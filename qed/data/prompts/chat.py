@@ -19,4 +19,6 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 def demonstration(problem: Problem) -> str | None:
     """Return the solution followed by a sentence with the answer; without a solution, only the answer."""
-    return f"{problem.solution}\n\nThe answer is {problem.answer}." if problem.solution else problem.answer or None
+    if not problem.answer:
+        return None
+    return f"{problem.solution}\n\nThe answer is {problem.answer}." if problem.solution else problem.answer

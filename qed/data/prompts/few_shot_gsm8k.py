@@ -43,5 +43,5 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution in the format of the examples; None without a worked solution."""
-    return f" {problem.solution} The answer is {problem.answer}." if problem.solution else None
+    """Return the solution in the format of the examples; None without a worked solution or an answer."""
+    return f" {problem.solution} The answer is {problem.answer}." if problem.solution and problem.answer else None

@@ -44,6 +44,6 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution in the format of the examples; None without a worked solution."""
+    """Return the solution in the format of the examples; None without a worked solution or an answer."""
     solution = build_boxed_solution(problem)
     return None if solution is None else f"\n{solution}"

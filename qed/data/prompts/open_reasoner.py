@@ -32,7 +32,7 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution as the thought, then the answer in a box; None without a worked solution."""
-    if not problem.solution:
+    """Return the solution as the thought, then the answer in a box; None without a worked solution or an answer."""
+    if not (problem.solution and problem.answer):
         return None
     return f"<think> {problem.solution} </think> <answer> \\boxed{{{problem.answer}}} </answer>"

@@ -31,7 +31,7 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution as the thought, then the answer as code; None without a worked solution."""
-    if not problem.solution:
+    """Return the solution as the thought, then the answer as code; None without a worked solution or an answer."""
+    if not (problem.solution and problem.answer):
         return None
     return f" <think> {problem.solution} </think> <answer>\n```python\n{problem.answer}\n```\n</answer>"

@@ -24,7 +24,7 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution and the answer in their tags; None without a worked solution."""
-    if not problem.solution:
+    """Return the solution and the answer in their tags; None without a worked solution or an answer."""
+    if not (problem.solution and problem.answer):
         return None
     return f"<reasoning>\n{problem.solution}\n</reasoning>\n<answer>\n{problem.answer}\n</answer>\n"

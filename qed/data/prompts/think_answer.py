@@ -19,5 +19,10 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution and the answer in their tags; the thought is empty without a solution."""
+    """Return the solution and the answer in their tags; None without one of them.
+
+    The thought is empty where the data leaves the steps out on purpose.
+    """
+    if not problem.answer or not (problem.solution or problem.meta.get("without_steps")):
+        return None
     return f"<think>{problem.solution}</think><answer>{problem.answer}</answer>"

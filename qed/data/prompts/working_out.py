@@ -63,8 +63,8 @@ class WorkingOut:
         return f"{self.instruction}\n\n{problem.question}\n{self.reasoning_start}"
 
     def demonstration(self, problem: Problem) -> str | None:
-        """Return the solution and the answer in their tags; None without a worked solution."""
-        if not problem.solution:
+        """Return the solution and the answer in their tags; None without a worked solution or an answer."""
+        if not (problem.solution and problem.answer):
             return None
         return (
             f"{self.reasoning_start}{problem.solution}{self.reasoning_end}"

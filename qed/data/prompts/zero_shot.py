@@ -33,7 +33,9 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution and a sentence with the answer, up to the end of the code block."""
+    """Return the solution and a sentence with the answer, up to the end of the code block; None without one of them."""
+    if not problem.answer:
+        return None
     if problem.meta.get("choices"):
         return f"The correct answer is {problem.answer}.\n```"
     return f"{problem.solution}\n\nThe answer is {problem.answer}.\n```" if problem.solution else None

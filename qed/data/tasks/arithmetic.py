@@ -73,7 +73,7 @@ def _add_demonstration(problem: Problem, style: float) -> Problem:
     """Return a problem with the demonstration of its style: steps, only the formatted answer, or the bare answer."""
     if style < WITH_STEPS:
         return problem
-    bare = {"completion": problem.answer} if style >= WITH_STEPS + FORMAT_ONLY else {}
+    bare = {"completion": problem.answer} if style >= WITH_STEPS + FORMAT_ONLY else {"without_steps": True}
     return replace(problem, solution="", meta={**problem.meta, **bare})
 
 
