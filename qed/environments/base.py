@@ -103,7 +103,7 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
         options: NAME.FIELD=VALUE, such as retry.max_turns=3.
 
     Raises:
-        UsageError: it does not exist, or has no such option, or a value does not parse.
+        UsageError: it does not exist, has no such option, or is never asked; or a value does not parse.
     """
     leaf = plugins.load_leaf("environments", name)
     environment = getattr(leaf, "environment", None)
@@ -113,7 +113,18 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
             "qed.environments.base.Environment."
         )
     changes = dict(_read_option(option, name, environment) for option in options)
+    if _is_never_asked(environment) and "max_turns" not in changes:
+        raise UsageError(
+            f"The environment {name} answers turns, but an answer has one turn, so it is never asked. Give "
+            f"{type(environment).__name__} a field for more, such as `max_turns: int = 3`."
+        )
     return replace(environment, **changes)
+
+
+def _is_never_asked(environment: Environment) -> bool:
+    """Return whether an environment has something to say after a turn, and no answer has a turn after the first one."""
+    kind = type(environment)
+    return environment.max_turns == 1 and (kind.step, kind.reply) != (Environment.step, Environment.reply)
 
 
 def _read_option(option: str, name: str, environment: Environment) -> tuple[str, Any]:

@@ -344,3 +344,19 @@ def test_a_users_own_environment_is_a_file() -> None:
     assert own.max_turns == 3
     assert load_environment("retry", ("retry.max_turns=5", "retry.discount=0.9")) == Retry(5, 0.9)
     assert load_environment("single") is not None
+
+
+def test_an_environment_that_is_never_asked_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from qed.environments.base import Environment, Reply\n"
+        "class Own(Environment):\n"
+        "    def step(self, state):\n"
+        "        return Reply('no')\n"
+        "environment = Own()\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(UsageError, match=r"never asked\. Give Own a field for more, such as `max_turns: int = 3`"):
+        load_environment(str(file))
+    assert load_environment(str(file), (f"{file}.max_turns=2",)).max_turns == 2
+    assert load_environment("retry", ("retry.max_turns=1",)).max_turns == 1
