@@ -16,6 +16,7 @@ from qed.errors import DataError
 from qed.loops.device_fit import preview_device_defaults
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory
+from qed.loops.online import NO_ANSWER
 from qed.loops.preferences import NO_PAIR
 from qed.loops.resume import list_phases
 from qed.loops.sft import NO_DEMONSTRATION
@@ -107,9 +108,17 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     pairs = sum(problem.is_preference for problem in problems)
     if not algorithm.online and not (pairs if algorithm.together == 2 else demonstrations):
         raise DataError(NO_PAIR if algorithm.together == 2 else NO_DEMONSTRATION)
+    unanswered = sum(not problem.answer for problem in problems)
+    if algorithm.online and unanswered == len(problems):
+        raise DataError(NO_ANSWER)
     return [
         f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
         f"problems    {len(problems)} to train on",
+        *(
+            [f"            {unanswered} of them have no answer to reward: online algorithms leave them out"]
+            if unanswered
+            else []
+        ),
         f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
         f"pairs       {pairs} with a chosen and a rejected reply"
         if pairs

@@ -31,6 +31,7 @@ from qed.sampling.base import Sampler, has_exact_logps, is_remote
 from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
+NO_ANSWER = "No training problem has a reference answer, so nothing can be rewarded; qed sft can train on such data."
 # The metrics of an update that an algorithm adds to a step, and their names beside those of the step's other updates.
 EXTRA = {"train/loss": "extra/loss", "optim/grad_norm": "extra/grad_norm", "policy/entropy": "extra/entropy"}
 EXTRA |= {"train/rows": "extra/rows", "train/tokens": "extra/tokens"}
@@ -259,7 +260,5 @@ def select_answerable(setup: Setup) -> list[Problem]:
             f"Left out {left_out} of {len(setup.problems)} training problems: they have no answer to reward."
         )
     if not answerable:
-        raise DataError(
-            "No training problem has a reference answer, so nothing can be rewarded; qed sft can train on such data."
-        )
+        raise DataError(NO_ANSWER)
     return answerable

@@ -23,7 +23,9 @@ from qed.training.scoring import score_with
 from qed.types import Rollout
 
 ROWS_AT_ONCE = 256  # scored in one call
-NO_DEMONSTRATION = "There is no demonstration to imitate: the training problems have no worked solutions that fit."
+NO_DEMONSTRATION = (
+    "There is no demonstration to imitate: the training problems have no worked solutions with an answer that fit."
+)
 LARGEST_EXPONENT = 700.0  # exp of more overflows
 
 

@@ -228,6 +228,18 @@ def test_a_dry_run_without_demonstrations_fails_as_the_run_does(qed: Qed, tmp_pa
     assert qed("grpo", *TINY, "--tasks", data, "--dry-run").code == 0
 
 
+def test_a_dry_run_counts_problems_without_an_answer_as_the_run_does(qed: Qed, tmp_path: Path) -> None:
+    data = tmp_path / "partly.jsonl"
+    rows = [{"question": f"What is {n} + 1?", "answer": n + 1 if n % 4 else None} for n in range(20)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = ("grpo", *TINY, "--tasks", data, "--evaluation.tasks", "arithmetic:test", "--data.prompt", "chat")
+    assert "            5 of them have no answer to reward: online" in qed(*settings, "--dry-run").out
+    assert "Left out 5 of 20 training problems: they have no answer" in qed(*settings, "--out", tmp_path / "run").out
+    data.write_text("".join(json.dumps({**row, "answer": None}) + "\n" for row in rows), encoding="utf-8")
+    done = qed(*settings, "--dry-run")
+    assert (done.code, "No training problem has a reference answer" in done.err) == (3, True)
+
+
 @pytest.mark.parametrize("algorithm", ["dpo", "reward-model"])
 def test_a_dry_run_counts_pairs_where_pairs_are_learned_from(
     qed: Qed, tmp_path: Path, both: tuple[Path, Path], algorithm: str
@@ -278,6 +290,41 @@ def test_an_evaluation_is_configured_by_a_file(qed: Qed, tmp_path: Path, both: t
     done = qed("evaluate", config, "--limit", 2, "--out", tmp_path / "two", "--json")
     assert done.code == 0, done.err
     assert (done.result["tasks"]["second"]["n"], done.result["tasks"]["second"]["temperature"]) == (2, 0.5)
+    assert "training" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (
+            "sampling: {temperature: 0.7, top_p: 0.9}",
+            (),
+            "e.yaml: sampling.temperature and sampling.top_p are those of training. An evaluation takes "
+            "evaluation.temperature and evaluation.top_p in the file, or --temperature and --top-p.",
+        ),
+        (
+            "sampling: {temperature: 0.7, top_p: 0.9}",
+            ("--temperature", 1),
+            "e.yaml: sampling.top_p is that of training.",
+        ),
+        ("sampling: {min_p: 0.1}\nmin_p: 0.1", (), ""),
+        ("sampling: {top_k: 5}\nevaluation: {top_k: null}", (), ""),
+        ("sampling: {temperature: 0.7}", ("--greedy",), ""),
+        ("sampling: {temperature: 0.7}", ("--sweep", "temperature=0.5"), ""),
+        ("extends: base.yaml", (), ""),
+    ],
+)
+def test_sampling_of_training_in_the_file_of_an_evaluation_is_said(
+    qed: Qed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, options: tuple[Any, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("qed.cli.commands.evaluate._evaluate", lambda *_: {"tasks": {}})
+    Path("base.yaml").write_text("sampling: {temperature: 0.7}\n")
+    Path("e.yaml").write_text(f"model: new:tiny\ntasks: arithmetic\n{text}\n")
+    done = qed("evaluate", "e.yaml", *options)
+    assert done.code == 0, done.err
+    assert said in " ".join(done.out.split())
+    assert ("training" in done.out) == bool(said)
 
 
 @pytest.mark.parametrize(
