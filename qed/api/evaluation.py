@@ -99,17 +99,22 @@ class Evaluation:
         known = [*self.tasks, *self.outputs]
         if name in known or (not name and len(known) == 1):
             return name or known[0]
+        if not name:
+            raise UsageError(
+                f"There are several tasks: name one, such as task='{known[0]}'. There are: {', '.join(known)}."
+            )
         raise UsageError(f"There is no task '{name}'.{suggest_nearest(name, known)} There are: {', '.join(known)}.")
 
     def __str__(self) -> str:
         return "\n".join(f"{task}: {self.estimate(task=task)}, n = {row['n']}" for task, row in self.tasks.items())
 
 
-def evaluate(model: str | os.PathLike[str] | Run, tasks: Any = None, **options: Any) -> Evaluation:
+def evaluate(model: str | os.PathLike[str] | Run | None = None, tasks: Any = None, **options: Any) -> Evaluation:
     """Evaluate a model as `qed evaluate` does, and return estimates with intervals, and every answer.
 
     Args:
-        model: a run or its folder, a Hugging Face folder or a name on the hub.
+        model: a run or its folder, a Hugging Face folder or a name on the hub. With `sampler="server"` and `url` it may
+            be left out: the server names it.
         tasks: benchmarks or data files, such as `["gsm8k:test", "test.jsonl"]`, or data: a list of dicts, a
             `datasets.Dataset` or a data frame. Of a run, by default its own held-out problems; where these were given
             in Python, `model` is the run that `qed.train` returned.
@@ -131,10 +136,9 @@ def evaluate(model: str | os.PathLike[str] | Run, tasks: Any = None, **options: 
     return Evaluation(Path(result["folder"]), result["step"], result["tasks"], result["outputs"])
 
 
-def list_model_options(model: str | os.PathLike[str] | Run, texts: Mapping[str, str]) -> Sequence[str]:
+def list_model_options(model: str | os.PathLike[str] | Run | None, texts: Mapping[str, str]) -> Sequence[str]:
     """Return a model and keywords as options of `qed evaluate`."""
-    name = os.fspath(model.path if isinstance(model, Run) else model)
-    options = ["--model", name]
+    options = [] if model is None else ["--model", os.fspath(model.path if isinstance(model, Run) else model)]
     for key, text in texts.items():
         option = "--tasks" if key == "evaluation.tasks" else f"--{key.replace('_', '-')}"
         if option == "--tasks" and text.startswith("["):

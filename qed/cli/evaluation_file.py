@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Collection, Mapping
 
 from qed.cli.commands.base import Parser
 from qed.config import plugins
@@ -25,6 +26,8 @@ SETTINGS = {
     "sampling.max_tokens": "max_tokens",
     "run.out": "out",
 }
+# Settings that sample in training, and that an evaluation has settings of its own for.
+OF_TRAINING = ("temperature", "top_p", "top_k", "min_p")
 SWITCHES = ("greedy", "resume", "overwrite", "json")
 # What says whose code runs belongs on the command line, and a file does not name a file.
 NEVER = ("allow_user_code", "config", "debug", "help")
@@ -67,6 +70,35 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
             raise UsageError(f"{entry.raw.origin}: {error}") from error
         arguments += given
     return arguments
+
+
+def report_training_sampling(args: argparse.Namespace, given: Collection[str]) -> None:
+    """Say which settings of the configuration sample in training, and not the answers of this evaluation.
+
+    Settings with a counterpart of the evaluation are not named: the settings.yaml of a run has all of these. Nor are
+    those of the files that the configuration extends.
+
+    Args:
+        args: the options of the evaluation.
+        given: the names of those that the file and the command line give.
+    """
+    if args.greedy or args.responses or args.scoring != "sampled":
+        return
+    layers = read_layers(find_config(args.config))
+    own = {entry.key for entry in layers[-1]}
+    swept = {sweep.partition("=")[0].strip().removeprefix("--").replace("-", "_") for sweep in args.sweep}
+    decided = {entry.key for layer in layers for entry in layer} | {f"evaluation.{name}" for name in (*given, *swept)}
+    unused = [name for name in OF_TRAINING if f"sampling.{name}" in own and f"evaluation.{name}" not in decided]
+    if not unused:
+        return
+    from qed.console.live import Console  # noqa: PLC0415 -- only if there is something to say
+
+    trained, evaluated = (" and ".join(f"{part}.{name}" for name in unused) for part in ("sampling", "evaluation"))
+    options = " and ".join(f"--{name.replace('_', '-')}" for name in unused)
+    Console(args.json).say(
+        f"{args.config}: {trained} {'is that' if len(unused) == 1 else 'are those'} of training. An evaluation takes "
+        f"{evaluated} in the file, or {options}."
+    )
 
 
 def _convert(option: str, entry: Entry) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from qed.config.fields import SHORTCUTS, Table
 from qed.config.layers import SUFFIXES, Entry
-from qed.config.names import suggest
-from qed.config.values import FALSE, TRUE, Raw
+from qed.config.names import explain_repetition, suggest
+from qed.config.values import FALSE, TRUE, Raw, is_list
 from qed.errors import UsageError
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][\w.-]*=")
@@ -78,21 +78,15 @@ class ParsedLine:
 
 
 def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
-    """Return the configurations, settings and flags of a command line; names of settings are not checked here."""
+    """Return the configurations, settings and flags of a command line; names of settings are not checked here.
+
+    Raises:
+        UsageError: the command line is invalid, or gives a list twice.
+    """
     line, rest = ParsedLine(), list(arguments)
     while rest:
-        argument = rest.pop(0)
-        if argument == "-h":
-            line.flags.add("help")
-        elif argument.startswith("--"):
-            _take_option(argument, rest, table, line)
-        elif argument.startswith(("-", "+")):
-            raise UsageError(_explain_misplaced_sign(argument, table))
-        elif ASSIGNMENT.match(argument) and not _is_file(argument):
-            name, _, value = argument.partition("=")
-            line.entries.append(Entry(_normalize_key(name), Raw(value), name))
-        else:
-            line.configs.append(argument)
+        _take_argument(rest, table, line)
+    _refuse_repeated_lists(line.entries, table)
     if len({"resume", "requeue", "overwrite"} & line.flags) > 1:
         raise UsageError("--resume and --requeue continue a run, and --overwrite replaces it. Give one of them.")
     if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
@@ -102,6 +96,30 @@ def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], 
     ranks, cluster = _parse_ranks(line.ranks), line.cluster[-1] if line.cluster else ""
     flags = replace(flags, ranks=ranks, cluster=cluster, sweep=tuple(line.sweep), allow_change=allowed)
     return line.configs, line.entries, flags
+
+
+def _refuse_repeated_lists(entries: Sequence[Entry], table: Table) -> None:
+    """Refuse two options of one list: the second would silently replace the first, and several entries are meant."""
+    given: dict[tuple[str, ...], Entry] = {}
+    for entry in entries:
+        names = table.expand_key(entry.key)
+        if not names or not is_list(table.settings[names[0]].kind):
+            continue
+        before = given.setdefault(names, entry)
+        if before is not entry:
+            raise UsageError(explain_repetition(before.shown, entry.shown, "=" in before.raw.text))
+
+
+def drop_settings(arguments: Sequence[str], keys: Collection[str], table: Table) -> list[str]:
+    """Return a valid command line without these settings and their values; a key may be any name of a setting."""
+    dropped = {table.expand_key(key) for key in keys}
+    kept, rest = [], list(arguments)
+    while rest:
+        before, line = list(rest), ParsedLine()
+        _take_argument(rest, table, line)
+        if not any(table.expand_key(entry.key) in dropped for entry in line.entries):
+            kept += before[: len(before) - len(rest)]
+    return kept
 
 
 def drop_flags(arguments: Sequence[str], *names: str) -> list[str]:
@@ -137,6 +155,22 @@ def _expand_names(names: Sequence[str], table: Table) -> tuple[str, ...]:
             )
         expanded |= dict.fromkeys(full)
     return tuple(expanded)
+
+
+def _take_argument(rest: list[str], table: Table, line: ParsedLine) -> None:
+    """Parse the first argument of `rest`, and take it and its value out."""
+    argument = rest.pop(0)
+    if argument == "-h":
+        line.flags.add("help")
+    elif argument.startswith("--"):
+        _take_option(argument, rest, table, line)
+    elif argument.startswith(("-", "+")):
+        raise UsageError(_explain_misplaced_sign(argument, table))
+    elif ASSIGNMENT.match(argument) and not _is_file(argument):
+        name, _, value = argument.partition("=")
+        line.entries.append(Entry(_normalize_key(name), Raw(value), name))
+    else:
+        line.configs.append(argument)
 
 
 def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine) -> None:

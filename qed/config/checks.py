@@ -44,8 +44,18 @@ def check_names(value: Any, entry: Entry, setting: Setting, flags: Flags, reads_
     if check is not None and value != setting.default:
         origins = [item.origin for item in raw.items] if raw.items else [raw.origin] * len(value)
         for text, origin in zip(value, origins, strict=True):
-            check(text, origin, setting.key, flags)
+            try:
+                check(text, origin, setting.key, flags)
+            except UsageError as error:
+                raise UsageError(f"{error}{_suggest_list(text, origin)}") from error
     return value
+
+
+def _suggest_list(text: str, origin: str) -> str:
+    """Return how several names are written in a YAML file, for a quoted text with a comma; otherwise an empty text."""
+    if "," not in text or origin == COMMAND_LINE:
+        return ""
+    return f" Several are a list in YAML: [{', '.join(part.strip() for part in text.split(','))}]."
 
 
 def _read_leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:

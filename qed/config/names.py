@@ -37,6 +37,20 @@ def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = ""
     return f" The settings of that section are {inside}." if inside else ""
 
 
+def explain_repetition(first: str, again: str, pairs: bool) -> str:
+    """Return why a list that is given twice is refused, and how several entries are given.
+
+    Args:
+        first: the name under which it is given first, with dashes if it has them.
+        again: the name under which it is given again.
+        pairs: whether its entries are NAME=VALUE.
+    """
+    example = f"{first}{' ' if first.startswith('-') else '='}{'A=X,B=Y' if pairs else 'A,B'}"
+    if first == again:
+        return f"{first} is given twice. Separate several with a comma: {example}."
+    return f"{first} and {again} are two names of one list. Give one, and separate several with a comma: {example}."
+
+
 def format_name(name: str, dashes: str) -> str:
     """Format a name as on the command line if `dashes` is given, otherwise as in a file."""
     return dashes + name.replace("_", "-") if dashes else name

@@ -41,12 +41,13 @@ def parse_reward(text: str) -> RewardEntry:
         UsageError: the weight is not a finite number, or the name is missing.
     """
     weight, times, name = text.rpartition("*")
-    try:
-        factor = float(weight) if times else 1.0
-    except ValueError:
-        factor = math.nan
+    factor = _read_weight(weight) if times else 1.0
     if not math.isfinite(factor):
-        raise UsageError(f"The reward '{text}' must be NAME or WEIGHT*NAME: '{weight.strip()}' is not a finite number.")
+        swapped = math.isfinite(_read_weight(name))
+        hint = f" The weight comes first: {name.strip()}*{weight.strip()}." if swapped else ""
+        raise UsageError(
+            f"The reward '{text}' must be NAME or WEIGHT*NAME: '{weight.strip()}' is not a finite number.{hint}"
+        )
     if name.strip().startswith(f"{MODEL}:"):
         return RewardEntry(factor, MODEL, folder=name.strip().removeprefix(f"{MODEL}:"))
     source, colon, function = name.strip().rpartition(":")
@@ -56,3 +57,11 @@ def parse_reward(text: str) -> RewardEntry:
         raise UsageError(f"The reward '{text}' has no name.")
     users_own = plugins.is_users_own(source)
     return RewardEntry(factor, source if users_own else source.replace("-", "_"), function)
+
+
+def _read_weight(text: str) -> float:
+    """Return a weight; NaN for a text that is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qed.config.arguments import drop_flags
+from qed.config.arguments import drop_flags, drop_settings
 from qed.config.fields import Table
 from qed.config.names import suggest
 from qed.config.resolve import Resolved, read_sources, resolve_settings
@@ -49,17 +49,19 @@ def list_points(command: str, arguments: Sequence[str]) -> list[Point]:
     if (source.flags.resume or source.flags.requeue) and not out:
         raise UsageError("--resume and --requeue need the sweep's folder: add --out DIR.")
     base = Path(out or time.strftime(f"runs/sweep-{_shorten_word(Path(command).stem)}-%Y%m%d-%H%M%S"))
+    # A swept value replaces the one that the command line gives besides.
+    rest = drop_settings(arguments, swept, source.table)
     points: list[Point] = []
     folders: set[str] = set()
     for values in itertools.product(*swept.values()):
         point = dict(zip(swept, values, strict=True))
         folder = base / number_name(name_folder(point), folders)
         assignments = [f"{key}={value}" for key, value in point.items()]
-        resolved = resolve_settings(command, [*arguments, *assignments, f"run.out={folder}"])
+        resolved = resolve_settings(command, [*rest, *assignments, f"run.out={folder}"])
         # A resumed sweep resumes the runs that have started, and starts the others.
         flags = replace(resolved.flags, resume=resolved.flags.resume and (folder / "settings.yaml").is_file())
         other = () if flags.resume else ("resume", "allow_change", "fast")
-        alone = drop_flags(arguments, "sweep", "ranks", *other)
+        alone = drop_flags(rest, "sweep", "ranks", *other)
         points.append(Point(point, replace(resolved, flags=flags), (*alone, *assignments, f"run.out={folder}")))
     return points
 

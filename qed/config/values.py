@@ -78,6 +78,11 @@ def describe_type(kind: Any) -> str:
     return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "a text")
 
 
+def is_list(kind: Any) -> bool:
+    """Return whether a type is a list of any number of entries."""
+    return get_origin(kind) in (tuple, list) and _is_open_ended(kind)
+
+
 def _is_open_ended(kind: Any) -> bool:
     """Return whether a list type accepts any number of entries."""
     return get_origin(kind) is list or get_args(kind)[-1] is ...

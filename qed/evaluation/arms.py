@@ -35,7 +35,8 @@ class ArmsTest:
         p_value: below 0.05 exactly where the interval excludes 0; None for fewer than 6 problems, or where neither arm
             has two runs.
         within: standard deviation of a run's mean that the choice of problems and of answers makes, of each arm.
-        between: standard deviation between seeds beyond that of the answers, of each arm; None for one run.
+        between: standard deviation between seeds beyond that of the answers, of each arm; None for one run or
+            one problem.
         runs: the measure of each run of each arm.
         note: why there is no p-value, or what the interval does not cover; else empty.
     """

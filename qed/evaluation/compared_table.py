@@ -120,6 +120,7 @@ def _show_arms(console: Console, pair: TaskPair, test: ArmsTest) -> None:
         console.say(f"  {write_count(test.unpaired, 'problem')} not in all runs and left out.")
     for name, runs, between, within in zip(("before", "after"), test.runs, test.between, test.within, strict=True):
         values = ", ".join(f"{100 * value:.1f}" for value in runs)
-        seeds = "unknown, with one run" if between is None else f"{100 * between:.1f}"
+        few = "run" if len(runs) == 1 else "problem in common"
+        seeds = f"unknown, with one {few}" if between is None else f"{100 * between:.1f}"
         spread = f"standard deviation between seeds {seeds}, from problems and answers {100 * within:.1f}"
         console.say(f"  {name}: {values}; {spread}")

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,13 @@ def _evaluate(run: qed.Run) -> None:
     assert str(result).startswith("memory: 100.0% [")
     with pytest.raises(UsageError, match=r"has no pass@3\. Did you mean 'pass@2'"):
         result.estimate("pass@3")
+    several = replace(result, tasks={"one": result.tasks["memory"], "two": result.tasks["memory"]})
+    with pytest.raises(UsageError, match=r"There are several tasks: name one, such as task='one'"):
+        several.estimate("pass@2")
+    with pytest.raises(UsageError, match=r"the command line scores stored answers"):
+        qed.evaluate(responses="answers.jsonl")
+    with pytest.raises(UsageError, match=r"There is no model to evaluate"):
+        qed.evaluate(tasks=test)
     with pytest.raises(UsageError, match=r"qed evaluate has no option --sample=2\. Did you mean '--samples'"):
         qed.evaluate(run, test, sample=2)
     sampler = qed.Sampler(run)

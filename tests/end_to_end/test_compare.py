@@ -304,6 +304,18 @@ def test_answers_in_files_make_arms_too(compare: Compare) -> None:
     assert (found["seeds"], found["n"]) == ([2, 2], 12)
 
 
+@pytest.mark.parametrize(("problems", "runs", "few"), [(1, 2, "one problem in common"), (12, 1, "one run")])
+def test_an_unknown_spread_of_seeds_says_why(compare: Compare, problems: int, runs: int, few: str) -> None:
+    for name, count in (("a", runs), ("b", 2)):
+        for seed in range(count):
+            rows = [{"id": i, "gold": "1", "response": str((i + seed) % 2)} for i in range(problems)]
+            Path(f"{name}{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, said = compare("a*.jsonl", "b*.jsonl")
+    assert code == 0, said
+    (line,) = (line for line in said.splitlines() if line.startswith("  before: "))
+    assert f"standard deviation between seeds unknown, with {few}, from problems" in line
+
+
 def test_figures_say_what_is_odd_about_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Uneven numbers of answers, too few problems, and answers that were cut off and are right."""
     rows = make_rows([1, 1, 0, 1, 0], cut=3)

@@ -138,6 +138,7 @@ def test_any_file_of_prompts_is_read(ask: Callable[..., Any], tmp_path: Path) ->
         ("empty.txt", "\n\n", "has no prompt"),
         ("broken.jsonl", '{"prompt": "1?"}\n{"pro', "broken.jsonl, row 2: broken JSON"),
         ("other.jsonl", '{"frage": "1?"}\n', "the columns are frage"),
+        ("prob.csv", "prob,ans\n1+1,2\n", "Name yours with --question-key YOURS, for example --question-key problem."),
         ("damaged.txt", "1?\né \udce9?", "damaged.txt, line 2: not UTF-8 text"),
     ):
         (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -67,6 +67,35 @@ def test_texts_in_lists_may_hold_anything_as_json(error: Refused) -> None:
     assert "is not a list" in error("grpo", '--data.map=["a"')
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "gsm8k", "--tasks=math"], "--tasks is given twice. Separate several with a comma: --tasks A,B."),
+        (["--tasks", "gsm8k", "--data.tasks", "math"], "--tasks and --data.tasks are two names of one list."),
+        (
+            ["data.tasks=gsm8k", "data.tasks=gsm8k"],
+            "data.tasks is given twice. Separate several with a comma: data.tasks=A",
+        ),
+        (["--data.map", "answer=x", "--data.map", "question=y"], "with a comma: --data.map A=X,B=Y."),
+        (["--reward=boxed", "--steps=1", "--reward=length"], "--reward A,B."),
+    ],
+)
+def test_a_list_is_given_once(error: Refused, arguments: list[str], message: str) -> None:
+    assert message in error("grpo", *arguments)
+    assert message in error("pipeline", *arguments)
+
+
+def test_what_is_no_list_may_be_given_again(write: Write) -> None:
+    settings = resolve_settings(
+        "grpo", ["--lr=1", "--lr=2", "--learner.betas=0.1,0.2", "--learner.betas=0.3,0.4"]
+    ).settings
+    assert (settings.learner.lr, settings.learner.betas) == (2, (0.3, 0.4))  # type: ignore[union-attr]
+    config = write("data: {tasks: gsm8k}")
+    assert resolve_settings("grpo", [config, "--tasks", "math"]).settings.data.tasks == ("math",)
+    # The tasks of one phase are another setting than those of both.
+    resolve_settings("pipeline", ["--tasks", "gsm8k", "--rl.data.tasks", "math"])
+
+
 @pytest.mark.parametrize("number", ["-1", "-.5", "-1e-3", "-inf"])
 def test_negative_numbers_are_values(error: Refused, number: str) -> None:
     assert "learner.weight_decay must not be negative" in error("grpo", "--learner.weight-decay", number)

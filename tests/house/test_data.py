@@ -301,6 +301,9 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
         (["convert", "train.jsonl", "x.jsonl", "--validation-split", "0.99"], 3, ["leaves none for training"]),
         (["convert", "train.jsonl", "x.jsonl", "--max-prompt-percentile", "0"], 2, ["(0, 100]"]),
         (["convert", "train.jsonl", "x.jsonl", "--map", "question"], 2, ["--map must be NAME=VALUE"]),
+        (["convert", "train.jsonl", "x.jsonl", "--map", "A=x", "--map=B=y"], 2, ["--map is given twice", "A=X,B=Y"]),
+        (["convert", "train.jsonl", "x.jsonl", "--map", "A=x", "--data.map=B=y"], 2, ["--map and --data.map are two"]),
+        (["inspect", "odd.csv"], 3, ["Name yours with --map question=YOURS", "Perhaps: --map question=prblem"]),
         (["convert", "train.jsonl", "."], 2, ["is a folder"]),
         (["prepare", "--tasks", "train.jsonl"], 2, ["--to"]),
         (["prepare", "--tasks", "train.jsonl,train.jsonl", "--to", "s"], 2, ["Two of the tasks"]),
@@ -311,6 +314,7 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
     ],
 )
 def test_mistakes_are_one_line(run: Run, file: Path, arguments: list[str], code: int, words: list[str]) -> None:
+    (file.parent / "odd.csv").write_text("prblem,answer\n1+1,2\n")
     before = sorted(file.parent.iterdir())
     found, _, err = run(*arguments)
     assert found == code, err

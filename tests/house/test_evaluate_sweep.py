@@ -108,6 +108,9 @@ def test_a_sweep_in_a_file_and_over_lists(run: Run, tasks: str, called: list[Any
     assert code == 0
     assert [args.tasks for args in called] == ["test.jsonl", "test.jsonl,other.jsonl"]
     assert called[0].out.parent.name.startswith("sweep-evaluate-")
+    called.clear()
+    assert run("evaluate", "sweep.yaml", "--tasks=other.jsonl", "--sweep=tasks=test.jsonl", "--out", "p")[0] == 0
+    assert [args.tasks for args in called] == ["test.jsonl", "test.jsonl"], "the last of a file, the line and a sweep"
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,11 @@ def test_a_sweep_in_a_file_and_over_lists(run: Run, tasks: str, called: list[Any
         (["--sweep=seed=1", "--resume"], "add --out DIR"),
         (["--sweep=seed=1", "--shard=1/2", "--out=o"], "one process"),
         (["--sweep=seed=1", "--out=."], "contains no sweep"),
+        (
+            ["--sweep=seed=1", "--map=A=x", "--map=B=y"],
+            "--map is given twice. Separate several with a comma: --map A=X",
+        ),
+        (["--tasks=other.jsonl"], "--tasks is given twice. Separate several with a comma: --tasks A,B."),
     ],
 )
 def test_a_mistake_is_found_before_anything_runs(

@@ -140,6 +140,13 @@ def test_a_verdict_is_explained(run: Run) -> None:
     assert (told["correct"], told["answer"]["text"]) == (False, "(A")
 
 
+@pytest.mark.parametrize("arguments", [["--explain", "1", "2", "3"], ["3", "--explain", "1", "2"]])
+def test_a_verdict_takes_two_texts(run: Run, arguments: list[str]) -> None:
+    code, out, err = run("grade", *arguments)
+    assert (code, out) == (2, "")
+    assert "takes GOLD and ANSWER, and 3 is one more. Is a quote missing?" in err
+
+
 WEIRD = """{"gold": 12, "prediction": 12, "seconds": 5, "m": {"a": 1}}
 {"gold": null, "prediction": null, "m": 1}
 {"gold": NaN, "prediction": NaN, "m": [2]}

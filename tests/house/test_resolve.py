@@ -130,8 +130,25 @@ def test_a_reward_may_be_a_weighted_sum(error: Refused) -> None:
         "0.5*overlong",
         "0*length",
     )
-    assert "'half' is not a finite number" in error("grpo", "--reward", "half*boxed")
+    assert error("grpo", "--reward", "half*boxed").endswith("'half' is not a finite number.")
+    assert "The weight comes first: 0.5*boxed." in error("grpo", "--reward", "boxed*0.5")
     assert "Did you mean 'overlong'" in error("grpo", "--reward", "boxed,0.5*overlng")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "written"),
+    [
+        ("tasks", "a.jsonl,b.jsonl", "[a.jsonl, b.jsonl]"),
+        ("tasks", "gsm8k, math", "[gsm8k, math]"),
+        ("reward", "think_answer,0.5*overlong", "[think_answer, 0.5*overlong]"),
+        ("reward", "boxed,length", "[boxed, length]"),
+    ],
+)
+def test_several_names_in_one_quoted_text_are_told_to_be_a_list(
+    error: Refused, write: Write, key: str, text: str, written: str
+) -> None:
+    assert error("grpo", write(f'data: {{{key}: "{text}"}}')).endswith(f" Several are a list in YAML: {written}.")
+    assert "in YAML" not in error("grpo", write(f"data: {{{key}: gone.jsonl}}"))
 
 
 # The user's own code

@@ -56,6 +56,12 @@ def test_folders_of_a_sweep_are_safe_and_distinct(run: Run, recipes: Any) -> Non
     assert (settings.sft.learner.steps, settings.rl.learner.steps) == (3, 3)
 
 
+def test_a_swept_list_replaces_that_of_the_command_line(run: Run, recipes: Any) -> None:
+    assert run("grpo", "--tasks", "gsm8k", "--lr=1", "--sweep=data.tasks=math,arithmetic", "--sweep=lr=2")[0] == 0
+    assert [(s.data.tasks, s.learner.lr) for _, s, _ in recipes.calls] == [(("math",), 2), (("arithmetic",), 2)]
+    assert "--tasks is given twice" in run("grpo", "--tasks=gsm8k", "--tasks=math", "--sweep=lr=1,2")[2]
+
+
 def test_one_failure_in_a_sweep_does_not_stop_the_others(run: Run, recipes: Any) -> None:
     def answer(settings: Any) -> dict[str, Any]:
         if settings.run.seed == 1:

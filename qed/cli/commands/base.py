@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from qed.config.names import explain_repetition
 from qed.errors import UsageError, suggest_nearest
 
+LIST_END = ",…"  # of the placeholder of an option that takes a list
 LISTS = ("answers", "parts")  # what the items of a list in the column of answers are
 
 
@@ -50,14 +53,20 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_argument("--debug", action="store_true", help="also print the traceback of an error")
 
-    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+    def parse(self, arguments: Sequence[str], layered: bool = False) -> argparse.Namespace:
         """Return the options of a command line.
 
+        Args:
+            arguments: behind the command.
+            layered: whether later arguments may replace a list that earlier ones give, such as those of a file.
+
         Raises:
-            UsageError: the command line is invalid.
+            UsageError: the command line is invalid, or gives a list twice.
         """
         if _reveal:
             raise ParserRevealed(self)
+        if not layered:
+            self._refuse_repeated_lists(arguments)
         args, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
@@ -65,6 +74,22 @@ class Parser(argparse.ArgumentParser):
                 f"{self.prog} has no option {unknown[0]}.{suggest_nearest(unknown[0], known)}{self._suggest_help()}"
             )
         return args
+
+    def list_given(self, arguments: Sequence[str]) -> list[tuple[str, argparse.Action]]:
+        """Return the options that a command line gives, by the name written there, in its order."""
+        names = [argument.partition("=")[0] for argument in itertools.takewhile("--".__ne__, arguments)]
+        return [(name, self._option_string_actions[name]) for name in names if name in self._option_string_actions]
+
+    def _refuse_repeated_lists(self, arguments: Sequence[str]) -> None:
+        """Refuse two options of one list: the second would silently replace the first, and several are meant."""
+        given: dict[str, str] = {}
+        for name, action in self.list_given(arguments):
+            metavar = str(action.metavar)
+            if not metavar.endswith(LIST_END) or isinstance(action, argparse._AppendAction):
+                continue
+            if action.dest in given:
+                raise UsageError(explain_repetition(given[action.dest], name, "=" in metavar))
+            given[action.dest] = name
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError; argparse calls this on a mistake."""

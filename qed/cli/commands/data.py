@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
+from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, UsageError, suggest_nearest
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ TARGETS = ("jsonl", "csv", "parquet", "verl", "luffy", "trl", "gsm8k")
 DEDUPE = ("rows", "questions")
 
 
+@use_column_option("--map")
 def run(arguments: Sequence[str]) -> int:
     """Run the action that the first argument names."""
     if not arguments or arguments[0] in ("-h", "--help"):

@@ -18,10 +18,11 @@ from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
 from qed.cli.commands.likelihood_options import add_likelihood_options, check_likelihood
 from qed.cli.commands.policy_options import add_chat_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
-from qed.cli.evaluation_file import read_options
+from qed.cli.evaluation_file import read_options, report_training_sampling
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
 from qed.config.values import split_items
+from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run
 
@@ -76,7 +77,8 @@ def run(arguments: Sequence[str]) -> int:
     if args.config:
         # What the command line gives comes later and counts.
         written = [*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments]
-        args = parser.parse(written)
+        args = parser.parse(written, layered=True)
+        report_training_sampling(args, [action.dest for _, action in parser.list_given(written)])
     if args.sweep:
         return run_sweep(parser, written, _check_cell, _evaluate)
     result = _evaluate(args, arguments)
@@ -186,6 +188,7 @@ def _add_stored_options(add: Any) -> None:
     add_extract_option(add, MODES)
 
 
+@use_column_option("--map")
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
     _check_numbers(args)
     endpoint = read_endpoint(args, "evaluate")
@@ -324,7 +327,13 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
     if args.sweep:
         raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
     if args.responses is not None:
-        raise UsageError("Evaluate either a model, or the answers of --responses; leave one of them out.")
+        raise UsageError(
+            "Python evaluates a model; the command line scores stored answers: qed evaluate --responses FILE."
+        )
+    if args.model is None:
+        find_served(args)
+    if args.model is None:
+        raise UsageError("There is no model to evaluate: name one, or give sampler='server' and the url of its server.")
     return _evaluate_model(args, options)
 
 

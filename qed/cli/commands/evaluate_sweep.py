@@ -57,10 +57,10 @@ def run_sweep(
         UsageError: the sweep or one of its cells is invalid.
         Interrupted: a signal has stopped it; finished cells are in the table and in the files.
     """
-    args = parser.parse(arguments)
+    args = parser.parse(arguments, layered=True)
     cells, folder = _list_cells(parser, args, arguments)
     for cell in cells:
-        check(parser.parse(cell.arguments))
+        check(parser.parse(cell.arguments, layered=True))
     from qed.console.live import Console
     from qed.evaluation.sweeping import JSON_FILE, format_outcomes, write_outcomes
 
@@ -72,7 +72,7 @@ def run_sweep(
     try:
         for number, cell in enumerate(cells, 1):
             console.say(f"sweep {number}/{len(cells)}: {cell.folder.name}")
-            outcomes.append(_evaluate_cell(parser.parse(cell.arguments), cell, evaluate))
+            outcomes.append(_evaluate_cell(parser.parse(cell.arguments, layered=True), cell, evaluate))
             write_outcomes(outcomes, folder)
     except (Interrupted, KeyboardInterrupt) as stopped:
         print(format_outcomes(outcomes), file=sys.stderr, flush=True)

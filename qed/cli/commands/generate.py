@@ -28,6 +28,7 @@ from qed.cli.commands.policy_options import (
     read_sampling,
     resolve_policy_settings,
 )
+from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     left_out: Counter[str] = Counter()
     from qed.evaluation.generate import WRITTEN, read_questions
 
-    questions = read_questions(args.file, args.question_key, left_out)
+    with use_column_option("--question-key", pairs=False):
+        questions = read_questions(args.file, args.question_key, left_out)
     questions = questions[: args.limit or None]
     endpoint = read_endpoint(args, "generate")
     resolve = resolve_policy_settings if endpoint is None else resolve_endpoint_settings

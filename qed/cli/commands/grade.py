@@ -35,6 +35,11 @@ MAX_SECONDS = 86_400
 def run(arguments: Sequence[str]) -> int:
     """Grade the files, or explain one verdict."""
     args = _build_parser().parse(arguments)
+    if args.explain and args.files:
+        raise UsageError(
+            f"qed grade --explain takes GOLD and ANSWER, and {args.files[0]} is one more. Is a quote missing? A text "
+            "with spaces needs quotes: qed grade --explain 0.5 'It is 1/2.' To grade a file, leave --explain out."
+        )
     if args.explain:
         from qed.grading.explain import explain_response
 

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     source: str | None = args.source
     if source is not None and Path(source).suffix in SUFFIXES:
         # What the command line gives comes later and counts.
-        args = parser.parse([*read_options(source, parser, PASSED, args.allow_user_code), *arguments])
+        args = parser.parse([*read_options(source, parser, PASSED, args.allow_user_code), *arguments], layered=True)
         source = None
     if args.install:
         return install(args)

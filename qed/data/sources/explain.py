@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from qed.data.sources.rows import Place, Row
 from qed.errors import suggest_nearest
@@ -21,6 +23,47 @@ KNOWN = {
     "multiple choice": ("question", "choices|options", "answer|answerKey"),
     "axolotl input_output": ("segments",),
 }
+
+
+# The option that names the columns of a file, and whether it takes OURS=THEIRS or the column of the question alone.
+_column_option: ContextVar[tuple[str, bool]] = ContextVar("column_option", default=("--data.map", True))
+
+
+@contextmanager
+def use_column_option(option: str, pairs: bool = True) -> Iterator[None]:
+    """Let messages about missing columns name this option instead of --data.map, which training has.
+
+    Args:
+        option: of the command that reads the data.
+        pairs: whether it takes OURS=THEIRS,…; otherwise it takes the column of the question.
+    """
+    token = _column_option.set((option, pairs))
+    try:
+        yield
+    finally:
+        _column_option.reset(token)
+
+
+def describe_expected(questions: Sequence[str], answers: Sequence[str], schemas: str) -> str:
+    """Return which columns are expected: those of a question, and those of an answer if the command needs one."""
+    _, pairs = _column_option.get()
+    if pairs:
+        return f"expected one of {', '.join(questions)} and one of {', '.join(answers)}; or {schemas}"
+    return f"expected one of {', '.join(questions)}; or {schemas}"
+
+
+def suggest_column_option(hints: Mapping[str, str]) -> tuple[str, str]:
+    """Return how the columns of a file are named, and a sentence that names the likely ones, or an empty text.
+
+    Args:
+        hints: qed's columns that are missing, with the column of the file that is probably meant.
+    """
+    option, pairs = _column_option.get()
+    usage = "question=YOURS,answer=YOURS" if pairs else "YOURS"
+    example = "question=problem" if pairs else "problem"
+    named = ",".join(f"{ours}={theirs}" for ours, theirs in hints.items()) if pairs else hints.get("question", "")
+    how = f"Name yours with {option} {usage}, for example {option} {example}."
+    return how, f" Perhaps: {option} {named}" if named else ""
 
 
 def describe_nearest(row: Row) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from qed.data.sources import choices, conversations, instructions, labels, preferences
-from qed.data.sources.explain import describe_nearest
+from qed.data.sources.explain import describe_expected, describe_nearest, suggest_column_option
 from qed.data.sources.fields import (
     Fields,
     convert_answer,
@@ -237,18 +237,18 @@ def _explain_missing(row: Row, place: Place) -> str:
             f"{place}: the rows are plain text (the column text), without a question. A reasoning model is trained on "
             "answers to questions: split the text into the columns prompt and completion."
         )
-    hints = [
-        f"{ours}={theirs}"
+    hints = {
+        ours: theirs
         for ours, names in (("question", QUESTION), ("answer", ANSWER))
         if find_column(row, names) is None
         for theirs in [_find_nearest(row, names)]
         if theirs
-    ]
+    }
+    how, perhaps = suggest_column_option(hints)
+    expected = describe_expected(QUESTION, (*ANSWER, *SOLUTION), OTHER_SCHEMAS)
     return (
-        f"{place}: the columns are {', '.join(map(str, row)) or '(none)'}; expected one of {', '.join(QUESTION)} and "
-        f"one of {', '.join((*ANSWER, *SOLUTION))}; or {OTHER_SCHEMAS}. Name yours with --data.map "
-        f"question=YOURS,answer=YOURS, for example --data.map question=problem.{describe_nearest(row)}"
-        + (f" Perhaps: --data.map {','.join(hints)}" if hints else "")
+        f"{place}: the columns are {', '.join(map(str, row)) or '(none)'}; {expected}. {how}{describe_nearest(row)}"
+        f"{perhaps}"
     )
 
 
