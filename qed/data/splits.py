@@ -241,7 +241,8 @@ def drop_long_prompts(
         left_out = len(problems) - len(kept)
         run.event("prompts_too_long", problems=name, left_out=left_out, limit=limit)
         console.say(
-            f"Left out {left_out} of {len(problems)} {name} problems: the prompt is longer than {limit} tokens."
+            f"Left out {left_out} of {len(problems)} {name} problems: the prompt is longer than {limit} tokens, "
+            "which is what sampling.max_tokens leaves of the model's window."
         )
     if not kept:
         raise DataError(

@@ -56,6 +56,14 @@ def test_every_row_gets_its_verdict_in_its_place(run: Run, file: Path, tmp_path:
     assert all(row["seconds"] >= 0 and row["reason"] for row in rows)
 
 
+def test_a_number_that_json_does_not_have_is_written_as_null(run: Run, tmp_path: Path) -> None:
+    """Python reads NaN, and strict readers refuse it."""
+    file, out = tmp_path / "a.jsonl", tmp_path / "out.jsonl"
+    file.write_text('{"gold": "1", "prediction": "1", "scores": [NaN, {"best": -Infinity}, 0.5]}\n')
+    assert run("grade", file, "--out", out)[0] == 0
+    assert json.loads(out.read_text(), parse_constant=pytest.fail)["scores"] == [None, {"best": None}, 0.5]
+
+
 @pytest.mark.parametrize("name", ["out.jsonl.gz", "out.csv", "out.parquet"])
 def test_what_it_writes_it_reads(run: Run, file: Path, tmp_path: Path, name: str) -> None:
     assert run("grade", file, "--out", tmp_path / name)[0] == 0

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
@@ -18,12 +19,25 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-_encode_json = json.JSONEncoder(ensure_ascii=True, default=str).encode  # json.dumps makes an encoder for every call
+# json.dumps makes an encoder for every call.
+_encode_json = json.JSONEncoder(ensure_ascii=True, default=str, allow_nan=False).encode
 
 
 def encode_row(row: Row) -> str:
-    """Encode a row as a line of jsonl, with its line feed; what is not JSON becomes text."""
-    return _encode_json(row) + "\n"
+    """Encode a row as a line of jsonl, with its line feed; what is not JSON becomes text, and NaN and infinity null."""
+    try:
+        return _encode_json(row) + "\n"
+    except ValueError:
+        return _encode_json(_clear_not_finite(row)) + "\n"
+
+
+def _clear_not_finite(value: Any) -> Any:
+    """Return a copy with None for numbers that are not finite, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _clear_not_finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clear_not_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Writer:
