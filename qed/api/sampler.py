@@ -12,6 +12,8 @@ from qed.api.evaluation import list_model_options
 from qed.api.keywords import use_keywords
 from qed.api.runs import Run
 from qed.cli.commands.evaluate import resolve_model
+from qed.data.sources.fields import convert_to_text
+from qed.data.sources.rows import Place
 from qed.errors import UsageError
 from qed.models import load
 from qed.rollout.policy import load_policy
@@ -72,10 +74,14 @@ class Sampler:
 
         Raises:
             qed.errors.UsageError: a question has no token or more than the model's window, or an argument is invalid.
+            qed.errors.DataError: a question is no valid text.
         """
         if isinstance(questions, str) or not all(isinstance(question, str) for question in questions):
             raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")
-        if samples < 1 or max_tokens < 1 or temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
+        for number, question in enumerate(questions, 1):
+            convert_to_text(question, Place("questions", number), "the question")
+        numbers = all(isinstance(value, int | float) for value in (samples, max_tokens, temperature, top_p, top_k))
+        if not numbers or samples < 1 or max_tokens < 1 or temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
             raise UsageError(
                 "qed.Sampler.sample takes samples and max_tokens of at least 1, a temperature and top_k of at least 0, "
                 "and a top_p in (0, 1]."

@@ -260,7 +260,9 @@ def _evaluate(run: qed.Run) -> None:
     with pytest.raises(UsageError, match=r"qed evaluate has no option --sample=2\. Did you mean '--samples'"):
         qed.evaluate(run, test, sample=2)
     sampler = qed.Sampler(run)
-    for wrong in ({"samples": 0}, {"top_p": 0.0}, {"temperature": -1.0}):
+    with pytest.raises(DataError, match=r"questions, row 2: the question contains half of a UTF-16 pair"):
+        sampler.sample(["1+1?", "\ud800"])
+    for wrong in ({"samples": 0}, {"top_p": 0.0}, {"temperature": -1.0}, {"temperature": "a"}):
         with pytest.raises(qed.errors.UsageError, match="takes samples"):
             sampler.sample(["What is 2 + 7?"], **wrong)  # type: ignore[arg-type]
     with pytest.raises(qed.errors.UsageError, match="prompt of problem '' has no token"):
