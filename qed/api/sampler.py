@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any
 
 from qed import host
@@ -80,11 +82,12 @@ class Sampler:
             raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")
         for number, question in enumerate(questions, 1):
             convert_to_text(question, Place("questions", number), "the question")
-        numbers = all(isinstance(value, int | float) for value in (samples, max_tokens, temperature, top_p, top_k))
-        if not numbers or samples < 1 or max_tokens < 1 or temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
+        whole = all(isinstance(value, Integral) for value in (samples, max_tokens, top_k))
+        real = all(isinstance(value, Real) and math.isfinite(value) for value in (temperature, top_p))
+        if not (whole and real) or min(samples, max_tokens) < 1 or min(temperature, top_k) < 0 or not 0 < top_p <= 1:
             raise UsageError(
                 "qed.Sampler.sample takes samples and max_tokens of at least 1, a temperature and top_k of at least 0, "
-                "and a top_p in (0, 1]."
+                "and a top_p in (0, 1]; samples, max_tokens and top_k are whole numbers."
             )
         sampling = Sampling(temperature, max_tokens, self.policy.template.stop, top_p, top_k)
         problems = [Problem(question, question, "") for question in questions]

@@ -114,9 +114,12 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
         )
     changes = dict(_read_option(option, name, environment) for option in options)
     if _is_never_asked(environment) and "max_turns" not in changes:
+        kind = type(environment)
+        own = "max_turns" in vars(kind) and kind.max_turns > 1
+        mend = "Write `@dataclass(frozen=True)` above" if own else "Give a field such as `max_turns: int = 3` to"
         raise UsageError(
-            f"The environment {name} answers turns, but an answer has one turn, so it is never asked. Give "
-            f"{type(environment).__name__} a field for more, such as `max_turns: int = 3`."
+            f"The environment {name} answers turns, but an answer has one turn, so it is never asked. {mend} "
+            f"{kind.__name__}, or set its option {name}.max_turns."
         )
     return replace(environment, **changes)
 

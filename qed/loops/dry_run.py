@@ -71,7 +71,7 @@ def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | 
     for number, phase in enumerate(phases):
         if number == 0 or has_own_data(phases):
             lines += _describe_problems(phase, problems[number], graders[number])
-        lines += _describe_phase(phase, len(problems[number]))
+        lines += _describe_phase(phase, problems[number])
         lines += _describe_tokens(phase, problems[number], outline, ranks) if outline else []
     lines += preview_device_defaults(settings, origins, pick_device(settings.model.device)) if origins else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
@@ -108,17 +108,11 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     pairs = sum(problem.is_preference for problem in problems)
     if not algorithm.online and not (pairs if algorithm.together == 2 else demonstrations):
         raise DataError(NO_PAIR if algorithm.together == 2 else NO_DEMONSTRATION)
-    unanswered = sum(not problem.answer for problem in problems)
-    if algorithm.online and unanswered == len(problems):
+    if algorithm.online and not any(problem.answer for problem in problems):
         raise DataError(NO_ANSWER)
     return [
         f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
         f"problems    {len(problems)} to train on",
-        *(
-            [f"            {unanswered} of them have no answer to reward: online algorithms leave them out"]
-            if unanswered
-            else []
-        ),
         f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
         f"pairs       {pairs} with a chosen and a rejected reply"
         if pairs
@@ -156,13 +150,15 @@ def _describe_limit(settings: Settings, lengths: Sequence[int]) -> list[str]:
     return [f"            {above} of {len(lengths)} prompts are above {most} tokens: {fate}"] if above else []
 
 
-def _describe_phase(settings: Settings, problems: int) -> list[str]:
+def _describe_phase(settings: Settings, problems: Sequence[Problem]) -> list[str]:
     """Describe the steps of a phase and the size of its rollouts."""
     learner, sampling = settings.learner, settings.sampling
     online, together = settings.algorithm.online, settings.algorithm.together
-    per_step = sampling.problems_per_step if online else learner.batch_size // together or problems
+    unanswered = sum(not problem.answer for problem in problems) if online else 0
+    left = len(problems) - unanswered
+    per_step = sampling.problems_per_step if online else learner.batch_size // together or left
     # Rows that do not fit the model are left out later.
-    steps = math.ceil(learner.epochs * problems / per_step) if learner.epochs else learner.steps
+    steps = math.ceil(learner.epochs * left / per_step) if learner.epochs else learner.steps
     count = f"{'at most ' * bool(learner.epochs)}{steps} steps"
     if not online:
         unit = "pairs" if together == 2 else "demonstrations"
@@ -175,6 +171,7 @@ def _describe_phase(settings: Settings, problems: int) -> list[str]:
         f"{sampling.group_size} answers "
         f"= {rollouts} rollouts, {-(-rollouts // size)} optimizer step(s) of {size}",
         f"            answers of at most {sampling.max_tokens} tokens; rollouts on disk: at most about {disk:.0f} MiB",
+        *([f"            {unanswered} problems have no answer to reward, and are left out"] if unanswered else []),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from qed.config.phases import Settings
 from qed.config.reward_names import parse_reward
-from qed.data.splits import LoadedProblems
+from qed.data.splits import VALIDATION, LoadedProblems
 from qed.errors import UsageError
 from qed.loops.material import Material, hash_problems
 from qed.loops.ranks import require_same_data
@@ -43,11 +43,13 @@ def hash_data(
     """
     fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
-    held_out = {name: hash_problems(problems) for name, problems in loaded.benchmarks.items()}
+    tasks = {**loaded.benchmarks, **({VALIDATION: loaded.validation} if loaded.validation else {})}
+    held_out = {name: hash_problems(problems) for name, problems in tasks.items()}
     if launch.resume:
         parallel.run_on_first(lambda: _require_same_problems(fingerprint, run, launch))
-        parallel.run_on_first(lambda: _report_other_held_out(held_out, run, say))
     own_files = parallel.run_on_first(lambda: _hash_own_files(phases, run, launch))
+    if launch.resume:
+        parallel.run_on_first(lambda: _report_other_held_out(held_out, run, say))
     hashes = {"fingerprint": fingerprint, "held_out_fingerprints": held_out}
     return {**hashes, **({"own_files": own_files} if own_files else {})}
 
@@ -65,14 +67,16 @@ def _require_same_problems(fingerprint: str, run: Run, launch: Launch) -> None:
 
 def _report_other_held_out(held_out: Mapping[str, str], run: Run, say: Callable[[str], None]) -> None:
     """Say and record which evaluations of a resumed run have other problems than before; that is allowed."""
-    before = _read_last_data(run).get("held_out_fingerprints", {})
+    before: dict[str, str] = {}
+    for row in _read_data(run):
+        before |= row.get("held_out_fingerprints", {})
     changed = [name for name, found in held_out.items() if before.get(name, found) != found]
     if changed:
         run.event("held_out_problems_changed", tasks=changed)
         say(
             f"Warning: the held-out problems of {', '.join(changed)} are not those that {run.folder} was evaluated on "
             "before: a data file, the number of problems, or which prompts fit has changed. Figures before and after "
-            "this point cannot be compared; to compare, start another run."
+            "this point cannot be compared, also not to choose the best checkpoint; to compare, start another run."
         )
 
 
@@ -99,10 +103,14 @@ def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dic
     return hashes
 
 
+def _read_data(run: Run) -> list[Row]:
+    """Return what each attempt at a run has noted of its data."""
+    return [row for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
+
+
 def _read_last_data(run: Run) -> Row:
     """Return what the last attempt at a run has noted of its data; empty if there was none."""
-    noted = [row for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
-    return noted[-1] if noted else {}
+    return (_read_data(run) or [{}])[-1]
 
 
 def _may_change_data(launch: Launch) -> bool:

@@ -209,6 +209,7 @@ def test_each_run_has_the_rows_of_its_own_call(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert set(runs) == {2, 3}
     own = {plus: {row["question"] for row in make_rows(plus)} for plus in runs}
     for plus, run in runs.items():
         assert {row["question"] for row in run.rollouts()} <= own[plus]

@@ -125,7 +125,8 @@ def test_other_held_out_problems_are_said(qed: Callable[..., Any], tmp_path: Pat
     held_out = tmp_path / "held.jsonl"
     rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(4)]
     held_out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    arguments = ("grpo", "--tasks", problems, *SMALL, *ONLINE, "--out", run, "--evaluation.tasks", held_out)
+    common = ("grpo", "--tasks", problems, *SMALL, *ONLINE, "--out", run)
+    arguments = (*common, "--evaluation.tasks", held_out)
     assert qed(*arguments).code == 0
     more = (*arguments, "--resume", "--steps")
     same = qed(*more, 6)
@@ -134,8 +135,13 @@ def test_other_held_out_problems_are_said(qed: Callable[..., Any], tmp_path: Pat
     third = qed(*more, 7)
     assert third.code == 0
     assert f"the held-out problems of held are not those that {run} was evaluated on before" in third.out
-    (event,) = [row for row in read_lines(run / "events.jsonl") if row["event"] == "held_out_problems_changed"]
-    assert event["tasks"] == ["held"]
+    other = held_out.with_name("other.jsonl")
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert qed(*common, "--evaluation.tasks", other, "--resume", "--steps", 8).code == 0
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")
+    assert "the held-out problems of held are not those" in qed(*more, 9).out, "it was evaluated two attempts before"
+    told = [row["tasks"] for row in read_lines(run / "events.jsonl") if row["event"] == "held_out_problems_changed"]
+    assert told == [["held"], ["held"]]
 
 
 def test_another_reward_in_the_same_file_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:

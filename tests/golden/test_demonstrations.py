@@ -26,7 +26,7 @@ from qed.data.prompts.demonstrations import (
 )
 from qed.data.selection import has_right_solution
 from qed.data.sources.rows import Place
-from qed.data.tasks import arithmetic
+from qed.data.tasks import arithmetic, long_sums
 from qed.data.tasks.base import build_problems
 from qed.data.tools.inspect import inspect_data
 from qed.data.tools.load import Data
@@ -131,10 +131,24 @@ def test_a_solution_with_a_box_needs_no_other_answer() -> None:
     assert find_demonstration(load_leaf("boxed"), Problem("x", Q, "", solution)) == solution
 
 
-def test_the_default_task_leaves_steps_out_on_purpose() -> None:
-    found = [find_demonstration(load_leaf("think_answer"), problem) for problem in arithmetic.load("train")[:200]]
+@pytest.mark.parametrize(("task", "split"), [(arithmetic, "train"), (long_sums, "train"), (long_sums, "train-plain")])
+def test_a_generated_task_leaves_steps_out_on_purpose(task: Any, split: str) -> None:
+    problems = task.load(split)[:200]
+    found = [find_demonstration(load_leaf(task.PROMPT), problem) for problem in problems]
     assert None not in found
-    assert 50 < sum("<think></think>" in text for text in found if text) < 150
+    without = sum("<think></think>" in text for text in found if text)
+    assert without == len(problems) if split == "train-plain" else 50 < without < 150
+
+
+@pytest.mark.parametrize(("mark", "kept"), [(True, True), ("True", True), ("no", False), (None, False)])
+def test_a_column_says_that_answers_stand_alone(mark: Any, kept: bool) -> None:
+    found = find_demonstration(load_leaf("think_answer"), read({"question": Q, "answer": A, "without_steps": mark}))
+    assert found == (f"<think></think><answer>{A}</answer>" if kept else None)
+
+
+def test_a_reply_that_is_a_bare_answer_gets_the_form_with_an_empty_thought() -> None:
+    bare = read({"prompt": Q, "completion": A, "answer": A})
+    assert find_demonstration(load_leaf("think_answer"), bare) == f"<think></think><answer>{A}</answer>"
 
 
 def test_the_most_is_what_the_reward_names() -> None:

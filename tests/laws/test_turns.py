@@ -356,7 +356,11 @@ def test_an_environment_that_is_never_asked_is_refused(tmp_path: Path) -> None:
         "environment = Own()\n",
         encoding="utf-8",
     )
-    with pytest.raises(UsageError, match=r"never asked\. Give Own a field for more, such as `max_turns: int = 3`"):
+    with pytest.raises(UsageError, match=r"never asked\. Give a field such as `max_turns: int = 3` to Own, or set"):
         load_environment(str(file))
     assert load_environment(str(file), (f"{file}.max_turns=2",)).max_turns == 2
+    undecorated = tmp_path / "undecorated.py"
+    undecorated.write_text(file.read_text().replace("    def step", "    max_turns: int = 3\n    def step"))
+    with pytest.raises(UsageError, match=r"Write `@dataclass\(frozen=True\)` above Own"):
+        load_environment(str(undecorated))
     assert load_environment("retry", ("retry.max_turns=1",)).max_turns == 1

@@ -114,7 +114,8 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
         return Demonstration(text)
     reasoning = _strip_markers(reply, leaf)
     bare = reasoning in (goal.answer, stated)
-    built = leaf.demonstration(replace(goal, solution="" if bare else reasoning))
+    steps = {"solution": "", "meta": {**goal.meta, "without_steps": True}} if bare else {"solution": reasoning}
+    built = leaf.demonstration(replace(goal, **steps))
     if built is None or measure_reward(leaf, goal, built) < most:
         return Demonstration(reply)
     return Demonstration(built, built=True)

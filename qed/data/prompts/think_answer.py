@@ -23,6 +23,8 @@ def demonstration(problem: Problem) -> str | None:
 
     The thought is empty where the data leaves the steps out on purpose.
     """
-    if not problem.answer or not (problem.solution or problem.meta.get("without_steps")):
+    # A column of a csv file is a text.
+    without_steps = str(problem.meta.get("without_steps")).casefold() == "true"
+    if not problem.answer or not (problem.solution or without_steps):
         return None
     return f"<think>{problem.solution}</think><answer>{problem.answer}</answer>"

@@ -50,5 +50,5 @@ def _build_problem(source: random.Random, calling: bool) -> Problem:
         question=question,
         answer=str(total),
         solution=f"<calculator>{terms}</calculator>{opened}{total}{closed}" if call else "",
-        meta={"level": len(numbers), "source": "long_sums"},
+        meta={"level": len(numbers), "source": "long_sums", **({} if call else {"without_steps": True})},
     )
