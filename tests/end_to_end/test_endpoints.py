@@ -251,9 +251,12 @@ def test_what_is_wrong_for_all_is_said_in_a_sentence(qed: Qed, problems: Path, t
 
 
 def test_mistakes_of_the_command_line(qed: Qed, problems: Path, tmp_path: Path) -> None:
+    addresses = (("localhost", "not an address"), ("http://u:p@h/v1", "must not contain a user or password"))
+    for address, words in addresses:
+        done = ask(qed, address, problems, tmp_path / "o")
+        assert (done.code, words in done.err) == (2, True), done.err
     wrong: list[tuple[tuple[Any, ...], str]] = [
-        (("--url", "localhost"), "not an address"),
-        (("--url", "http://u:p@h/v1"), "must not contain a user or password"),
+        (("--url", "http://127.0.0.1:9"), "--url is given twice"),
         (("--precision", "float32"), "--precision has no effect"),
         (("--extra", "[1]"), "must be a JSON object"),
         (("--api", "completions"), "--api completions takes text"),
