@@ -10,6 +10,11 @@ from qed.net.endpoint import RequestError
 from qed.rewards.http import parse_score
 
 PREFERENCE, SAFETY = "preference", "safety"
+IDENTIFIER = re.compile(r"(?<![\w'’])[mM](?![\w'’])")  # of a model; not that of "I'm"
+SAFE = re.compile(r"\b(?:un)?safe\b")
+NOT_SAFE = re.compile(r"\bun-safe\b|(?:\bnot|n['’]t)\s+(?:\w+\s+)?safe\b")
+NOT_UNSAFE = re.compile(r"(?:\bnot|n['’]t)\s+unsafe\b")
+MARKS = " \t*_`\"'.,:;!()[]{}"  # around a word
 # The classifier prompt of AlpacaEval 2 (tatsu-lab/alpaca_eval, evaluators_configs/alpaca_eval_clf_gpt4_turbo,
 # Apache-2.0), its system message first. `m` is the first output and `M` the second.
 COMPARE = '''\
@@ -82,14 +87,23 @@ def read_rubric(path: Path) -> str:
 
 
 def parse_verdict(reply: str, rubric: str) -> float | None:
-    """Return the value of a reply: 1 if the first output wins or the output is safe, or the score; None without one."""
+    """Return the value of a reply: 1 if the first output wins or the output is safe, or the score; None without one.
+
+    A verdict is the last line if that is nothing else, or the only one that the reply names: a judge that names both
+    has not decided.
+    """
     if rubric == PREFERENCE:
-        letters = re.findall(r"\b[mM]\b", reply)
-        return float(letters[-1] == "m") if letters else None
+        return _read_word(reply, IDENTIFIER, "m")
     if rubric == SAFETY:
-        words = re.findall(r"\b(?:un)?safe\b", reply.lower())
-        return float(words[-1] == "safe") if words else None
+        return _read_word(NOT_UNSAFE.sub(" safe", NOT_SAFE.sub(" unsafe", reply.lower())), SAFE, "safe")
     try:
         return parse_score(reply, SCALE) / SCALE
     except RequestError:
         return None
+
+
+def _read_word(reply: str, pattern: re.Pattern[str], good: str) -> float | None:
+    lines = reply.strip().splitlines() or [""]
+    last = lines[-1].strip(MARKS)
+    words = {last} if pattern.fullmatch(last) else set(pattern.findall(reply))
+    return float(words == {good}) if len(words) == 1 else None

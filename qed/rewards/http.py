@@ -35,8 +35,12 @@ RUBRIC = """Rate the response to the question below.
 Consider whether the response is correct, complete and clear. Explain briefly, then end with a line of the form
 Score: N
 where N is a number from 0 (useless) to {scale} (perfect)."""
-SCORE = re.compile(r"score\W{0,8}(-?\d+(?:\.\d+)?)", re.IGNORECASE)
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+# What looks like a number behind the word; a dash before it is its sign, unless a space follows the dash.
+SCORE = re.compile(
+    r"(?<![^\W_])score(?:[^\w.+\-−–—]|[-–—](?=\s)){0,8}([+\-−]?\.?\d[\d.,/%+\-−–]*(?:\s*(?:/|out of)\s*[\d.]+)?)",
+    re.IGNORECASE,
+)
+NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d+)?|\.\d+))(?:\s*(?:/|out of)\s*(\d+(?:\.\d+)?))?", re.IGNORECASE)
 # Where the score stands in a reply.
 PLACES = {"reward": "data.0.data", "classify": "data.0.probs", "score": "data.0.score"}
 
@@ -198,15 +202,18 @@ def fill(template: str, fields: Mapping[str, str]) -> str:
 
 
 def parse_score(reply: str, scale: float) -> float:
-    """Return the last `Score: N` of a reply, or the number that it consists of.
+    """Return the last `Score: N` of a reply, or the number that it consists of; `N/SCALE` is N.
 
     Raises:
-        RequestError: there is none, or it is not from 0 to `scale`.
+        RequestError: there is none, it is not from 0 to `scale`, or it is on another scale.
     """
-    found = SCORE.findall(reply) or ([reply.strip()] if NUMBER.fullmatch(reply.strip()) else [])
-    if not found:
+    written = (SCORE.findall(reply) or [reply.strip()])[-1]
+    number = NUMBER.fullmatch(written.replace("−", "-").rstrip(".,"))
+    if number is None:
         raise RequestError(f"the reply has no score: {reply[-200:]}")
-    score = float(found[-1])
+    score, most = float(number[1]), number[2]
+    if most is not None and float(most) != scale:
+        raise RequestError(f"the score {written} is not on the scale from 0 to {scale:g}")
     if not 0 <= score <= scale:
         raise RequestError(f"the score {score:g} is not from 0 to {scale:g}")
     return score
