@@ -24,7 +24,7 @@ FREE = (
     "endpoint",
     "also",
 )
-OPTIONS = {"judged_by": "--reward"}  # where the option is not named as the setting
+OPTIONS = {"judged_by": "--reward", "server": "--sampler and --url"}  # where the option is not named as the setting
 FEW_SHARED = 0.8  # of the problems of a run
 MAX_SHOWN = 60  # characters of a setting
 Sides = tuple[Sequence[Decoding], Sequence[Decoding]]
