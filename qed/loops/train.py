@@ -22,7 +22,7 @@ from qed.report.model_card import write_card
 from qed.report.write import write_report
 from qed.runs import manifest
 from qed.runs.run import Launch, Row, read_evaluations, read_lines
-from qed.training.best import LOSS, PERPLEXITY
+from qed.training.best import LOSS, PERPLEXITY, read_scores
 
 
 def train(settings: Settings, launch: Launch) -> dict[str, Any]:
@@ -102,7 +102,12 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     best = manifest.read_pointer(folder, "BEST")
     if best is not None:
         chosen = _link_final(folder, "best", f"step_{best:06d}")
-        setup.console.say(f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}.")
+        scores = read_scores(folder)
+        equal = sum(score == scores.get(best) for score in scores.values())
+        setup.console.say(
+            f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}."
+            + (f" It is the earliest of {equal} with the same score." if equal > 1 else "")
+        )
     setup.run.event("finished", step=last)
     write_card(folder, last)
     report = write_report([folder], folder / "report.html")
