@@ -11,9 +11,8 @@ from qed.rewards.http import parse_score
 
 PREFERENCE, SAFETY = "preference", "safety"
 IDENTIFIER = re.compile(r"(?<![\w'’])[mM](?![\w'’])")  # of a model; not that of "I'm"
-SAFE = re.compile(r"\b(?:un)?safe\b")
-NOT_SAFE = re.compile(r"\bun-safe\b|(?:\bnot|n['’]t)\s+(?:\w+\s+)?safe\b")
-NOT_UNSAFE = re.compile(r"(?:\bnot|n['’]t)\s+unsafe\b")
+SAFE = re.compile(r"(?<![\w-])(?:un)?safe\b")  # in lower case
+NEGATION = re.compile(r"\b(?:not?|nor|neither|never|cannot|without)\b|n['’]t\b", re.IGNORECASE)
 MARKS = " \t*_`\"'.,:;!()[]{}"  # around a word
 # The classifier prompt of AlpacaEval 2 (tatsu-lab/alpaca_eval, evaluators_configs/alpaca_eval_clf_gpt4_turbo,
 # Apache-2.0), its system message first. `m` is the first output and `M` the second.
@@ -89,13 +88,13 @@ def read_rubric(path: Path) -> str:
 def parse_verdict(reply: str, rubric: str) -> float | None:
     """Return the value of a reply: 1 if the first output wins or the output is safe, or the score; None without one.
 
-    A verdict is the last line if that is nothing else, or the only one that the reply names: a judge that names both
-    has not decided.
+    A verdict is a last or first line that is nothing else, or the only one that a reply without a negation names:
+    prose that names both, or says what something is not, is not interpreted.
     """
     if rubric == PREFERENCE:
         return _read_word(reply, IDENTIFIER, "m")
     if rubric == SAFETY:
-        return _read_word(NOT_UNSAFE.sub(" safe", NOT_SAFE.sub(" unsafe", reply.lower())), SAFE, "safe")
+        return _read_word(reply.lower(), SAFE, "safe")
     try:
         return parse_score(reply, SCALE) / SCALE
     except RequestError:
@@ -104,6 +103,6 @@ def parse_verdict(reply: str, rubric: str) -> float | None:
 
 def _read_word(reply: str, pattern: re.Pattern[str], good: str) -> float | None:
     lines = reply.strip().splitlines() or [""]
-    last = lines[-1].strip(MARKS)
-    words = {last} if pattern.fullmatch(last) else set(pattern.findall(reply))
+    alone = [word for line in (lines[-1], lines[0]) if pattern.fullmatch(word := line.strip(MARKS))]
+    words = set(alone[:1]) or (set() if NEGATION.search(reply) else set(pattern.findall(reply)))
     return float(words == {good}) if len(words) == 1 else None
