@@ -249,3 +249,16 @@ def _show(values: Sequence[Any]) -> str:
 def _list(values: Iterable[Any]) -> str:
     shown = sorted(values)
     return ", ".join(map(str, shown[:3])) + (", …" if len(shown) > 3 else "")
+
+
+def describe_lost(rows: Sequence[Row], figures: Row) -> str:
+    """Say that stored answers are of fewer problems than their summary, as in a copy that was cut off; else return "".
+
+    Args:
+        rows: the stored answers of one decoding; none, if they were not stored.
+        figures: their summary.
+    """
+    stored, n = len({str(row["group_id"]) for row in rows}), figures["n"]
+    if not 0 < stored < n:
+        return ""
+    return f"Answers to {stored:,} of {write_count(n, 'problem')} are stored: their file is incomplete."

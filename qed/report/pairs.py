@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qed.evaluation.cautions import count_truncated, list_cautions, separate_golds
+from qed.evaluation.cautions import count_truncated, describe_lost, list_cautions, separate_golds
 from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers
 from qed.evaluation.measures import ACCURACY
@@ -39,14 +39,27 @@ class PairName:
 
 @dataclass(frozen=True)
 class RunTests:
-    """The paired tests of a report, and what else than the policy differs, by task."""
+    """The paired tests of a report; by task, what else than the policy differs, and the runs that are in no test."""
 
     tests: dict[PairName, AdjustedTest]
     cautions: dict[str, list[str]]
+    left_out: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """The last evaluation of a task by a run."""
+
+    name: str
+    record: Record
+    step: int
+    figures: Row
 
 
 def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
     """Compute the paired tests of the last evaluations of runs against the first, adjusted for all of them.
+
+    The first is the first run that has answers to the problems of a later one.
 
     Args:
         records: the runs.
@@ -54,31 +67,46 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
     """
     tests: dict[PairName, PairedTest] = {}
     cautions: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = {}
     for task in tasks:
         evaluated = [
-            (name, record, evaluations[-1])
+            _Evaluated(name, record, *evaluations[-1])
             for record, name in zip(records, label_runs(records), strict=True)
             if (evaluations := record.list_evaluations(task))
         ]
-        for name, other, (other_step, other_figures) in evaluated[1:]:
-            first_name, first, (step, figures) = evaluated[0]
-            for decoding in [decoding for decoding in figures if decoding in other_figures]:
-                sides, notes = separate_golds(
-                    [
-                        _load_side(first, step, task, decoding, figures),
-                        _load_side(other, other_step, task, decoding, other_figures),
-                    ]
-                )
-                found = list(_test_sides(sides))
-                tests |= {PairName(task, first_name, name, decoding, test.measure): test for test in found}
-                if found:
-                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, notes, decoding))
-    return RunTests(adjust_tests(tests), cautions)
+        compared = (_compare_with_first(evaluated[start:], task) for start in range(len(evaluated)))
+        found, cautions[task] = next((pair for pair in compared if pair[0]), ({}, []))
+        tests |= found
+        tested = {name for test in found for name in (test.first, test.other)}
+        left_out[task] = [one.name for one in evaluated if one.name not in tested]
+    return RunTests(adjust_tests(tests), cautions, left_out)
 
 
-def _load_side(record: Record, step: int, task: str, decoding: str, figures: Row) -> Decoding:
-    rows = record.read_rows(step, task, decoding)
-    return build_decoding(rows, record.folder, figures[decoding], describe_training(record.settings))
+def _compare_with_first(evaluated: Sequence[_Evaluated], task: str) -> tuple[dict[PairName, PairedTest], list[str]]:
+    """Return the tests of runs against the first one, and what else differs."""
+    tests: dict[PairName, PairedTest] = {}
+    cautions: list[str] = []
+    first = evaluated[0]
+    for other in evaluated[1:]:
+        for decoding in [decoding for decoding in first.figures if decoding in other.figures]:
+            sides, notes = separate_golds([_load_side(each, task, decoding) for each in (first, other)])
+            found = list(_test_sides(sides))
+            tests |= {PairName(task, first.name, other.name, decoding, test.measure): test for test in found}
+            if found:
+                cautions.extend(_list_lost([first, other], sides, decoding))
+                cautions.extend(f"{other.name}, {line}" for line in _warn_of(sides, notes, decoding))
+    return tests, cautions
+
+
+def _list_lost(evaluated: Sequence[_Evaluated], sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
+    for one, side in zip(evaluated, sides, strict=True):
+        if lost := describe_lost(side.rows, one.figures[decoding]):
+            yield f"{one.name}, {decoding} answers. {lost}"
+
+
+def _load_side(one: _Evaluated, task: str, decoding: str) -> Decoding:
+    rows = one.record.read_rows(one.step, task, decoding)
+    return build_decoding(rows, one.record.folder, one.figures[decoding], describe_training(one.record.settings))
 
 
 def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
@@ -110,8 +138,11 @@ def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html 
     rows = [
         (join_html(name.other, build_element("small", name.label)), _build_cells(test)) for name, test in own.items()
     ]
-    caption = f"Problem by problem against {next(iter(own)).first}, the first run"
-    lines = found.cautions.get(task, [])
+    first = next(iter(own)).first
+    caption = f"Problem by problem against {first}" + (", the first run" if first == label_runs(records)[0] else "")
+    lines = [*found.cautions[task]]
+    if left_out := found.left_out[task]:
+        lines.append(f"Not compared, because they share no stored answers with {first}: {', '.join(left_out)}.")
     return join_html(
         build_table(COLUMNS, rows, caption, "stack"),
         build_element("ul", *(build_element("li", line) for line in lines)) if lines else None,

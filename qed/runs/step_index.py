@@ -171,6 +171,12 @@ def read_index_groups(path: Path, data: Path | None = None) -> list[Row] | None:
     return _read_groups(_read_parts(path, 1)[0], path, data)
 
 
+def read_listed_groups(path: Path) -> list[Row]:
+    """Read the groups that an index lists, whatever size its file of answers has now; none if it is damaged."""
+    groups = _read_parts(path, 1)[0].get("groups")
+    return [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+
+
 def _read_parts(path: Path, count: int) -> list[Row]:
     """Read the first parts of an index; a missing or damaged one is empty."""
     try:

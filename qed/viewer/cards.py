@@ -20,9 +20,9 @@ from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.line_file import Row, parse_line, read_first_rows, read_last_rows, sample_rows
 from qed.viewer.params import Params, Refused
-from qed.viewer.states import ENDINGS, State, judge_state, read_heartbeat
+from qed.viewer.states import ENDINGS, Heartbeat, State, judge_state, read_heartbeat
 
-SPARKS = ("reward/mean", "train/loss", "policy/entropy", "length/mean")
+SPARKS = ("reward/mean", "train/loss")  # a card has the first that the run has
 FIGURES = (
     *("reward/mean", "train/loss", "format", "policy/entropy", "length/mean", "length/truncated_frac"),
     *("groups/zero_std", "kl/ref", "mismatch/kl", "optim/grad_norm", "optim/lr", "time/step", "perf/tokens_per_s"),
@@ -60,8 +60,8 @@ def _build_blank(run: RunPlace, reason: str) -> dict[str, Any]:
     return {
         **{"key": run.key, "name": run.name, "folder": str(run.folder), "kind": "run", "status": "unknown"},
         **{"reason": reason, "method": "", "model": "", "task": "", "seed": None, "phases": [], "step": 0},
-        **{"planned": None, "started": None, "updated": None, "tokens_per_s": None, "accuracy": None},
-        **{"first_accuracy": None, "reward": None, "figures": {}, "sparks": {}, "alarms": []},
+        **{"planned": None, "started": None, "updated": None, "resumed": False, "tokens_per_s": None},
+        **{"accuracy": None, "first_accuracy": None, "reward": None, "figures": {}, "sparks": {}, "alarms": []},
     }
 
 
@@ -89,6 +89,15 @@ class _Metrics:
     sparks: Mapping[str, list[float]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Events:
+    """What a card needs of the events: the times of the first and the last, and some of them as they are."""
+
+    first: float | None = None
+    last: float | None = None
+    needed: Sequence[Row] = ()
+
+
 class _Reader:
     """Reads the card of a run; each part of it is remembered until its file changes."""
 
@@ -105,13 +114,16 @@ class _Reader:
         """Return the card."""
         settings = self._remember("settings.yaml", _summarize_settings, _Settings())
         metrics = self._remember("metrics.jsonl", _summarize_metrics, _Metrics())
-        first, events = self._remember("events.jsonl", _read_events, (None, []))
+        found = self._remember("events.jsonl", _read_events, _Events())
+        events = found.needed
         evaluations = self._list_evaluations()
         first_accuracy = self._read_accuracy(evaluations[:TRIED], settings.tasks)
         accuracy = self._read_accuracy(evaluations[: -TRIED - 1 : -1], settings.tasks)
         is_training = "metrics.jsonl" in self.files or bool(settings.method)
-        changed = self._find_change()
-        state = self._judge(settings, events, changed) if is_training else State("done")
+        changed, beat = self._find_change(), read_heartbeat(self.files.get("heartbeat.json"))
+        state = self._judge(settings, events, changed, beat) if is_training else State("done")
+        # What the run itself has written: a copy of its files is younger than the run.
+        written = max((time for time in (found.last, beat.said) if time is not None), default=changed)
         step = max(metrics.step, accuracy["step"] if accuracy else 0)
         return {
             **_build_blank(self.run, state.reason or settings.trouble),
@@ -124,8 +136,9 @@ class _Reader:
             "phases": list(metrics.phases or settings.phases),
             "step": step,
             "planned": max(read_planned_steps(dict(settings.tree), events).values(), default=None),
-            "started": first or self._find_age(),
-            "updated": changed or None,
+            "started": found.first or self._find_age(),
+            "updated": written or None,
+            "resumed": any(event["event"] == "resumed" for event in events),
             "tokens_per_s": metrics.figures.get("perf/tokens_per_s"),
             "accuracy": accuracy,
             "first_accuracy": first_accuracy,
@@ -142,8 +155,7 @@ class _Reader:
             return missing
         return self.library.memo.read(("card", path), [path], lambda: read(path))
 
-    def _judge(self, settings: _Settings, events: Sequence[Row], changed: float) -> State:
-        beat = read_heartbeat(self.files.get("heartbeat.json"))
+    def _judge(self, settings: _Settings, events: Sequence[Row], changed: float, beat: Heartbeat) -> State:
         return judge_state(self.files.get(LOCK), beat, events, changed, settings.patience)
 
     def _find_change(self) -> float:
@@ -231,11 +243,11 @@ def _read_list(tree: Any, *names: str) -> list[Any]:
 
 def _summarize_metrics(path: Path) -> _Metrics:
     last = [rename_old_metrics(row) for row in read_last_rows(path, LAST_BYTES) or read_last_rows(path)]
-    spread = sample_rows(path, SPARK_ROWS)
+    spread, drawn = sample_rows(path, SPARK_ROWS), sample_rows(path, SPARK_ROWS, SPARKS)
     figures: dict[str, float] = {}
     for row in last:
         figures |= {name: value for name in FIGURES if (value := read_number(row.get(name))) is not None}
-    sparks = {name: [value for row in spread if (value := read_number(row.get(name))) is not None] for name in SPARKS}
+    sparks = {name: [value for row in drawn if (value := read_number(row.get(name))) is not None] for name in SPARKS}
     return _Metrics(
         step=max((row["step"] for row in last if isinstance(row.get("step"), int)), default=0),
         phases=tuple(dict.fromkeys(str(row["phase"])[:LONGEST] for row in (*spread, *last) if row.get("phase"))),
@@ -244,12 +256,13 @@ def _summarize_metrics(path: Path) -> _Metrics:
     )
 
 
-def _read_events(path: Path) -> tuple[float | None, list[Row]]:
-    """Return the time of the first event, and those of the first and last events that a card needs."""
+def _read_events(path: Path) -> _Events:
+    """Read the first and the last events."""
     first, last = read_first_rows(path), read_last_rows(path)
     needed = [row for row in first if row.get("event") == "epochs"]
     needed += [row for row in last if row.get("event") in ("alarm", "resumed", *ENDINGS)]
-    return (read_number(first[0].get("time")) if first else None), list(map(clean_value, needed))
+    begun, ended = (read_number(row.get("time")) for row in (first[0] if first else {}, last[-1] if last else {}))
+    return _Events(begun, ended, list(map(clean_value, needed)))
 
 
 def _list_alarms(events: Sequence[Row]) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ class Curves:
     names: dict[str, int] = field(default_factory=dict)  # the number of each phase
     values: dict[str, array[float]] = field(default_factory=dict)
     evaluations: dict[str, list[Accuracy]] = field(default_factory=dict)
+    evaluating: float = 0.0  # seconds of all evaluations
     damaged: int = 0
     stride: int = 1
 
@@ -65,7 +66,8 @@ class Curves:
         self.values = {name: column[::2] for name, column in self.values.items()}
 
     def note_evaluation(self, row: Row) -> None:
-        """Add the accuracies of an evaluation's row."""
+        """Add the accuracies and the time of an evaluation's row."""
+        self.evaluating += read_number(row.get("time/evaluate")) or 0.0
         for name, value in row.items():
             match, number = ACCURACY.fullmatch(name), read_number(value)
             if match and number is not None:
@@ -146,6 +148,7 @@ def read_curves(library: Library, params: Params) -> dict[str, Any]:
         "phases": list(curves.names),
         "values": {name: _fill(column, count) for name, column in sorted(curves.values.items())},
         "evaluations": _merge_accuracies(curves, place),
+        "evaluating": curves.evaluating,
         "damaged": curves.damaged,
         "stride": curves.stride,
     }

@@ -127,6 +127,8 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
         raise Refused(404, f"The run {place.key} has no evaluation of {name[0]} ({name[1]}) at step {step}.")
     steps = [each.step for each in series]
     measured = _measure_rows(library, place, found)
+    if lost := 0 < measured["stored"] < found.figures["n"]:
+        measured = {**measured, **_measure_answers([])}
     votes = {kind: found.figures.get(kind) or {} for kind in ("pass", "maj")}
     return {
         "figures": {key: value for key, value in found.figures.items() if key != "by"},
@@ -134,6 +136,7 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
         "by": found.figures.get("by") or {},
         "votes": {"k": found.figures.get("k", 1), **votes, "problems": measured["problems"]},
         **{name: measured[name] for name in ("bounds", "cross", "rows")},
+        "lost": measured["stored"] if lost else None,
         **find_neighbours(steps, steps.index(step)),
     }
 
@@ -146,15 +149,14 @@ def _measure_rows(library: Library, place: RunPlace, evaluation: Evaluation) -> 
     def compute() -> dict[str, Any]:
         index = load_index(library, data) if file else None
         rows = build_rows(index, evaluation.decoding) if index else []
-        return {
-            "bounds": _list_bounds(rows),
-            "cross": _cross_kinds(rows),
-            "problems": _count_problems(rows),
-            "rows": index is not None,
-        }
+        return {**_measure_answers(rows), "stored": len(group_by_problem(rows)), "rows": index is not None}
 
     measured: dict[str, Any] = library.memo.read(("evaluation", data, evaluation.decoding), [data], compute)
     return measured
+
+
+def _measure_answers(rows: Sequence[Row]) -> dict[str, Any]:
+    return {"bounds": _list_bounds(rows), "cross": _cross_kinds(rows), "problems": _count_problems(rows)}
 
 
 def _list_bounds(rows: Sequence[Row]) -> dict[str, list[float] | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +12,7 @@ Row = dict[str, Any]
 BLOCK = 16_384  # bytes that are read to find a line
 LONGEST_LINE = 1_000_000  # bytes; a longer line is skipped
 WHOLE = 1_000_000  # bytes of a file that is read as a whole, because that is faster
+SPARE = 4  # lines of a long file that are read for each row of a kind that is wanted
 
 
 def parse_line(line: bytes) -> Row | None:
@@ -40,18 +41,37 @@ def read_last_rows(path: Path, most: int = 262_144) -> list[Row]:
     return [row for line in lines[1 if start else 0 :] if (row := parse_line(line)) is not None]
 
 
-def sample_rows(path: Path, count: int) -> list[Row]:
-    """Return at most `count` rows that are spread evenly over the bytes of a file, in its order."""
+def sample_rows(path: Path, count: int, names: Sequence[str] = ()) -> list[Row]:
+    """Return at most `count` rows that are spread evenly over a file, in its order; of a long file, over its bytes.
+
+    Args:
+        path: the file.
+        count: of rows.
+        names: of columns, of which the first that two rows have is wanted: then all rows have it. Without names, or
+            where no column is there twice, any rows.
+    """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        lines = list(_spread_whole(file, count)) if size <= WHOLE else list(_spread_blocks(file, size, count))
-    return [row for line in lines if (row := parse_line(line)) is not None]
+        if size <= WHOLE:
+            lines = file.read(WHOLE).split(b"\n")[:-1]
+        else:
+            lines = list(_spread_blocks(file, size, (SPARE if names else 1) * count))
+    return [row for line in _spread_lines(_select_lines(lines, names), count) if (row := parse_line(line)) is not None]
 
 
-def _spread_whole(file: BinaryIO, count: int) -> Iterator[bytes]:
-    lines = file.read(WHOLE).split(b"\n")[:-1]
+def _select_lines(lines: list[bytes], names: Sequence[str]) -> list[bytes]:
+    """Return the lines that have the first of some columns that two lines have; all lines where there is none."""
+    for name in names:
+        having = [line for line in lines if f'"{name}":'.encode() in line]
+        if len(having) > 1:
+            return having
+    return lines
+
+
+def _spread_lines(lines: list[bytes], count: int) -> list[bytes]:
+    """Return the first line, the last one, and others between them at equal distances."""
     chosen = min(count, len(lines))
-    yield from (lines[number * len(lines) // chosen] for number in range(chosen))
+    return [lines[number * (len(lines) - 1) // max(1, chosen - 1)] for number in range(chosen)]
 
 
 def _spread_blocks(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:

@@ -12,7 +12,15 @@ from typing import Any
 
 from qed.errors import DataError
 from qed.runs.run import Row
-from qed.runs.step_index import StepIndex, build_index, name_index, read_index, read_index_groups, write_index
+from qed.runs.step_index import (
+    StepIndex,
+    build_index,
+    name_index,
+    read_index,
+    read_index_groups,
+    read_listed_groups,
+    write_index,
+)
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
 
@@ -38,6 +46,14 @@ def load_groups(library: Library, data: Path) -> list[Row]:
             return groups
     index = load_index(library, data)
     return index.groups if index else []
+
+
+def count_lost(library: Library, data: Path, index: StepIndex) -> int:
+    """Return how many answers an index beside the file lists that the file lacks, as where a copy was cut off."""
+    listed = (
+        sum(read_count(group.get("n")) for group in read_listed_groups(path)) for path in _list_indexes(library, data)
+    )
+    return max(0, next(listed, 0) - sum(read_count(group["n"]) for group in index.groups))
 
 
 def _read_index(library: Library, data: Path) -> StepIndex | None:

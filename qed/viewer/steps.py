@@ -18,7 +18,7 @@ from qed.viewer.cleaning import redact_texts
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
-from qed.viewer.outcomes import PARTS
+from qed.viewer.outcomes import PARTS, count_lost
 from qed.viewer.params import Params
 from qed.viewer.run_files import find_file
 from qed.viewer.where import Where, find_where
@@ -51,6 +51,7 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
     columns = _select_columns(where, set(numbers))
     return {
         "where": where.describe(),
+        "lost": count_lost(library, where.data, where.index) if where.is_training else 0,
         "groups": [describe_group(where, number, place) for place, number in enumerate(numbers)],
         "rows": {name: column for name, column in columns.items() if not name.startswith(PARTS)},
         "parts": {name.removeprefix(PARTS): column for name, column in columns.items() if name.startswith(PARTS)},

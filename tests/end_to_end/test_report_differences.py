@@ -135,3 +135,31 @@ def test_runs_with_other_problems_are_not_tested(tmp_path: Path) -> None:
         write_evaluation(tmp_path / name, 0, "maths", rows, {"greedy": summarize(rows)})
     said = "The runs have no stored answers to the same problems, so no paired test is possible. A difference is not"
     assert said in report(tmp_path / "a", tmp_path / "b").text
+
+
+def test_the_first_run_need_not_share_problems(tmp_path: Path) -> None:
+    """Then the tests are against the first that does, and those in no test are named."""
+    for name, share in (("other", 0.5), ("a", 0.25), ("b", 0.75)):
+        prefix = "other " if name == "other" else ""
+        rows = [{**row, "group_id": f"{prefix}{row['group_id']}"} for row in rows_of(0, "greedy", share, 1)]
+        write_evaluation(tmp_path / name, 0, "maths", rows, {"greedy": summarize(rows)})
+    alone = report(tmp_path / "a", tmp_path / "b").text
+    assert "Problem by problem against a, the first run" in alone
+    assert "Not compared" not in alone
+    text = report(tmp_path / "other", tmp_path / "a", tmp_path / "b").text
+    assert "Problem by problem against a" in text
+    assert "against a, the first run" not in text
+    assert "Not compared, because they share no stored answers with a: other." in text
+
+
+def test_answers_that_are_lost_are_said(tmp_path: Path) -> None:
+    rows = rows_of(0, "greedy", 0.5, 1)
+    for name, kept in (("a", rows), ("b", rows[:10])):
+        write_evaluation(tmp_path / name, 0, "maths", kept, {"greedy": summarize(rows)})
+    text = report(tmp_path / "a", tmp_path / "b").text
+    assert (
+        text.count(f"b, greedy answers: Answers to 10 of {len(rows)} problems are stored: their file is incomplete.")
+        == 1
+    )
+    assert f"b, greedy answers. Answers to 10 of {len(rows)} problems are stored" in text
+    assert "a, greedy answers" not in text

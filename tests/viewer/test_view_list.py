@@ -127,8 +127,37 @@ def test_a_card(tmp_path: Path) -> None:
     spark = card["sparks"]["reward/mean"]
     assert 40 <= len(spark) <= 60
     assert spark == sorted(spark)
-    assert spark[0] < 0.05
-    assert spark[-1] > 0.95
+    assert (spark[0], spark[-1]) == (0.001, 1.0)
+
+
+def test_a_copy_is_as_old_as_its_run(tmp_path: Path) -> None:
+    """Its times are those that the run has written, not those of the copied files."""
+    events = "".join(
+        json.dumps({"event": name, "time": time}) + "\n" for name, time in (("data", 5.0), ("finished", 9.0))
+    )
+    make_run(tmp_path / "copy", **{"events.jsonl": events})
+    make_run(tmp_path / "resumed", **{"events.jsonl": events + '{"event": "resumed", "time": 70.0}\n'})
+    cards = list_runs(tmp_path)
+    assert (cards["copy"]["started"], cards["copy"]["updated"], cards["copy"]["resumed"]) == (5.0, 9.0, False)
+    assert (cards["resumed"]["updated"], cards["resumed"]["resumed"]) == (70.0, True)
+
+
+@pytest.mark.parametrize("filling", [0, 20_000])
+def test_a_spark_has_every_step_of_a_short_phase(tmp_path: Path, filling: int) -> None:
+    """Whatever else the file holds, and its last step; of a long file it has some of them."""
+    sft = [{"step": n, "phase": "sft", "train/loss": 2.0, "x": "y" * filling} for n in range(1, 151)]
+    grpo = [{"step": n, "phase": "grpo", "reward/mean": float(n)} for n in range(151, 163)]
+    evaluated = [
+        {"step": n, "phase": "grpo", "eval/a/greedy/avg@1": 0.5, "time/evaluate": 2.0} for n in range(151, 163)
+    ]
+    rows = [*sft, *(row for pair in zip(grpo, evaluated, strict=True) for row in pair)]
+    make_run(tmp_path / "a", **{"metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    make_run(tmp_path / "b", **{"metrics.jsonl": "".join(json.dumps(row) + "\n" for row in sft)})
+    cards = list_runs(tmp_path)
+    spark, steps = cards["a"]["sparks"].get("reward/mean", []), [float(row["step"]) for row in grpo]
+    assert spark == steps if not filling else set(spark) <= set(steps)
+    assert cards["a"]["phases"] == ["sft", "grpo"]
+    assert len(cards["b"]["sparks"]["train/loss"]) > 10
 
 
 def write_beat(folder: Path, ago: float, idle: float = 0.0) -> None:

@@ -129,11 +129,12 @@ def test_metrics_come_by_column_with_null_for_what_json_lacks(tmp_path: Path) ->
 
 def test_an_evaluation_whose_answers_are_gone_stays_in_the_curves(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "mine", outcomes={})
-    row = {"step": 6, "eval/sums/greedy/avg@1": 0.5, "eval/sums/greedy/ci_lo": 0.4, "eval/sums/greedy/format": 1.0}
+    row = {"step": 6, "eval/sums/greedy/avg@1": 0.5, "eval/sums/greedy/ci_lo": 0.4, "time/evaluate": 2.5}
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     metrics = Asked(tmp_path, cache=tmp_path / "cache")("metrics", run="mine")
     assert metrics["evaluations"] == {"eval/sums/greedy": [[6, 0.5, 0.4, None, None]]}
+    assert metrics["evaluating"] == 2.5
     assert max(metrics["steps"]) == 8
 
 
@@ -234,6 +235,19 @@ def test_an_evaluation_has_bounds_subjects_and_votes(ask: Asked, runs: Path) -> 
     assert sum(each["problems"] for each in votes["problems"]) == 12
     assert sum(each["problems"] * each["right"] for each in votes["problems"]) == sum(row["correct"] for row in rows)
     assert set(votes["maj"]) == {"2", "4"}
+
+
+def test_an_evaluation_of_which_answers_are_lost_has_no_intervals_of_the_others(tmp_path: Path) -> None:
+    folder = make_whole_run(tmp_path)
+    path = folder / "eval/step_000008/maths.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    greedy = [line for line in lines if json.loads(line)["decoding"] == "greedy"]
+    ask = Asked(tmp_path, cache=tmp_path / "cache")
+    assert ask("evaluation", run="whole", step=8, task="maths", decoding="greedy")["lost"] is None
+    path.write_text("".join(greedy[:5]))
+    reply = ask("evaluation", run="whole", step=8, task="maths", decoding="greedy")
+    assert (reply["lost"], reply["figures"]["n"], reply["rows"]) == (5, 12, True)
+    assert (reply["bounds"], reply["cross"], reply["votes"]["problems"]) == ({}, [], [])
 
 
 def test_an_evaluation_without_answers_still_has_its_figures(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from node_scripts import Script, needs_node, prepare_modules
 
 pytestmark = needs_node
-MODULES = {"filters": "views/filters.js", "signals": "views/signals.js", "diff": "diff.js"}
+MODULES = {"filters": "views/filters.js", "signals": "views/signals.js", "histogram": "histogram.js", "diff": "diff.js"}
 ROWS: dict[str, Any] = {
     "groups": [
         {"group": 0, "subject": "algebra", "level": 2, "n": 2, "n_right": 1, "reward_min": 0, "reward_max": 1},
@@ -166,3 +166,16 @@ def test_huge_differences_are_bounded(run_script: Script) -> None:
     assert whole
     assert seconds < 5
     assert lines == ["4000", "changed"]
+
+
+def test_a_bar_holds_the_answers_that_its_range_keeps(run_script: Script) -> None:
+    """Also where values lie on the edge of two bars."""
+    rng = random.Random(0)
+    columns = [[rng.randint(0, most) for _ in range(60)] for most in (5, 24, 48, 100, 1000)]
+    counted = run_script(
+        "return given.map((values) => histogram.countBars(values, 24).map((bar) => ["
+        "bar.count, values.filter((value) => value >= bar.least && value <= bar.most).length]));",
+        columns,
+    )
+    assert [sum(count for count, _ in bars) for bars in counted] == [60] * 5
+    assert all(count == kept for bars in counted for count, kept in bars)

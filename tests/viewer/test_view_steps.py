@@ -107,6 +107,19 @@ def test_a_torn_last_line_and_a_read_only_cache_are_no_error(tmp_path: Path) -> 
     assert len(ask("group", run="old", step=1, group=2)["answers"]) == ANSWERS
 
 
+def test_a_file_that_was_cut_off_says_how_much_is_lost(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    run.write("settings.yaml", b"{method: grpo}")
+    run.rollouts(1, [build_group(PLAN, 5, number) for number in range(4)])
+    path = tmp_path / "run" / "rollouts" / "step_000001.jsonl.zst"
+    whole, listed = path.read_bytes(), build_index(path).groups
+    ask = Asked(tmp_path / "run", cache=tmp_path / "cache")
+    assert ask("step", run="run", step=1)["lost"] == 0
+    path.write_bytes(whole[: listed[2]["offset"]])
+    reply = ask("step", run="run", step=1)
+    assert (len(reply["groups"]), reply["lost"]) == (2, listed[2]["n"] + listed[3]["n"])
+
+
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
     path = write_old(tmp_path / "old")
     path.write_bytes(b"no frame at all")

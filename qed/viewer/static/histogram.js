@@ -11,8 +11,8 @@ const made = { count: 0 }; // patterns, for their ids
 /**
  * Draw a histogram of values; those that are not numbers are left out.
  *
- * `selected` is the chosen range `[lo, hi]` or null. `onPick` gets the range of a bar that is chosen, and null if it was
- * chosen already. `marked` says for each value whether it is drawn with a pattern, such as an answer that was cut off;
+ * `selected` is the chosen range `[least, most]` or null. `onPick` gets the least and the greatest value in a bar that is
+ * chosen, and null if it was chosen already: a value at the edge of two bars is in one of them. `marked` says for each value whether it is drawn with a pattern, such as an answer that was cut off;
  * `markLabel` names these. Returns `{element}`.
  */
 export function histogram({ title, values, bins = 24, selected = null, onPick, format, marked = null, markLabel = "" }) {
@@ -22,14 +22,14 @@ export function histogram({ title, values, bins = 24, selected = null, onPick, f
   const hatch = `hatch-${(made.count += 1)}`;
   const drawn = bars.map((bar, at) => drawBar(bar, at * width, width, most, hatch));
   const buttons = bars.map((bar, at) => {
-    const isChosen = selected !== null && selected[0] <= bar.lo && bar.hi <= selected[1];
+    const isChosen = selected !== null && bar.count > 0 && selected[0] <= bar.least && bar.most <= selected[1];
     const range = bar.lo === bar.hi ? format(bar.lo) : `${format(bar.lo)} to ${format(bar.hi)}`;
     const also = bar.marked ? `, ${bar.marked} ${markLabel}` : "";
     return h("button", {
       type: "button", class: isChosen ? "bar chosen" : "bar", "aria-pressed": String(isChosen), disabled: bar.count === 0,
       title: `${range}: ${bar.count}${also}`, "aria-label": `${title} ${range}: ${bar.count}${also}`,
       css: { left: `${(100 * at) / bars.length}%`, width: `${100 / bars.length}%` },
-      on: { click: () => onPick(isChosen ? null : [bar.lo, bar.hi]) },
+      on: { click: () => onPick(isChosen ? null : [bar.least, bar.most]) },
     });
   });
   const ends = bars.length ? [bars[0].lo, bars[bars.length - 1].hi] : [0, 0];
@@ -42,7 +42,10 @@ export function histogram({ title, values, bins = 24, selected = null, onPick, f
   return { element };
 }
 
-/** Count values in bars of equal width, as `{lo, hi, count, marked}`; few different values get a bar each. */
+/**
+ * Count values in bars of equal width, as `{lo, hi, count, marked, least, most}`, of which the last two are the least and
+ * the greatest value in the bar; few different values get a bar each.
+ */
 export function countBars(values, bins, marked = null) {
   const pairs = values.map((value, at) => [value, Boolean(marked?.[at])]).filter(([value]) => Number.isFinite(value));
   if (!pairs.length) return [];
@@ -50,17 +53,21 @@ export function countBars(values, bins, marked = null) {
   const lo = different[0];
   const hi = different[different.length - 1];
   const bars = different.length <= bins
-    ? different.map((value) => ({ lo: value, hi: value, count: 0, marked: 0 }))
-    : Array.from({ length: bins }, (_, at) => ({
-      lo: lo + ((hi - lo) * at) / bins, hi: at === bins - 1 ? hi : lo + ((hi - lo) * (at + 1)) / bins, count: 0, marked: 0,
-    }));
+    ? different.map((value) => buildBar(value, value))
+    : Array.from({ length: bins }, (_, at) => buildBar(lo + ((hi - lo) * at) / bins, at === bins - 1 ? hi : lo + ((hi - lo) * (at + 1)) / bins));
   const places = new Map(different.map((value, at) => [value, at]));
   for (const [value, isMarked] of pairs) {
     const at = different.length <= bins ? places.get(value) : Math.min(bins - 1, Math.floor(((value - lo) / (hi - lo)) * bins));
     bars[at].count += 1;
     bars[at].marked += isMarked ? 1 : 0;
+    bars[at].least = Math.min(bars[at].least, value);
+    bars[at].most = Math.max(bars[at].most, value);
   }
   return bars;
+}
+
+function buildBar(lo, hi) {
+  return { lo, hi, count: 0, marked: 0, least: Infinity, most: -Infinity };
 }
 
 function drawHatch(id) {

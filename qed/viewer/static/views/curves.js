@@ -20,7 +20,7 @@ export async function renderCurves(context, run) {
   view.reset = h("button", { type: "button", on: { click: () => setZoom(view, null) } }, "Whole run");
   view.count = h("span", { class: "facts", role: "status" });
   view.times = h("div", {}, buildTimes(view));
-  const element = h("section", { class: "curves" }, buildBar(view), view.place,
+  const element = h("section", { class: "curves" }, buildBar(view), describeDamage(data.damaged), view.place,
     copyButtons({ name: "the metrics", json: () => view.data, rows: () => listRows(view) }), view.times);
   draw(view);
   const drawAll = () => view.charts.forEach((entry) => printChart(view, entry));
@@ -41,6 +41,11 @@ export async function renderCurves(context, run) {
       },
     },
   };
+}
+
+function describeDamage(lines) {
+  if (!lines) return null;
+  return h("p", { class: "trouble" }, `${lines === 1 ? "A line" : `${formatNumber(lines)} lines`} of metrics.jsonl cannot be read: the curves leave a step out there.`);
 }
 
 function buildBar(view) {
@@ -220,11 +225,12 @@ function followRun(view) {
   replace(view.times, buildTimes(view));
 }
 
-/** Show how the time of the steps is spent: a bar of the stages, and a table of their seconds. */
+/** Show how the time of the steps and evaluations is spent: a bar of the stages, and a table of their seconds. */
 function buildTimes(view) {
-  const stages = Object.entries(view.data.values)
+  const ofSteps = Object.entries(view.data.values)
     .filter(([name]) => name.startsWith("time/") && name !== "time/step")
-    .map(([name, values]) => [name.slice(5), values.reduce((sum, value) => sum + (value ?? 0), 0)])
+    .map(([name, values]) => [name.slice(5), view.data.stride * values.reduce((sum, value) => sum + (value ?? 0), 0)]);
+  const stages = [...ofSteps, ["evaluate", view.data.evaluating]]
     .filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
   const total = stages.reduce((sum, [, seconds]) => sum + seconds, 0);
   if (!total) return null;

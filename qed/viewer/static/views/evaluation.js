@@ -25,7 +25,7 @@ export async function renderEvaluation(context) {
   const reply = await get("evaluation", where);
   const title = `Step ${step}, ${task}, ${decoding}`;
   const element = h("article", { class: "evaluation-view" },
-    h("h1", {}, title), showMoves(where, reply), showHeadline(where, reply),
+    h("h1", {}, title), showMoves(where, reply), showHeadline(where, reply), showLoss(reply),
     showTiles(reply), showLinks(where, reply),
     h("div", { class: "panes" }, showClasses(reply), showVotes(reply)),
     showCross(where, reply), showKinds(where, reply), showAll(reply),
@@ -45,6 +45,11 @@ function showHeadline(where, { figures }) {
   const answers = figures.k > 1 ? `, ${figures.k} answers to each` : "";
   const accuracy = formatInterval({ value: figures.accuracy, lo: figures.ci_lo, hi: figures.ci_hi });
   return h("p", { class: "headline" }, `${accuracy} of ${countWords(figures.n, "problem")} of ${where.task} right${answers}.`);
+}
+
+function showLoss({ figures, lost }) {
+  if (lost == null) return null;
+  return h("p", { class: "trouble" }, `Answers to ${formatNumber(lost)} of ${countWords(figures.n, "problem")} are stored: their file is incomplete. Means have no intervals here, and tables of answers show the rest alone.`);
 }
 
 function showTiles({ figures, bounds }) {

@@ -47,7 +47,7 @@ function buildHead(view) {
       ? ["at first", formatInterval(card.first_accuracy), `step ${formatNumber(card.first_accuracy.step)}`] : null,
     card.reward === null || card.reward === undefined ? null : ["mean reward", formatNumber(card.reward), "of the last step"],
     ["steps", card.planned ? `${formatNumber(card.step)} of ${formatNumber(card.planned)}` : formatNumber(card.step), phases.map((phase) => phase.label).join(", then ")],
-    card.updated && card.started ? ["time", formatDuration(card.updated - card.started), `until ${formatTime(card.updated)}`] : null,
+    card.updated && card.started ? ["from start to end", formatDuration(card.updated - card.started), `until ${formatTime(card.updated)}${card.resumed ? ", pauses included" : ""}`] : null,
     card.tokens_per_s ? ["speed", `${formatNumber(Math.round(card.tokens_per_s))} tokens/s`, "of the last step"] : null,
   ].filter(Boolean);
   return [

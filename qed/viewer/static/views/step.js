@@ -30,6 +30,7 @@ export async function renderStep(given) {
   const { places } = view;
   const element = h("article", { class: "step-view" },
     h("h1", {}, name), h("p", { class: "facts" }, `${formatNumber(view.rows.length)} answers to ${formatNumber(table.groups.length)} problems`),
+    table.lost ? h("p", { class: "trouble" }, `${formatNumber(table.lost)} more answers were written, and are not in the file: it is incomplete.`) : null,
     places.moves, places.tiles, bar.element, places.trouble,
     h("section", {}, h("h2", {}, "Rewards and lengths"), places.charts, places.scatter),
     h("section", { "aria-label": "Answers" }, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);

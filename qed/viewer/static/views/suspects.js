@@ -25,7 +25,9 @@ export async function renderSuspects(context) {
   refresh(view);
   const element = h("article", { class: "suspects-view" },
     h("h1", {}, "Suspects"), h("p", { class: "note" }, "Answers that simple rules flag. A flag is a reason to read an answer, not a verdict."),
-    places.alarms, showRange(view), places.facts, places.kinds, places.shown, places.copy);
+    places.alarms, view.steps.length === 0
+      ? h("p", {}, "No step of training has saved answers here, so nothing was examined.")
+      : [showRange(view), places.facts, places.kinds, places.shown, places.copy]);
   return { title: `Suspects of ${run}`, element, keys: buildKeys(view) };
 }
 
