@@ -45,7 +45,8 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
         allow_user_code: whether the file may name code outside of qed.
 
     Raises:
-        UsageError: an entry is unknown or invalid; the message names file and line.
+        UsageError: an entry is unknown or invalid, or two entries of a file give one option; the message names file
+            and line.
     """
     try:
         layers = read_layers(find_config(name))
@@ -54,21 +55,24 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
     by_setting = SETTINGS | {setting: option for option, setting in passed.items()}
     known = {option.lstrip("-").replace("-", "_") for action in parser._actions for option in action.option_strings}
     arguments: list[str] = []
-    for entry in (entry for layer in layers for entry in layer):
-        option = by_setting.get(entry.key, entry.key)
-        if option not in known or option in NEVER:
-            _require_setting(entry, parser.prog, [*known, *by_setting])
-            continue
-        if entry.raw.missing:
-            continue
-        if not allow_user_code:
-            _refuse_user_code(option, entry)
-        given = _convert(option, entry)
-        try:
-            parser.parse(given)
-        except UsageError as error:
-            raise UsageError(f"{entry.raw.origin}: {error}") from error
-        arguments += given
+    for layer in layers:
+        taken: dict[str, Entry] = {}
+        for entry in layer:
+            option = by_setting.get(entry.key, entry.key)
+            if option not in known or option in NEVER:
+                _require_setting(entry, parser.prog, [*known, *by_setting])
+                continue
+            if entry.raw.missing:
+                continue
+            _require_single(entry, taken.setdefault(option, entry))
+            if not allow_user_code:
+                _refuse_user_code(option, entry)
+            given = _convert(option, entry)
+            try:
+                parser.parse(given)
+            except UsageError as error:
+                raise UsageError(f"{entry.raw.origin}: {error}") from error
+            arguments += given
     return arguments
 
 
@@ -99,6 +103,13 @@ def report_training_sampling(args: argparse.Namespace, given: Collection[str]) -
         f"{args.config}: {trained} {'is that' if len(unused) == 1 else 'are those'} of training. An evaluation takes "
         f"{evaluated} in the file, or {options}."
     )
+
+
+def _require_single(entry: Entry, first: Entry) -> None:
+    """Refuse an option that a file gives under both of its names: which one is meant cannot be told."""
+    if entry is not first:
+        earlier = f"{first.shown} ({first.raw.origin})"
+        raise UsageError(f"{entry.raw.origin}: {entry.shown} is the same option as {earlier}. Give one of them.")
 
 
 def _convert(option: str, entry: Entry) -> list[str]:

@@ -28,11 +28,12 @@ TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # shares from which advice is given
 
 
 @threads.restore_threads()
-def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
+def debug_generations(settings: Settings, answers: int, whole: bool, json: bool) -> dict[str, Any]:
     """Sample answers to a few training problems as in training, grade and print them.
 
     Args:
-        settings: `sampling.group_size` answers are sampled to each of `sampling.problems_per_step` problems.
+        settings: answers are sampled to `sampling.problems_per_step` problems.
+        answers: to each problem.
         whole: print complete answers instead of their start and end.
         json: keep stdout for the result.
 
@@ -51,7 +52,7 @@ def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, 
     address = (settings.run.seed, "debug")
     grader = load_grader(settings.data, settings.sampling.max_tokens)
     groups = sample(
-        [Request(problem, settings.sampling.group_size) for problem in problems],
+        [Request(problem, answers) for problem in problems],
         policy.sampler,
         policy.template,
         sampling,

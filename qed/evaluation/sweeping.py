@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.config.screens import format_columns
+from qed.errors import DataError
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import write_whole
 
@@ -47,7 +48,42 @@ class CellOutcome:
         }
 
 
-def write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
+class SweepTable:
+    """The outcomes in a sweep's folder: those of earlier sweeps stay, and a cell that is evaluated again is replaced.
+
+    Args:
+        folder: of the sweep.
+
+    Raises:
+        DataError: its sweep.json is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.outcomes = {outcome.cell.folder.name: outcome for outcome in _read_outcomes(folder)}
+        _write_outcomes(list(self.outcomes.values()), folder)
+
+    def add(self, outcome: CellOutcome) -> None:
+        """Write an outcome at once."""
+        self.outcomes[outcome.cell.folder.name] = outcome
+        _write_outcomes(list(self.outcomes.values()), self.folder)
+
+
+def _read_outcomes(folder: Path) -> list[CellOutcome]:
+    """Return the outcomes in the sweep.json of a folder; none where there is none."""
+    path = folder / JSON_FILE
+    if not path.exists():
+        return []
+    try:
+        return [
+            CellOutcome(Cell(dict(row["swept"]), Path(row["run"]), ()), dict(row["result"]), row["error"] or "")
+            for row in json.loads(path.read_text(encoding="utf-8"))
+        ]
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise DataError(f"{path} is no table of a sweep: {error}. Restore it, or choose another --out.") from error
+
+
+def _write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
     """Write sweep.json, with all figures, and sweep.csv, a row for each task of each cell.
 
     Raises:

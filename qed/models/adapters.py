@@ -108,6 +108,8 @@ def merge_into(model: Any, tokenizer: Any, folder: Path) -> Any:
         with warnings.catch_warnings():
             # Weights that the file lacks would be random numbers, about which peft only warns.
             warnings.filterwarnings("error", message="Found missing adapter keys")
+            # peft asks transformers under a name that is going away, which is no concern of the user.
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
             adapted = PeftModel.from_pretrained(model, str(folder), trust_remote_code=False, local_files_only=True)
         merged = adapted.merge_and_unload(safe_merge=True)
     except Exception as error:  # peft and safetensors raise errors of many kinds

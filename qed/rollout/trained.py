@@ -35,7 +35,8 @@ def resolve_model_settings(
     if run_folder is None:
         return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
     saved = run_folder / "settings.yaml"
-    arguments = [str(saved), *(["--model", model] if model else []), *given]
+    # Whoever uses a model starts no tracker, which may be code that is not here.
+    arguments = [str(saved), *(["--model", model] if model else []), "--run.trackers", "[]", *given]
     # The data of a run may be elsewhere by now; what is read of it says itself that it is missing.
     resolved = resolve_settings(read_method(saved), arguments, reads_data=False)
     settings = _require_single_phase(resolved.settings)

@@ -43,6 +43,7 @@ class GrowingLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
+        self.lines = 0  # before the offset
 
     def read(self) -> list[Row]:
         """Return the rows since the last call.
@@ -56,11 +57,14 @@ class GrowingLines:
             file.seek(self.offset)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
-        try:
-            rows = [json.loads(line) for line in whole.split(b"\n") if line.strip()]
-        except ValueError as error:
-            raise DataError(f"{self.path}: a line after byte {self.offset} cannot be read: {error}.") from error
+        rows = []
+        for number, line in enumerate(whole.split(b"\n"), self.lines + 1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise DataError(f"{self.path}, line {number}, cannot be read: {error}.") from error
         self.offset += len(whole)
+        self.lines += whole.count(b"\n")
         return rows
 
 
@@ -79,6 +83,11 @@ class RunFollower:
         self.ending = "killed"
         self._alarms: dict[tuple[Any, ...], Row] = {}  # that are not told yet
         self._told: set[tuple[Any, ...]] = set()
+
+    def check(self) -> None:
+        """Raise a DataError if a line of the metrics or events is damaged."""
+        for lines in (self.rows, self.events):
+            GrowingLines(lines.path).read()
 
     def read(self) -> Iterator[Item]:
         """Yield what the run has recorded since the last call, step by step."""

@@ -86,6 +86,7 @@ def track_run(
         _write_state(home, TrackerState(id=run.id, name=run.name))
         try:
             module = plugins.load_leaf("trackers", tracker)
+            RunFollower(folder).check()  # before what an earlier attempt has shown is taken away
             getattr(module, "clear", _clear_home)(home)
             _show(run, folder, module.make, wait)
         except BaseException as error:

@@ -244,6 +244,8 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
     assert (figures["pass"]["2"]["value"], figures["maj"]["2"]["value"]) == (1.0, 0.75)
     assert figures["reasoning_frac"] == 0.25
     assert figures["mean_tokens"] is None
+    unknown = ("n_tokens", "stop_reason", "version", "advantage")
+    assert all(row[name] is None for row in answers(tmp_path / "out", "answers") for name in unknown)
     assert [row["text"] for row in answers(tmp_path / "out", "answers")] == [text for *_, text in STORED]
     other = tmp_path / "other.jsonl"
     other.write_text("\n".join(json.dumps({**row, "response": "\\boxed{7}"}) for row in rows))
@@ -285,6 +287,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
         (("--tasks", "sums.jsonl", "--resume"), 2, "--resume needs the folder"),
         (("--tasks", "sums.jsonl", "--out", "taken"), 2, "contains no evaluation"),
         ((), 2, "needs --tasks"),
+        (("--model", "runs/nix"), 2, "and runs/nix is none"),
     ],
 )
 def test_mistakes_cost_a_line(

@@ -334,6 +334,7 @@ def test_sampling_of_training_in_the_file_of_an_evaluation_is_said(
         ("samples: many", ":1: qed evaluate: argument --samples: invalid int value"),
         ("greedy: perhaps", ":1: greedy must be true or false."),
         ("reward: [boxed, my.py]", ":1: reward names code outside of qed, my.py"),
+        ("tasks: gsm8k\nevaluation: {tasks: math}", ":2: evaluation.tasks is the same option as tasks ("),
         ("allow_user_code: true", ":1: allow_user_code is neither an option"),
     ],
 )

@@ -126,6 +126,14 @@ def test_it_is_told_all_that_the_run_records(
     assert all(len(sample) == 20 and {"text", "reward", "correct"} <= set(sample[0]) for sample in samples.values())
     assert heard[-1] == ["close", 0, ["finished", str((run / "report.html").resolve())]]
     assert read_json(run / "trackers" / "recorder" / "state.json", {})["complete"]
+    # Other commands start no tracker, so its code needs no permission there, and need not even be there.
+    tracker.unlink()
+    for words in (("evaluate", "--model", run, "--greedy", "--limit", 1, "--out", tmp_path / "e"), ("export", run)):
+        done = qed(*words, *(["--out", tmp_path / "x"] if words[0] == "export" else []))
+        assert done.code == 0, done.err
+    shown = qed("debug-generations", run, "--problems", 1, "--answers", 1, "--json")
+    assert shown.code == 0, shown.err
+    assert len(json.loads(shown.out)["answers"]) == 1
 
 
 def test_a_resumed_run_has_each_step_once_with_the_values_of_the_last_attempt(
@@ -277,6 +285,11 @@ def test_a_run_can_be_shown_afterwards_again_and_again(qed: Callable[..., Any], 
     assert refused.code == 2
     assert "Another process is showing this run" in refused.err
     assert told(run) == again
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("{broken\n")
+    damaged = qed("track", run, "--to", tracker)
+    assert (damaged.code, "cannot be read" in damaged.err) == (3, True)
+    assert told(run) == again  # what was shown is not taken away for it
 
 
 def test_lines_that_are_half_written_wait(tmp_path: Path) -> None:
@@ -291,7 +304,7 @@ def test_lines_that_are_half_written_wait(tmp_path: Path) -> None:
         seen += lines.read()
     assert [row["step"] for row in seen] == [0, 1, 2]
     path.write_bytes(path.read_bytes() + b"{broken\n")
-    with pytest.raises(DataError, match=r"metrics\.jsonl"):
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 4, cannot"):
         lines.read()
 
 

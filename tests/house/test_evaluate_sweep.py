@@ -91,6 +91,25 @@ def test_an_interruption_keeps_finished_cells(run: Run, tasks: str, called: list
     assert len(called) == 2
 
 
+def test_cells_of_another_sweep_stay_in_the_table(run: Run, tasks: str, called: list[Any]) -> None:
+    """Also those that a repeated sweep has not come to when it is interrupted; one that is there again is replaced."""
+    options = ["--tasks", tasks, "--out", "o"]
+    run("evaluate", *options, "--sweep", "model=bad,other,good")
+    _, out, _ = run("evaluate", *options, "--sweep", "temperature=0,1", "--model", "m")
+    assert "with 3 cells of earlier sweeps" in out
+    assert run("evaluate", *options, "--sweep", "model=good,slow")[0] == 130
+    assert len(called) == 7
+    stored = json.loads(Path("o/sweep.json").read_text())
+    assert [Path(each["run"]).name for each in stored] == [
+        *("model=bad", "model=other", "model=good", "temperature=0", "temperature=1"),
+    ]
+    rows = list(csv.DictReader(Path("o/sweep.csv").read_text().splitlines()))
+    assert [(row["model"], row["temperature"]) for row in rows][2:4] == [("good", ""), ("", "0")]
+    Path("o/sweep.json").write_text("{")
+    code, _, err = run("evaluate", *options, "--sweep", "model=good,other")
+    assert (code, "sweep.json is no table of a sweep" in err) == (3, True)
+
+
 def test_a_sweep_resumes_what_has_begun(run: Run, tasks: str, called: list[Any]) -> None:
     (Path("o") / "seed=1" / "eval").mkdir(parents=True)
     Path("o/sweep.json").write_text("[]")

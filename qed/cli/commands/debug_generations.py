@@ -20,7 +20,8 @@ tags and the final answer of each, its reward, and how much the answers differ. 
 the run's settings. Settings are those of `qed grpo`, for example --tasks, --prompt, --reward and
 --sampling.temperature."""
 SHORT = {"--problems": "--sampling.problems_per_step", "--answers": "--sampling.group_size"}
-DEFAULTS = ("--sampling.problems_per_step", "4", "--sampling.group_size", "4")
+# A run's tracker, which may be code that is not here, is not started.
+DEFAULTS = ("--sampling.problems_per_step", "4", "--sampling.group_size", "4", "--run.trackers", "[]")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -31,13 +32,25 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[0].startswith("-"):
         raise UsageError(f"qed debug-generations needs a model or a run first, not {arguments[0]}.\n{USAGE}")
     whole = "--whole" in arguments
-    settings, as_json = _resolve_settings(arguments[0], [word for word in arguments[1:] if word != "--whole"])
+    words, answers = _take_single([word for word in arguments[1:] if word != "--whole"])
+    settings, as_json = _resolve_settings(arguments[0], words)
     from qed.evaluation.debug_generations import debug_generations
 
-    result = debug_generations(settings, whole, as_json)
+    result = debug_generations(settings, answers or settings.sampling.group_size, whole, as_json)
     if as_json:
         print(json.dumps(result))
     return 0
+
+
+def _take_single(words: Sequence[str]) -> tuple[list[str], int]:
+    """Take out `--answers 1`, and return the rest and 1; else all and 0.
+
+    As a size of groups an algorithm that compares the answers of a group would refuse it, and none is trained here.
+    """
+    at = words.index("--answers") if "--answers" in words else len(words)
+    if list(words[at + 1 : at + 2]) != ["1"]:
+        return list(words), 0
+    return [*words[:at], *words[at + 2 :]], 1
 
 
 def _resolve_settings(model: str, arguments: Sequence[str]) -> tuple[Settings, bool]:

@@ -24,7 +24,7 @@ from qed.config.phases import Settings
 from qed.config.values import split_items
 from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, UsageError
-from qed.runs.choose import FINAL, choose_checkpoint, is_run
+from qed.runs.choose import FINAL, choose_checkpoint, is_run, suggest_run
 
 ABOUT = """Evaluate a model on benchmarks: avg@k, pass@k and maj@k with 95 % intervals, format × answer, lengths.
 
@@ -196,7 +196,8 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     settings = _resolve_settings(args, run_folder, model)
     tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
     if not tasks and run_folder is None:
-        raise UsageError("qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test.")
+        known = f"Only a run has tasks of its own, and {args.model} is none.{suggest_run(Path(args.model))}"
+        raise UsageError(f"qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test. {known}")
     folder = _choose_folder(args, run_folder)
     from qed.evaluation.request import EvaluationRequest
     from qed.evaluation.run import run_evaluation

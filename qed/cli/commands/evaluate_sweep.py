@@ -62,18 +62,18 @@ def run_sweep(
     for cell in cells:
         check(parser.parse(cell.arguments, layered=True))
     from qed.console.live import Console
-    from qed.evaluation.sweeping import JSON_FILE, format_outcomes, write_outcomes
+    from qed.evaluation.stored_problems import write_count
+    from qed.evaluation.sweeping import SweepTable, format_outcomes
 
     console = Console(args.json)
     outcomes: list[CellOutcome] = []
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / JSON_FILE).exists():
-        write_outcomes(outcomes, folder)
+    table = SweepTable(folder)
     try:
         for number, cell in enumerate(cells, 1):
             console.say(f"sweep {number}/{len(cells)}: {cell.folder.name}")
             outcomes.append(_evaluate_cell(parser.parse(cell.arguments, layered=True), cell, evaluate))
-            write_outcomes(outcomes, folder)
+            table.add(outcomes[-1])
     except (Interrupted, KeyboardInterrupt) as stopped:
         print(format_outcomes(outcomes), file=sys.stderr, flush=True)
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
@@ -83,7 +83,9 @@ def run_sweep(
             code,
         ) from stopped
     print(f"\n{format_outcomes(outcomes)}", file=sys.stderr if args.json else sys.stdout, flush=True)
-    console.say(f"The table is in {folder / 'sweep.csv'}, all figures are in {folder / 'sweep.json'}.")
+    more = len(table.outcomes) - len(outcomes)
+    also = f", with {write_count(more, 'cell')} of earlier sweeps" if more else ""
+    console.say(f"The table is in {folder / 'sweep.csv'}, all figures are in {folder / 'sweep.json'}{also}.")
     if args.json:
         print(json.dumps([outcome.describe() for outcome in outcomes], default=str))
     return 1 if any(outcome.error for outcome in outcomes) else 0
