@@ -22,13 +22,16 @@ FREE = (
     *("sampling.url", "sampling.devices", "sampling.colocate", "sampling.memory_share", "sampling.request_seconds"),
     "sampling.weights_folder",
 )
+# The adapters of a checkpoint are of these sizes and this scale: others would be another model, or none.
+FIXED = ("model.lora_rank", "model.lora_alpha", "model.lora_targets")
 SAME_UPDATES = {"adamw", "adamw_offload"}  # They differ only in where the state is, and can load each other's state.
 
 
 def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """Return the settings that differ from a saved settings.yaml, each as `key: old -> new`.
 
-    The first list has all differences; the second those that would change the run's results and are not in `allowed`.
+    The first list has all differences; the second those that would change the run's results and are not in `allowed`,
+    or cannot change at all.
     A setting that the file does not have, because the version of qed that wrote it had none, counts as the
     default of its dataclass.
     """
@@ -47,13 +50,14 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         key
         for key in different
         if key.startswith(FREE_SECTIONS)
-        or key in allowed
+        or (key in allowed and key not in FIXED)
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
         or key.removeprefix(last).removeprefix("learner.") in ("steps", "epochs")
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     texts = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
-    return list(texts.values()), [texts[key] for key in texts if key not in free]
+    fixed = dict.fromkeys(FIXED, " (this one cannot change: the checkpoint's adapters are of the old value)")
+    return list(texts.values()), [f"{text}{fixed.get(key, '')}" for key, text in texts.items() if key not in free]
 
 
 def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[str, Any]:

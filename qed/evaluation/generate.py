@@ -33,7 +33,6 @@ from qed.types import Completion, Problem
 TEXT_SUFFIXES = (".txt", ".md")  # one prompt per line
 TOO_LONG = "prompts longer than the model's window"
 CHUNK = 256  # answers that are sampled together and then written; one that ends early makes room for the next
-WRITTEN = ("row", "sample", "prompt", "completion", "finish_reason", "n_tokens")  # columns of an answer
 Key = tuple[int, int]  # the number of a row from 1 (in jsonl and txt, the line), and that of the answer from 0
 
 

@@ -61,6 +61,20 @@ def find_base(folder: Path) -> Base:
     return base
 
 
+def name_base(name: str) -> str:
+    """Return what new adapters name as the base model of a model: its hub name, or the absolute path of its folder.
+
+    Of an adapter it is the folder with the same model in complete weights, where there is one beside it, as in a run:
+    peft loads adapters on complete weights only, and would put the new ones in place of the adapter's.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    folder = folder.resolve()
+    merged = folder.parent / MERGED
+    return str(merged if is_adapter(name) and (merged / "config.json").is_file() else folder)
+
+
 def read_base(folder: Path) -> Base:
     """Read the base model from an adapter folder as it is named there.
 

@@ -22,7 +22,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
 from qed.models.adapted_layer import NAME, is_adapted_linear, read_adapter
-from qed.models.adapters import CONFIG, WEIGHTS
+from qed.models.adapters import CONFIG, WEIGHTS, name_base
 from qed.models.families import split_head
 from qed.models.weights import Source, gather, is_sharded
 from qed.randomness import derive_seed
@@ -59,8 +59,7 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
         target_modules=modules,
         target_parameters=stacks or None,
         task_type="CAUSAL_LM",
-        # A folder's absolute path, so that the base model is found from any current folder.
-        base_model_name_or_path=str(Path(settings.name).resolve()) if Path(settings.name).is_dir() else settings.name,
+        base_model_name_or_path=name_base(settings.name),
         revision=settings.revision or None,
     )
     with torch.random.fork_rng(devices=[]):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from cutting import TINY
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError
@@ -75,6 +75,28 @@ def test_the_adapter_of_a_run_is_a_model(
     chained = load.load_model(ModelSettings(name=str(tmp_path / "again" / "final" / "adapter")))[0]
     expected = load.load_model(ModelSettings(name=str(tmp_path / "again" / "final" / "hf")))[0]
     torch.testing.assert_close(logits(chained), logits(expected), rtol=0, atol=1e-6)
+    # peft would put the second adapter in the place of the first, so the base is the run's complete weights.
+    exported = tmp_path / "exported"
+    assert qed("export", tmp_path / "again", "--out", exported).code == 0
+    by_peft = AutoPeftModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    torch.testing.assert_close(logits(by_peft), logits(expected), rtol=0, atol=1e-5)
+    assert "vllm serve " + str((lora_run / "final" / "hf").resolve()) in (exported / "README.md").read_text()
+
+
+def test_adapters_on_an_adapter_without_complete_weights_are_merged(
+    qed: Callable[..., Any], complete_model: Path, tmp_path: Path
+) -> None:
+    adapted = write_by_peft(complete_model, tmp_path / "adapter")
+    done = qed(
+        "sft", "--model", tmp_path / "adapter", "--model.lora_rank", 2, *TINY, "--steps", 1, "--out", tmp_path / "run"
+    )
+    assert done.code == 0, done.err
+    done = qed("export", tmp_path / "run", "--out", tmp_path / "exported")
+    assert done.code == 0, done.err
+    assert "The adapters are merged: their base" in done.out
+    assert not (tmp_path / "exported" / "adapter_config.json").exists()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype=torch.float32)
+    assert (logits(model) - logits(adapted)).abs().max() < 0.5
 
 
 def test_what_began_at_random_is_found_beside_the_adapter(lora_run: Path, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ VERL = {
     "reward_model": {"style": "rule", "ground_truth": "3"},
     "extra_info": {"split": "train", "index": 7},
 }
+# What `qed generate` adds to a row.
+GENERATED = {"row": 1, "sample": 0, "prompt": "x?", "completion": "so 4", "finish_reason": "stop", "n_tokens": 2}
 
 
 def load(tmp_path: Path, *rows: dict[str, Any], counts: Counter[str] | None = None) -> list[Problem]:
@@ -91,6 +93,18 @@ ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
     ),
     ("MMLU by letter", {"question": "x?", "options": ["a", "b"], "answer": "A"}, ("x?\n\nA) a\nB) b", "A", "", "")),
     ("SVAMP", {"Body": "A has 2.", "Question": "x?", "Answer": 2.0}, ("A has 2. x?", "2", "", "")),
+    ("a reply beside GSM8K's gold", {"question": "x?", "answer": "so\n#### 3", "response": "r"}, ("x?", "3", "r", "")),
+    *(
+        (f"generated answer to {name}", {**row, **GENERATED}, expected)
+        for name, row, expected in (
+            ("GSM8K", {"question": "x?", "answer": "gold\n#### 3"}, ("x?", "3", "so 4", "")),
+            ("MATH", {"problem": "x?", "solution": "\\boxed{3}"}, ("x?", "3", "so 4", "")),
+            ("verl", {**VERL}, ("x?", "3", "so 4", "")),
+            ("Alpaca", {"instruction": "x?", "output": "gold"}, ("x?", "", "", "so 4")),
+            ("a question alone", {"question": "x?"}, ("x?", "", "", "so 4")),
+            ("a prompt alone", {}, ("x?", "", "", "so 4")),
+        )
+    ),
 ]
 
 
@@ -150,6 +164,14 @@ def test_conversations_that_are_no_problem_are_counted(tmp_path: Path) -> None:
         "conversations that are not one question and one answer": 2,
         "conversations that do not ask one question": 1,
     }
+
+
+def test_generated_answers_that_were_cut_off_are_not_imitated(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    row = {"question": "x?", "answer": "3", **GENERATED}
+    assert len(load(tmp_path, row, {**row, "finish_reason": "length"}, counts=counts)) == 1
+    assert counts == {"generated answers that were cut off (finish_reason length)": 1}
+    assert len(load(tmp_path, row, {**row, "is_correct": False}, counts=counts)) == 1
 
 
 BENCHMARKS = [

@@ -72,7 +72,7 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
     from qed.training.export import Export, check_export, choose_dtype, write_export
 
     settings, console = resolve_model_settings(args.run, "", UNGRADED, args.allow_user_code), Console(args.json)
-    adapter = _choose_adapter(args, settings, console)
+    adapter = _choose_adapter(args, settings, checkpoint, console)
     out = args.out or args.run / FOLDER
     export = Export(checkpoint, out, adapter, args.dtype, overwrite=args.overwrite)
     check_export(export)
@@ -95,8 +95,10 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _choose_adapter(args: argparse.Namespace, settings: Settings, console: Console) -> bool:
+def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Path, console: Console) -> bool:
     """Return whether to export the adapter alone, and say what the choice means."""
+    from qed.models.adapters import is_adapter, read_base
+
     model = settings.model
     if not model.lora_rank:
         if args.merge:
@@ -105,13 +107,17 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, console: Conso
     if not args.merge and model.name.startswith("new:"):
         console.say(f"The adapters are merged: their base, {model.name}, exists nowhere but in this run.")
         return False
-    if not args.merge and Path(model.name).is_dir():
+    base = "" if args.merge else read_base(checkpoint / "adapter").name
+    if base and is_adapter(base):
+        console.say(f"The adapters are merged: their base, {base}, is an adapter, in whose place peft would load them.")
+        return False
+    if base and Path(base).is_dir():
         if args.push:
             raise UsageError(
-                f"The adapter's base model is the folder {model.name}, which nobody else has. Add --merge to upload "
+                f"The adapter's base model is the folder {base}, which nobody else has. Add --merge to upload "
                 "complete weights."
             )
-        console.say(f"The adapter's base model is the folder {model.name}; --merge exports complete weights.")
+        console.say(f"The adapter's base model is the folder {base}; --merge exports complete weights.")
     if model.quantization != "none":
         console.say(
             f"The base model was quantized to {model.quantization} in training. "
@@ -156,6 +162,7 @@ def _describe_usage(settings: Settings, export: Export) -> str:
     """Describe how to load the model, and how it was asked in training."""
     from qed.data.prompts.base import PromptTemplate
     from qed.data.splits import load_prompt, resolve_prompt_name
+    from qed.models.adapters import read_base
     from qed.models.load import load_tokenizer
     from qed.types import Problem
 
@@ -166,7 +173,7 @@ def _describe_usage(settings: Settings, export: Export) -> str:
     fence = "`" * max(3, 1 + max((len(run) for run in prompt.split() if set(run) == {"`"}), default=0))
     load = (
         f"`peft.AutoPeftModelForCausalLM.from_pretrained` loads the adapter on its base model; vLLM takes it with "
-        f"`vllm serve {settings.model.name} --enable-lora --lora-modules NAME=FOLDER`."
+        f"`vllm serve {read_base(export.checkpoint / 'adapter').name} --enable-lora --lora-modules NAME=FOLDER`."
         if export.adapter
         else "`transformers.AutoModelForCausalLM.from_pretrained` and `vllm serve FOLDER` load this folder."
     )

@@ -86,7 +86,8 @@ def _choose_output(args: argparse.Namespace) -> Path:
 
 def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     left_out: Counter[str] = Counter()
-    from qed.evaluation.generate import WRITTEN, read_questions
+    from qed.data.sources.schemas import GENERATED
+    from qed.evaluation.generate import read_questions
 
     with use_column_option("--question-key", pairs=False):
         questions = read_questions(args.file, args.question_key, left_out)
@@ -101,7 +102,7 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     from qed.rollout.policy import Policy
 
     console = Console(args.json)
-    replaced = sorted({column for question in questions for column in question.row} & {*WRITTEN} - {"prompt"})
+    replaced = sorted({column for question in questions for column in question.row} & {*GENERATED} - {"prompt"})
     if replaced:
         console.say(f"Columns of {args.file} replaced by those of the answers: {', '.join(replaced)}.")
     policy, sampling = _load_policy(args, endpoint, settings, console)

@@ -15,6 +15,7 @@ from qed.data.sources import choices, conversations, instructions, labels, prefe
 from qed.data.sources.explain import describe_expected, describe_nearest, suggest_column_option
 from qed.data.sources.fields import (
     Fields,
+    SkippedRow,
     convert_answer,
     convert_solution,
     convert_to_text,
@@ -24,12 +25,15 @@ from qed.data.sources.fields import (
 from qed.data.sources.finished import recognize_prompt
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError, UsageError, suggest_nearest
+from qed.grading.extract import find_last_boxed
 
 QUESTION = ("question", "problem", "prompt")
 ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
 SOLUTION = ("solution", "completion", "response")
 # Complete answers of a model, from which the prompt writes a demonstration.
 TRACE = ("r1_solution_1", "r1_solution_2", "r1_solution_3", "generated_solution")
+# What `qed generate` adds to the row of a question.
+GENERATED = ("row", "sample", "prompt", "completion", "finish_reason", "n_tokens")
 # OpenR1 has several answers of a model per problem, and checks of each.
 GENERATIONS = ("generations", "correctness_math_verify", "is_reasoning_complete")
 COLUMNS = (
@@ -149,13 +153,32 @@ def _read_worked(row: Row, place: Place) -> Fields:
     answer = convert_answer(row[answer_key], place, answer_key) if answer_key else ""
     mark = GSM8K_MARKS.get(answer_key or "", "")
     if mark and mark in answer:
-        solution, _, answer = answer.rpartition(mark)
-        solution, answer = CALCULATOR.sub("", solution), answer.strip().replace(",", "")
+        worked, _, answer = answer.rpartition(mark)
+        # A column of its own is another solution, such as a model's, and wins.
+        solution, answer = solution or CALCULATOR.sub("", worked), answer.strip().replace(",", "")
     trace_key = find_filled_column(row, TRACE)
     trace = convert_to_text(row[trace_key], place, trace_key) if trace_key else _find_right_generation(row, place)
     # Some files have the same problem under both names.
     used = (*QUESTION[:2], question_key, *(key for key in (story_key, answer_key, solution_key, trace_key) if key))
     return Fields(question, answer, solution, trace, (*used, *GENERATIONS))
+
+
+def _read_generated(row: Row, place: Place) -> Fields:
+    """Read an answer that `qed generate` has written: it is the solution, in place of that of the question's row.
+
+    Raises:
+        SkippedRow: the answer was cut off, so that imitating it would teach to stop there.
+    """
+    if row["finish_reason"] == "length":
+        raise SkippedRow("generated answers that were cut off (finish_reason length)")
+    # A question alone is a row of qed's with an answer to imitate only.
+    own = {key: value for key, value in row.items() if key not in GENERATED or key in ("prompt", "completion")}
+    values = _choose_reader(own)(own, place)
+    completion = convert_to_text(row["completion"], place, "completion")
+    gold = values.answer or (values.solution != completion and find_last_boxed(values.solution)) or ""
+    used = (*values.used, "prompt", "completion")
+    solution, whole = (completion, "") if gold else ("", completion)
+    return replace(values, answer=gold, solution=solution, completion=whole, used=used)
 
 
 def _find_right_generation(row: Row, place: Place) -> str:
@@ -200,6 +223,7 @@ def _read_context(row: Row, place: Place) -> Fields:
 
 # The order matters: OpenR1 rows have both messages and a problem, MMLU rows both an answer and a question.
 SCHEMAS: tuple[tuple[Callable[[Row], bool], Reader], ...] = (
+    (lambda row: set(GENERATED) <= set(row) and not labels.has_bad_reply(row), _read_generated),
     (lambda row: "prompt" in row and isinstance(row.get("reward_model"), dict), conversations.read_verl),
     (preferences.has_preference, preferences.read_preference),
     (labels.has_bad_reply, labels.skip_bad_reply),
@@ -217,6 +241,7 @@ SCHEMAS: tuple[tuple[Callable[[Row], bool], Reader], ...] = (
 
 
 NAMES: dict[Reader, str] = {
+    _read_generated: "answers of qed generate",
     preferences.read_preference: "preferences",
     labels.skip_bad_reply: "labelled replies",
     choices.read_gpqa: "GPQA",
