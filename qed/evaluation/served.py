@@ -81,4 +81,8 @@ def require_one_version(policy: Policy, console: Console) -> None:
     if len(set(versions.values())) > 1:
         told = ", ".join(f"{url} has {version}" for url, version in versions.items())
         raise UsageError(f"The servers have weights of different versions: {told}. Evaluate with servers of one.")
+    (version,) = set(versions.values())
+    if version:
+        root = sampler.servers[0].capabilities.details.get("root", "")
+        console.say(f"The server has weights of version {version}, which a run has sent, in place of those of {root}.")
     console.say("The log-probs of servers are not compared with the model's own: its weights are not loaded here.")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from qed.config.phases import Settings
 from qed.errors import Interrupted, ModelError, QedError, UsageError
 from qed.loops.setup import Setup
 from qed.models.load import load_tokenizer, read_window
 from qed.models.precision import read_precision
+from qed.runs.run import Row, read_lines
 from qed.sampling.base import build_sampling
 from qed.sampling.server.dialect import Server
 from qed.sampling.server.sampler import ServerSampler
@@ -19,19 +22,27 @@ from qed.training.parallel import Parallel
 from qed.types import Rollout
 
 PROBES = 16  # problems whose texts are tokenised by both
+PROBE_TOKENS = 64  # of the text by which a teacher is known again
+# Mean distance of its log-probs that rounding explains: in float32, and in other or unknown precisions.
+EXACT, ROUNDED = 0.01, 0.1
+Scored = tuple[Sequence[int], Sequence[int]]
 
 
 class ServedTeacher:
-    """Asks a server for the log-probs of rollouts.
+    """Asks a server for the log-probs of rollouts, and each time for those of a text by which it knows the teacher.
 
     Args:
         servers: asks the server.
         temperature: of sampling, at which the teacher scores.
         parallel: the ranks, of which the first one asks.
+        probe: prompt and output of the text; without it the teacher is not recognised.
     """
 
-    def __init__(self, servers: ServerSampler, temperature: float, parallel: Parallel) -> None:
-        self.servers, self.temperature, self.parallel = servers, temperature, parallel
+    def __init__(
+        self, servers: ServerSampler, temperature: float, parallel: Parallel, probe: Scored | None = None
+    ) -> None:
+        self.servers, self.temperature, self.parallel, self.probe = servers, temperature, parallel, probe
+        self.known: list[float] = []  # log-probs of the probe
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[list[float]]:
         """Return the log-probs of the outputs of rollouts; every rank calls this with the same ones.
@@ -42,8 +53,35 @@ class ServedTeacher:
         rows = [(rollout.prompt, rollout.output) for rollout in rollouts]
         return self.parallel.run_on_first(lambda: self.ask(rows))
 
-    def ask(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        """Return the teacher's log-probs of outputs after prompts; only the first rank asks."""
+    def ask(self, rows: Sequence[Scored]) -> list[list[float]]:
+        """Return the teacher's log-probs of outputs after prompts; only the first rank asks.
+
+        Raises:
+            UsageError: the server cannot score, or has another model or other weights than before.
+            QedError: the server is gone.
+        """
+        scored = self._score([*rows, *([self.probe] if self.probe else [])])
+        if self.probe is not None:
+            self.recognise(scored.pop())
+        return scored
+
+    def recognise(self, logps: Sequence[float]) -> None:
+        """Compare log-probs of the probe with the first ones, which may be those of an earlier attempt.
+
+        Raises:
+            UsageError: they differ by more than rounding.
+        """
+        self.known = self.known or list(logps)
+        (server,) = self.servers.servers
+        distance = sum(abs(one - other) for one, other in zip(logps, self.known, strict=True)) / len(self.known)
+        if distance > (EXACT if server.capabilities.precision == "float32" else ROUNDED):
+            raise UsageError(
+                f"The teacher's server {server.url} has another model or other weights than before: its log-probs of "
+                f"one text differ by {distance:.3g} on average. Was it started with another model, or has a run sent "
+                "it weights? Serve the first teacher there and resume the run, or begin another run."
+            )
+
+    def _score(self, rows: Sequence[Scored]) -> list[list[float]]:
         try:
             return self.servers.score(rows, self.temperature)
         except UsageError as error:
@@ -80,24 +118,72 @@ def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
     _require_whole(settings, address)
     teacher.servers.set_servers([address], model, samples=False)
     (server,) = teacher.servers.servers
+    require_own_weights(setup, settings, server)
     texts = [setup.template.prompt(problem).text for problem in setup.problems[:PROBES]]
     compared = compare_tokenizers(server, setup.tokenizer, texts)
     # Engines want room for a token behind what they score.
     require_room(setup, settings, f"server {address}", server.capabilities.window - (not server.batches))
     ids = setup.template.tokens(setup.template.prompt(setup.problems[0]))
-    teacher.ask([(ids[:-1], ids[-1:])])
+    teacher.probe = (ids[:1], ids[1 : 1 + PROBE_TOKENS])
     known = server.capabilities
+    about = {
+        "url": server.url,
+        "model": model or known.model,
+        "probe": list(ids[: 1 + PROBE_TOKENS]),
+        "temperature": teacher.temperature,
+    }
+    teacher.known = _read_probe(setup, about)
+    teacher.ask([])
     setup.run.event(
         "teacher",
-        url=server.url,
+        **about,
         engine=f"{known.engine} {known.engine_version}",
-        model=model or known.model,
         weights=known.details.get("root", known.model),
         tokenizer=compared,
+        probe_logps=[round(value, 5) for value in teacher.known],
     )
     setup.console.say(
         f"The teacher is {model or known.model} at {server.url} ({known.engine}). Tokenizers: {compared}."
     )
+
+
+def _read_probe(setup: Setup, about: Row) -> list[float]:
+    """Return the log-probs of the probe by the teacher of an earlier attempt; none without one, or if it may change."""
+    file = setup.run.folder / "events.jsonl"
+    if not file.exists() or any(key.endswith("algorithm.teacher") for key in setup.launch.allow_change):
+        return []
+    told = [row for row in read_lines(file) if row.get("event") == "teacher" and row.items() >= about.items()]
+    return list(map(float, told[-1]["probe_logps"])) if told else []
+
+
+def require_own_weights(setup: Setup, settings: Settings, server: Server) -> None:
+    """Refuse a server whose weights are, or will be, those of a run and not those that it was started with.
+
+    Raises:
+        UsageError: it is.
+    """
+    samplers = setup.sampler.servers if isinstance(setup.sampler, ServerSampler) else []
+    # vLLM and SGLang sample with a run's adapter beside the weights that they were started with.
+    if (server.batches or not settings.model.lora_rank) and _find_place(server) in map(_find_place, samplers):
+        raise UsageError(
+            f"The server {server.url} is to be the sampler and the teacher: the run would send it the policy's "
+            "weights, so that the policy were its own teacher. Start another server for one of the two."
+        )
+    if server.version:
+        root = server.capabilities.details.get("root", server.capabilities.model)
+        raise UsageError(
+            f"The teacher's server {server.url} has weights of version {server.version}, which a run has sent, in "
+            f"place of those of {root}. Start it again."
+        )
+
+
+def _find_place(server: Server) -> tuple[str, int | None]:
+    """Return the number of the machine and the port at which a server answers."""
+    place = urlsplit(server.url)
+    host = place.hostname or ""
+    with suppress(OSError):
+        host = socket.gethostbyname(host)
+    return host, place.port
 
 
 def _require_whole(settings: Settings, address: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from threaded import run_threads
 
 from qed.algorithms.opd import Opd
 from qed.errors import QedError, UsageError
-from qed.loops.teacher import ServedTeacher, compare_tokenizers, require_room
+from qed.loops.teacher import ServedTeacher, compare_tokenizers, require_own_weights, require_room
 from qed.models.load import build_model
 from qed.sampling.server import ServerSampler
 from qed.training.parallel import ALONE
@@ -91,6 +91,49 @@ def test_a_reply_of_another_form_ends_the_run(monkeypatch: pytest.MonkeyPatch, m
         monkeypatch.setattr(teacher.servers.servers[0], "ask", lambda *_: {"choices": []})
         with pytest.raises(QedError, match=r"The teacher cannot score: .* log-probs"):
             teacher(ROLLOUTS)
+
+
+def test_a_teacher_that_becomes_another_ends_the_run(monkeypatch: pytest.MonkeyPatch, models: Models) -> None:
+    """Each request scores one text more, by which the teacher is known again."""
+    with StandIn("vllm", models).run() as server:
+        plain = ServedTeacher(connect(Engine("vllm", server.url, models, 1e-4)), 1.0, ALONE)
+        teacher = ServedTeacher(plain.servers, 1.0, ALONE, probe=((5,), tuple(range(6, 20))))
+        assert teacher(ROLLOUTS) == plain(ROLLOUTS)
+        assert teacher(ROLLOUTS[:1]) == plain(ROLLOUTS[:1])
+        score = server.score
+        monkeypatch.setattr(server, "score", lambda body: [value and value - 0.05 for value in score(body)])
+        teacher(ROLLOUTS)  # as far as rounding goes in half precision
+        monkeypatch.setattr(server, "score", lambda body: [value and value - 0.2 for value in score(body)])
+        with pytest.raises(
+            UsageError, match=r"another model or other weights than before: .* differ by 0\.2 on average"
+        ):
+            teacher(ROLLOUTS)
+        resumed = ServedTeacher(plain.servers, 1.0, ALONE, probe=teacher.probe)
+        resumed.known = teacher.known
+        with pytest.raises(UsageError, match="another model"):
+            resumed.ask([])
+
+
+def test_a_teacher_must_have_its_own_weights(models: Models) -> None:
+    known = SimpleNamespace(model="m", details={"root": "/models/m"})
+
+    def build(url: str, version: int | None = None, batches: bool = True) -> Any:
+        return SimpleNamespace(url=url, version=version, batches=batches, capabilities=known)
+
+    def check(server: Any, rank: int = 0, url: str = "http://127.0.0.1:8000") -> None:
+        sampler = ServerSampler(models.tokenizer, (), 4, torch.float32, 5.0)
+        sampler._balancer.slots[:] = [SimpleNamespace(server=build(url))]  # type: ignore[list-item]
+        settings: Any = SimpleNamespace(model=SimpleNamespace(lora_rank=rank))
+        require_own_weights(cast("Any", SimpleNamespace(sampler=sampler)), settings, server)
+
+    for version in (None, 0):
+        check(build("http://127.0.0.1:8001", version))
+    with pytest.raises(UsageError, match="weights of version 4, which a run has sent, in place of those of /models/m"):
+        check(build("http://127.0.0.1:8001", 4))
+    for server in (build("http://localhost:8000"), build("http://127.0.0.1:8000", batches=False)):
+        with pytest.raises(UsageError, match="is to be the sampler and the teacher"):
+            check(server)
+    check(build("http://127.0.0.1:8000", batches=False), rank=4)  # its adapters are beside the teacher's weights
 
 
 def test_a_model_that_the_server_has_not_is_refused(models: Models) -> None:
