@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -251,14 +252,21 @@ def _list(values: Iterable[Any]) -> str:
     return ", ".join(map(str, shown[:3])) + (", …" if len(shown) > 3 else "")
 
 
-def describe_lost(rows: Sequence[Row], figures: Row) -> str:
-    """Say that stored answers are of fewer problems than their summary, as in a copy that was cut off; else return "".
+def describe_lost(stored: int, figures: Row) -> str:
+    """Say that fewer answers are stored than were counted, as in a copy that was cut off; else return an empty text.
 
     Args:
-        rows: the stored answers of one decoding; none, if they were not stored.
+        stored: answers of one decoding in the file of its task.
         figures: their summary.
     """
-    stored, n = len({str(row["group_id"]) for row in rows}), figures["n"]
-    if not 0 < stored < n:
+    expected = count_expected(figures)
+    if stored >= expected:
         return ""
-    return f"Answers to {stored:,} of {write_count(n, 'problem')} are stored: their file is incomplete."
+    return f"{stored:,} of {write_count(expected, 'answer')} are stored: their file is incomplete."
+
+
+def count_expected(figures: Row) -> int:
+    """Return how many answers a summary is of; 0 where it does not say, as in earlier versions."""
+    uneven = "k_min" in figures
+    counts = [figures["answers"]] if "answers" in figures else [] if uneven else [figures["n"], figures.get("k", 1)]
+    return math.prod(counts) if counts and all(isinstance(count, int) for count in counts) else 0

@@ -137,7 +137,7 @@ def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: in
     problem = Problem(each.id, each.question, each.gold, meta=_read_meta(row))
     rollout = Rollout(problem, (), (), (), text, reason, index=before + place[0])
     # What nobody has measured is not known: without these an answer would have 0 tokens, end well and be of weights 0.
-    known = {"n_tokens": tokens if isinstance(tokens, int) else None, "stop_reason": stop and reason}
+    known = {"n_tokens": tokens if isinstance(tokens, int) else None, "stop_reason": reason if stop else None}
     return StoredAnswer(rollout, {**known, "version": None, "advantage": None})
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.config.screens import format_columns
+from qed.config.sweep import number_name
 from qed.errors import DataError
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import write_whole
@@ -60,13 +61,34 @@ class SweepTable:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.outcomes = {outcome.cell.folder.name: outcome for outcome in _read_outcomes(folder)}
-        _write_outcomes(list(self.outcomes.values()), folder)
+        self.outcomes: dict[str, CellOutcome] = {}
+        self._read()
+        self._taken = {outcome.cell.folder.name for outcome in self.outcomes.values()}
+
+    def choose_folder(self, swept: Mapping[str, str], name: str) -> Path:
+        """Return the folder of a cell: the one that it has, or one of this name, with a number if it is another's."""
+        known = self.outcomes.get(_write_key(swept))
+        return self.folder / (known.cell.folder.name if known else number_name(name, self._taken))
+
+    def write(self) -> None:
+        """Write the table, by which the folder is known as that of a sweep."""
+        _write_outcomes(list(self.outcomes.values()), self.folder)
 
     def add(self, outcome: CellOutcome) -> None:
-        """Write an outcome at once."""
-        self.outcomes[outcome.cell.folder.name] = outcome
-        _write_outcomes(list(self.outcomes.values()), self.folder)
+        """Write an outcome at once; one that has failed takes the place of no other."""
+        self._read()  # another sweep may have written meanwhile
+        known = self.outcomes.get(key := _write_key(outcome.cell.swept))
+        if known is None or known.error or not outcome.error:
+            self.outcomes[key] = outcome
+        self.write()
+
+    def _read(self) -> None:
+        self.outcomes |= {_write_key(outcome.cell.swept): outcome for outcome in _read_outcomes(self.folder)}
+
+
+def _write_key(swept: Mapping[str, str]) -> str:
+    """Return the swept values of a cell as one text, whatever their order."""
+    return json.dumps(dict(sorted(swept.items())))
 
 
 def _read_outcomes(folder: Path) -> list[CellOutcome]:
@@ -75,12 +97,17 @@ def _read_outcomes(folder: Path) -> list[CellOutcome]:
     if not path.exists():
         return []
     try:
-        return [
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            raise TypeError("it is no list of cells")
+        outcomes = [
             CellOutcome(Cell(dict(row["swept"]), Path(row["run"]), ()), dict(row["result"]), row["error"] or "")
-            for row in json.loads(path.read_text(encoding="utf-8"))
+            for row in rows
         ]
-    except (ValueError, TypeError, KeyError, OSError) as error:
+        _encode_table(outcomes)  # they have all that the table needs
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise DataError(f"{path} is no table of a sweep: {error}. Restore it, or choose another --out.") from error
+    return outcomes
 
 
 def _write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
@@ -91,13 +118,18 @@ def _write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
     """
     described = json.dumps([outcome.describe() for outcome in outcomes], indent=1, default=str)
     write_whole(folder / JSON_FILE, described.encode())
+    write_whole(folder / CSV_FILE, _encode_table(outcomes))
+
+
+def _encode_table(outcomes: Sequence[CellOutcome]) -> bytes:
+    """Return the table as CSV."""
     rows = [row for outcome in outcomes for row in _list_rows(outcome)]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(folder / CSV_FILE, text.getvalue().encode())
+    return text.getvalue().encode()
 
 
 def _list_rows(outcome: CellOutcome) -> Iterator[dict[str, Any]]:

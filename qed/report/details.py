@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qed.evaluation.cautions import describe_lost
 from qed.report.estimates import CLASSES, Bounds, compute_bounds
 from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import MINUS, SPACE, format_decimal, format_interval, format_percent, read_number
@@ -71,12 +70,10 @@ def _render_details(evaluations: Sequence[tuple[str, Row, Record, int]], task: s
         for title, figures, record, step in evaluations:
             if decoding not in figures:
                 continue
-            rows = record.read_rows(step, task, decoding)
-            if reason := describe_lost(rows, figures[decoding]):
-                lost.append(
-                    f"{title}, {decoding} answers: {reason} Means have no intervals, and tests are of these alone."
-                )
-            columns.append(Column(title, figures[decoding], {} if reason else compute_bounds(rows)))
+            if reason := record.describe_lost(step, task, decoding, figures[decoding]):
+                lost.append(f"{title}, {decoding} answers: {reason} Other means than accuracy have no intervals.")
+            bounds = {} if reason else compute_bounds(record.read_rows(step, task, decoding))
+            columns.append(Column(title, figures[decoding], bounds))
         if any("accuracy_by" in column.figures for column in columns):
             parts += [_render_table(columns, decoding), *_render_kinds(columns, decoding)]
         parts += [build_element("p", reason, class_="trouble") for reason in lost]

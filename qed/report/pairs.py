@@ -1,11 +1,11 @@
-"""Paired tests between runs, each against the first run, on the problems that both answered."""
+"""Paired tests between runs, each against the first that shares problems with a later one, on these problems."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qed.evaluation.cautions import count_truncated, describe_lost, list_cautions, separate_golds
+from qed.evaluation.cautions import count_truncated, list_cautions, separate_golds
 from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers
 from qed.evaluation.measures import ACCURACY
@@ -93,15 +93,16 @@ def _compare_with_first(evaluated: Sequence[_Evaluated], task: str) -> tuple[dic
             found = list(_test_sides(sides))
             tests |= {PairName(task, first.name, other.name, decoding, test.measure): test for test in found}
             if found:
-                cautions.extend(_list_lost([first, other], sides, decoding))
-                cautions.extend(f"{other.name}, {line}" for line in _warn_of(sides, notes, decoding))
-    return tests, cautions
+                cautions.extend(_list_lost([first, other], task, decoding))
+                lines = _warn_of(sides, notes, decoding, first.name)
+                cautions.extend(f"{other.name}, {line}" for line in lines)
+    return tests, list(dict.fromkeys(cautions))
 
 
-def _list_lost(evaluated: Sequence[_Evaluated], sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
-    for one, side in zip(evaluated, sides, strict=True):
-        if lost := describe_lost(side.rows, one.figures[decoding]):
-            yield f"{one.name}, {decoding} answers. {lost}"
+def _list_lost(evaluated: Sequence[_Evaluated], task: str, decoding: str) -> Iterator[str]:
+    for one in evaluated:
+        if lost := one.record.describe_lost(one.step, task, decoding, one.figures[decoding]):
+            yield f"{one.name}, {decoding} answers. {lost} Tests are of these alone."
 
 
 def _load_side(one: _Evaluated, task: str, decoding: str) -> Decoding:
@@ -118,14 +119,14 @@ def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
             yield test
 
 
-def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str) -> Iterator[str]:
+def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str, first: str) -> Iterator[str]:
     """Yield what else differs between two sides, and the answers that were cut off."""
     for line in [*list_cautions(sides[:1], sides[1:]), *notes]:
         yield f"{decoding} answers. {line}"
     cut = [count_truncated([side]) for side in sides]
     if any(side["truncated"] for side in cut):
         shown = (f"{side['truncated']:,} of {side['answers']:,} ({side['truncated_right']:,} right)" for side in cut)
-        yield f"{decoding} answers cut off at the limit of tokens: {' in the first run, '.join(shown)} in this one."
+        yield f"{decoding} answers cut off at the limit of tokens: {f' in {first}, '.join(shown)} in this one."
 
 
 def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html | None:
@@ -142,7 +143,10 @@ def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html 
     caption = f"Problem by problem against {first}" + (", the first run" if first == label_runs(records)[0] else "")
     lines = [*found.cautions[task]]
     if left_out := found.left_out[task]:
-        lines.append(f"Not compared, because they share no stored answers with {first}: {', '.join(left_out)}.")
+        lines.append(
+            f"Not compared, because no decoding has stored answers of them and of {first} to the same problems: "
+            f"{', '.join(left_out)}."
+        )
     return join_html(
         build_table(COLUMNS, rows, caption, "stack"),
         build_element("ul", *(build_element("li", line) for line in lines)) if lines else None,

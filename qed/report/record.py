@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from qed.errors import DataError
+from qed.evaluation.cautions import describe_lost
 from qed.report import settings_file
 from qed.report.numbers import read_number
 from qed.runs.metric_names import read_metrics
@@ -143,12 +144,20 @@ class Record:
 
     def read_rows(self, step: int, task: str, decoding: str) -> list[Row]:
         """Read the answers of one decoding of an evaluation, in file order; empty where no answers were stored."""
+        if (path := self._locate_rows(step, task)) is None:
+            return []
+        return [row for row in _read_answers(path, path.stat().st_mtime_ns) if row.get("decoding") == decoding]
+
+    def describe_lost(self, step: int, task: str, decoding: str, figures: Row) -> str:
+        """Say that the file of an evaluation's answers lacks some of a decoding with these figures; else return ""."""
+        has_file = self._locate_rows(step, task) is not None
+        return describe_lost(len(self.read_rows(step, task, decoding)), figures) if has_file else ""
+
+    def _locate_rows(self, step: int, task: str) -> Path | None:
+        """Return the file with the answers of an evaluation; None where they were not stored."""
         folder = (self.folder / name_step_folder(step)).resolve()
         path = (folder / f"{task}.jsonl").resolve()
-        if not path.is_relative_to(folder):
-            return []
-        stamp = path.stat().st_mtime_ns if path.is_file() else 0
-        return [row for row in _read_answers(path, stamp) if row.get("decoding") == decoding]
+        return path if path.is_relative_to(folder) and path.is_file() else None
 
 
 def read_record(folder: Path) -> Record:

@@ -82,11 +82,11 @@ def track_run(
     home.mkdir(parents=True, exist_ok=True)
     # The tracker of an attempt that was killed may still be sending the rest.
     with _lock_home(home, patience=LAST_SECONDS + 5 if process else 0.0):
+        RunFollower(folder).check()  # before what an earlier attempt has shown is taken away
         run = _describe_run(home, config, given, process)
         _write_state(home, TrackerState(id=run.id, name=run.name))
         try:
             module = plugins.load_leaf("trackers", tracker)
-            RunFollower(folder).check()  # before what an earlier attempt has shown is taken away
             getattr(module, "clear", _clear_home)(home)
             _show(run, folder, module.make, wait)
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from qed.runs.folder import LOCK
 from qed.runs.metric_names import rename_old_metrics
 from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.line_file import Row, parse_line, read_first_rows, read_last_rows, sample_rows
+from qed.viewer.line_file import Row, draw_rows, parse_line, read_first_rows, read_last_rows, sample_lines
 from qed.viewer.params import Params, Refused
-from qed.viewer.states import ENDINGS, Heartbeat, State, judge_state, read_heartbeat
+from qed.viewer.states import ENDINGS, Heartbeat, State, find_ending, judge_state, read_heartbeat
 
 SPARKS = ("reward/mean", "train/loss")  # a card has the first that the run has
 FIGURES = (
@@ -29,6 +30,8 @@ FIGURES = (
 )
 PLANNING = ("method", "learner", "sft", "rl", "skip_sft", "skip_rl")  # settings that say how many steps are planned
 LAST_BYTES = 24_576  # of metrics, a dozen rows
+PHASE = re.compile(rb'"phase": ?"([^"\\]+)"')
+SAMPLED = 96  # lines of long metrics
 SPARK_ROWS = 48
 SPARK_EVALUATIONS = 6  # of a run: each is a file to read, and a list has hundreds of runs
 TRIED = 3  # evaluations at each end, for one with figures
@@ -122,8 +125,7 @@ class _Reader:
         is_training = "metrics.jsonl" in self.files or bool(settings.method)
         changed, beat = self._find_change(), read_heartbeat(self.files.get("heartbeat.json"))
         state = self._judge(settings, events, changed, beat) if is_training else State("done")
-        # What the run itself has written: a copy of its files is younger than the run.
-        written = max((time for time in (found.last, beat.said) if time is not None), default=changed)
+        started, updated = self._find_times(found, beat, changed, state)
         step = max(metrics.step, accuracy["step"] if accuracy else 0)
         return {
             **_build_blank(self.run, state.reason or settings.trouble),
@@ -136,8 +138,8 @@ class _Reader:
             "phases": list(metrics.phases or settings.phases),
             "step": step,
             "planned": max(read_planned_steps(dict(settings.tree), events).values(), default=None),
-            "started": found.first or self._find_age(),
-            "updated": written or None,
+            "started": started,
+            "updated": updated,
             "resumed": any(event["event"] == "resumed" for event in events),
             "tokens_per_s": metrics.figures.get("perf/tokens_per_s"),
             "accuracy": accuracy,
@@ -164,6 +166,16 @@ class _Reader:
             with suppress(OSError):
                 times.append(self.files[name].stat().st_mtime if name in self.files else 0.0)
         return max(times)
+
+    def _find_times(
+        self, found: _Events, beat: Heartbeat, changed: float, state: State
+    ) -> tuple[float | None, float | None]:
+        """Return when the run began and when it last wrote, where it can, by what it says: a copy has younger files."""
+        said = [time for time in (found.last, beat.said) if time is not None]
+        is_told = find_ending(found.needed) is not None or (beat.said is not None and state.status != "live")
+        updated = max(said if said and is_told else [*said, changed])
+        started = self._find_age() if found.first is None else found.first
+        return (started if started is not None and started <= updated else None), updated or None
 
     def _find_age(self) -> float | None:
         path = self.files.get("settings.yaml")
@@ -243,14 +255,16 @@ def _read_list(tree: Any, *names: str) -> list[Any]:
 
 def _summarize_metrics(path: Path) -> _Metrics:
     last = [rename_old_metrics(row) for row in read_last_rows(path, LAST_BYTES) or read_last_rows(path)]
-    spread, drawn = sample_rows(path, SPARK_ROWS), sample_rows(path, SPARK_ROWS, SPARKS)
+    lines = sample_lines(path, SAMPLED)
+    drawn = draw_rows(lines, SPARK_ROWS, SPARKS)
+    phases = [found[1].decode("utf-8", "replace")[:LONGEST] for line in lines if (found := PHASE.search(line))]
     figures: dict[str, float] = {}
     for row in last:
         figures |= {name: value for name in FIGURES if (value := read_number(row.get(name))) is not None}
     sparks = {name: [value for row in drawn if (value := read_number(row.get(name))) is not None] for name in SPARKS}
     return _Metrics(
         step=max((row["step"] for row in last if isinstance(row.get("step"), int)), default=0),
-        phases=tuple(dict.fromkeys(str(row["phase"])[:LONGEST] for row in (*spread, *last) if row.get("phase"))),
+        phases=tuple(dict.fromkeys(phases)),
         figures=figures,
         sparks={name: values for name, values in sparks.items() if len(values) > 1},
     )
@@ -261,8 +275,10 @@ def _read_events(path: Path) -> _Events:
     first, last = read_first_rows(path), read_last_rows(path)
     needed = [row for row in first if row.get("event") == "epochs"]
     needed += [row for row in last if row.get("event") in ("alarm", "resumed", *ENDINGS)]
-    begun, ended = (read_number(row.get("time")) for row in (first[0] if first else {}, last[-1] if last else {}))
-    return _Events(begun, ended, list(map(clean_value, needed)))
+    begun, ended = (
+        [time for row in rows if (time := read_number(row.get("time"))) is not None] for rows in (first, last)
+    )
+    return _Events(begun[0] if begun else None, ended[-1] if ended else None, list(map(clean_value, needed)))
 
 
 def _list_alarms(events: Sequence[Row]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from qed.evaluation.cautions import count_expected
 from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.report.estimates import compute_bounds
 from qed.report.numbers import read_number
@@ -127,7 +128,8 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
         raise Refused(404, f"The run {place.key} has no evaluation of {name[0]} ({name[1]}) at step {step}.")
     steps = [each.step for each in series]
     measured = _measure_rows(library, place, found)
-    if lost := 0 < measured["stored"] < found.figures["n"]:
+    is_cut = measured["rows"] and measured["stored"] < count_expected(found.figures)
+    if is_cut:
         measured = {**measured, **_measure_answers([])}
     votes = {kind: found.figures.get(kind) or {} for kind in ("pass", "maj")}
     return {
@@ -136,7 +138,7 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
         "by": found.figures.get("by") or {},
         "votes": {"k": found.figures.get("k", 1), **votes, "problems": measured["problems"]},
         **{name: measured[name] for name in ("bounds", "cross", "rows")},
-        "lost": measured["stored"] if lost else None,
+        "lost": {"stored": measured["stored"], "of": count_expected(found.figures)} if is_cut else None,
         **find_neighbours(steps, steps.index(step)),
     }
 
@@ -149,7 +151,7 @@ def _measure_rows(library: Library, place: RunPlace, evaluation: Evaluation) -> 
     def compute() -> dict[str, Any]:
         index = load_index(library, data) if file else None
         rows = build_rows(index, evaluation.decoding) if index else []
-        return {**_measure_answers(rows), "stored": len(group_by_problem(rows)), "rows": index is not None}
+        return {**_measure_answers(rows), "stored": len(rows), "rows": index is not None}
 
     measured: dict[str, Any] = library.memo.read(("evaluation", data, evaluation.decoding), [data], compute)
     return measured

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 BLOCK = 16_384  # bytes that are read to find a line
 LONGEST_LINE = 1_000_000  # bytes; a longer line is skipped
 WHOLE = 1_000_000  # bytes of a file that is read as a whole, because that is faster
-SPARE = 4  # lines of a long file that are read for each row of a kind that is wanted
+END = 65_536  # bytes of its end, which are read as well
 
 
 def parse_line(line: bytes) -> Row | None:
@@ -41,37 +41,35 @@ def read_last_rows(path: Path, most: int = 262_144) -> list[Row]:
     return [row for line in lines[1 if start else 0 :] if (row := parse_line(line)) is not None]
 
 
-def sample_rows(path: Path, count: int, names: Sequence[str] = ()) -> list[Row]:
-    """Return at most `count` rows that are spread evenly over a file, in its order; of a long file, over its bytes.
-
-    Args:
-        path: the file.
-        count: of rows.
-        names: of columns, of which the first that two rows have is wanted: then all rows have it. Without names, or
-            where no column is there twice, any rows.
-    """
+def sample_lines(path: Path, count: int) -> list[bytes]:
+    """Return the lines of a file, or of a long one `count` that are spread over its bytes and those of its end."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= WHOLE:
-            lines = file.read(WHOLE).split(b"\n")[:-1]
-        else:
-            lines = list(_spread_blocks(file, size, (SPARE if names else 1) * count))
-    return [row for line in _spread_lines(_select_lines(lines, names), count) if (row := parse_line(line)) is not None]
+            return file.read(WHOLE).split(b"\n")[:-1]
+        # A short last phase lies between the places of the others.
+        return list(dict.fromkeys([*_spread_blocks(file, size, count), *_read_end(file, size)]))
 
 
-def _select_lines(lines: list[bytes], names: Sequence[str]) -> list[bytes]:
-    """Return the lines that have the first of some columns that two lines have; all lines where there is none."""
-    for name in names:
-        having = [line for line in lines if f'"{name}":'.encode() in line]
-        if len(having) > 1:
-            return having
-    return lines
+def draw_rows(lines: Sequence[bytes], count: int, names: Sequence[str] = ()) -> list[Row]:
+    """Return the rows of at most `count` lines at equal distances, the first and the last among them.
+
+    Args:
+        lines: of a file.
+        count: of rows.
+        names: of columns, of which the first that two lines have is wanted: then only lines with it count.
+    """
+    having = ([line for line in lines if mark in line] for mark in (f'"{name}":'.encode() for name in names))
+    wanted = next((own for own in having if len(own) > 1), lines)
+    chosen = min(count, len(wanted))
+    drawn = (wanted[number * (len(wanted) - 1) // max(1, chosen - 1)] for number in range(chosen))
+    return [row for line in drawn if (row := parse_line(line)) is not None]
 
 
-def _spread_lines(lines: list[bytes], count: int) -> list[bytes]:
-    """Return the first line, the last one, and others between them at equal distances."""
-    chosen = min(count, len(lines))
-    return [lines[number * (len(lines) - 1) // max(1, chosen - 1)] for number in range(chosen)]
+def _read_end(file: BinaryIO, size: int) -> list[bytes]:
+    """Return the complete lines in the last bytes of a file, each with its end."""
+    file.seek(size - END)
+    return [line for line in file.read(END).splitlines(keepends=True)[1:] if line.endswith(b"\n")]
 
 
 def _spread_blocks(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:

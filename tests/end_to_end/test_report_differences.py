@@ -116,7 +116,7 @@ def test_what_else_differs_between_runs_is_said(tmp_path: Path) -> None:
     rows = rows[:-1]
     cut = [row for row in rows if row["stop_reason"] == "length"]
     shown = f"{len(cut)} of {len(rows)} ({sum(row['correct'] for row in cut)} right)"
-    assert f"b, sampled answers cut off at the limit of tokens: {shown} in the first run, {shown} in this one." in text
+    assert f"b, sampled answers cut off at the limit of tokens: {shown} in a, {shown} in this one." in text
     assert "cut off, but right" in text
 
 
@@ -149,17 +149,20 @@ def test_the_first_run_need_not_share_problems(tmp_path: Path) -> None:
     text = report(tmp_path / "other", tmp_path / "a", tmp_path / "b").text
     assert "Problem by problem against a" in text
     assert "against a, the first run" not in text
-    assert "Not compared, because they share no stored answers with a: other." in text
+    left_out = "Not compared, because no decoding has stored answers of them and of a to the same problems: other."
+    assert left_out in text
 
 
-def test_answers_that_are_lost_are_said(tmp_path: Path) -> None:
-    rows = rows_of(0, "greedy", 0.5, 1)
-    for name, kept in (("a", rows), ("b", rows[:10])):
-        write_evaluation(tmp_path / name, 0, "maths", kept, {"greedy": summarize(rows)})
-    text = report(tmp_path / "a", tmp_path / "b").text
-    assert (
-        text.count(f"b, greedy answers: Answers to 10 of {len(rows)} problems are stored: their file is incomplete.")
-        == 1
-    )
-    assert f"b, greedy answers. Answers to 10 of {len(rows)} problems are stored" in text
-    assert "a, greedy answers" not in text
+@pytest.mark.parametrize("lost", [1, 10, 200])
+def test_answers_that_are_lost_are_said(tmp_path: Path, lost: int) -> None:
+    """Once for a run, whatever it is compared with; also if all are."""
+    rows = rows_of(0, "sampled", 0.5, 4)
+    for name, kept in (("a", rows[:-lost]), ("b", rows), ("c", rows)):
+        write_evaluation(tmp_path / name, 0, "maths", kept, {"sampled": summarize(rows)})
+    kept = max(0, len(rows) - lost)
+    said = f"{kept} of {len(rows)} answers are stored: their file is incomplete."
+    text = report(*(tmp_path / name for name in "abc")).text
+    assert text.count(f"a, sampled answers: {said} Other means than accuracy have no intervals.") == 1
+    assert text.count(f"a, sampled answers. {said} Tests are of these alone.") == (kept > 0)
+    assert "b, sampled answers: " not in text
+    assert "Tests are of these" not in report(tmp_path / "a").text

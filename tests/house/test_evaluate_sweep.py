@@ -105,9 +105,45 @@ def test_cells_of_another_sweep_stay_in_the_table(run: Run, tasks: str, called: 
     ]
     rows = list(csv.DictReader(Path("o/sweep.csv").read_text().splitlines()))
     assert [(row["model"], row["temperature"]) for row in rows][2:4] == [("good", ""), ("", "0")]
-    Path("o/sweep.json").write_text("{")
-    code, _, err = run("evaluate", *options, "--sweep", "model=good,other")
+
+
+def test_cells_of_similar_names_keep_their_folders(run: Run, tasks: str, called: list[Any]) -> None:
+    options = ["--tasks", tasks, "--out", "o"]
+    run("evaluate", *options, "--sweep", "model=x/y,x_y")
+    for model, name in (("x_y", "model=x_y-2"), ("x/y", "model=x_y"), ("x?y", "model=x_y-3")):
+        assert run("evaluate", *options, "--sweep", f"model={model}")[0] == 0
+        assert called[-1].out == Path("o") / name
+    stored = {each["swept"]["model"]: Path(each["run"]).name for each in json.loads(Path("o/sweep.json").read_text())}
+    assert stored == {"x/y": "model=x_y", "x_y": "model=x_y-2", "x?y": "model=x_y-3"}
+
+
+def test_what_has_failed_takes_the_place_of_no_result(
+    run: Run, tasks: str, called: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["evaluate", "--tasks", tasks, "--out", "o", "--sweep", "model=good"]
+    assert run(*options)[0] == 0
+    before = Path("o/sweep.csv").read_text()
+
+    def refuse(args: Any, arguments: Any) -> dict[str, Any]:
+        raise ModelError("already there, with other settings")
+
+    monkeypatch.setattr(evaluate, "_evaluate", refuse)
+    code, out, _ = run(*options, "--limit", "1")
+    assert (code, "(failed)" in out) == (1, True)
+    assert Path("o/sweep.csv").read_text() == before
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "{}", '[{"swept": {}}]', '[{"swept": {"a": "1"}, "run": "r", "result": {"tasks": ["x"]}, "error": null}]'],
+)
+def test_a_damaged_table_is_refused_and_stays(run: Run, tasks: str, called: list[Any], text: str) -> None:
+    Path("o").mkdir()
+    Path("o/sweep.json").write_text(text)
+    code, _, err = run("evaluate", "--tasks", tasks, "--out", "o", "--sweep", "model=good,other")
     assert (code, "sweep.json is no table of a sweep" in err) == (3, True)
+    assert (Path("o/sweep.json").read_text(), called) == (text, [])
 
 
 def test_a_sweep_resumes_what_has_begun(run: Run, tasks: str, called: list[Any]) -> None:

@@ -244,10 +244,13 @@ def test_an_evaluation_of_which_answers_are_lost_has_no_intervals_of_the_others(
     greedy = [line for line in lines if json.loads(line)["decoding"] == "greedy"]
     ask = Asked(tmp_path, cache=tmp_path / "cache")
     assert ask("evaluation", run="whole", step=8, task="maths", decoding="greedy")["lost"] is None
-    path.write_text("".join(greedy[:5]))
-    reply = ask("evaluation", run="whole", step=8, task="maths", decoding="greedy")
-    assert (reply["lost"], reply["figures"]["n"], reply["rows"]) == (5, 12, True)
-    assert (reply["bounds"], reply["cross"], reply["votes"]["problems"]) == ({}, [], [])
+    for kept in (len(greedy) - 1, 5, 0):  # within the last problem, before it, and nothing at all
+        path.write_text("".join(greedy[:kept]))
+        reply = ask("evaluation", run="whole", step=8, task="maths", decoding="greedy")
+        assert (reply["lost"], reply["figures"]["n"], reply["rows"]) == ({"stored": kept, "of": 12}, 12, True)
+        assert (reply["bounds"], reply["cross"], reply["votes"]["problems"]) == ({}, [], [])
+    path.write_text("".join(greedy))
+    assert ask("evaluation", run="whole", step=8, task="maths", decoding="sampled")["lost"] == {"stored": 0, "of": 48}
 
 
 def test_an_evaluation_without_answers_still_has_its_figures(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ def _take_single(words: Sequence[str]) -> tuple[list[str], int]:
 
     As a size of groups an algorithm that compares the answers of a group would refuse it, and none is trained here.
     """
-    at = words.index("--answers") if "--answers" in words else len(words)
-    if list(words[at + 1 : at + 2]) != ["1"]:
+    places = [number for number, word in enumerate(words) if word == "--answers"]
+    if not places or list(words[places[-1] + 1 : places[-1] + 2]) != ["1"]:
         return list(words), 0
-    return [*words[:at], *words[at + 2 :]], 1
+    return [word for number, word in enumerate(words) if {number, number - 1}.isdisjoint(places)], 1
 
 
 def _resolve_settings(model: str, arguments: Sequence[str]) -> tuple[Settings, bool]:

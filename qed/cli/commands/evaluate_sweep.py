@@ -15,13 +15,13 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
-from qed.config.sweep import name_folder, number_name
+from qed.config.sweep import name_folder
 from qed.config.values import split_items
 from qed.errors import Interrupted, QedError, UsageError, suggest_nearest
 from qed.guards.signals import EXIT_CODES
 
 if TYPE_CHECKING:
-    from qed.evaluation.sweeping import Cell, CellOutcome
+    from qed.evaluation.sweeping import Cell, CellOutcome, SweepTable
 
 # Options of the whole sweep.
 NEVER = {"out", "sweep", "shard", "cluster"}
@@ -58,17 +58,17 @@ def run_sweep(
         Interrupted: a signal has stopped it; finished cells are in the table and in the files.
     """
     args = parser.parse(arguments, layered=True)
-    cells, folder = _list_cells(parser, args, arguments)
+    cells, table = _list_cells(parser, args, arguments)
     for cell in cells:
         check(parser.parse(cell.arguments, layered=True))
     from qed.console.live import Console
     from qed.evaluation.stored_problems import write_count
-    from qed.evaluation.sweeping import SweepTable, format_outcomes
+    from qed.evaluation.sweeping import format_outcomes
 
-    console = Console(args.json)
+    console, folder = Console(args.json), table.folder
     outcomes: list[CellOutcome] = []
     folder.mkdir(parents=True, exist_ok=True)
-    table = SweepTable(folder)
+    table.write()
     try:
         for number, cell in enumerate(cells, 1):
             console.say(f"sweep {number}/{len(cells)}: {cell.folder.name}")
@@ -107,9 +107,9 @@ def _evaluate_cell(args: argparse.Namespace, cell: Cell, evaluate: CellRunner) -
         return CellOutcome(cell, {}, text)
 
 
-def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> tuple[list[Cell], Path]:
-    """Return the cells in order, and the folder of the sweep."""
-    from qed.evaluation.sweeping import JSON_FILE, Cell
+def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> tuple[list[Cell], SweepTable]:
+    """Return the cells in order, and the table in the folder of the sweep."""
+    from qed.evaluation.sweeping import JSON_FILE, Cell, SweepTable
 
     if args.shard or args.cluster:
         raise UsageError(
@@ -124,15 +124,15 @@ def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[st
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / JSON_FILE).is_file()):
         raise UsageError(f"{folder} already exists and contains no sweep of evaluations; choose another --out.")
     rest = _drop_options(arguments, parser, {"--sweep", "--out", "--resume"})
-    cells, taken = [], set[str]()
+    cells, table = [], SweepTable(folder)
     for values in itertools.product(*swept.values()):
         point = dict(zip(swept, values, strict=True))
-        own = folder / number_name(name_folder(point), taken)
+        own = table.choose_folder(point, name_folder(point))
         options = [option for key, value in point.items() for option in _write_option(key, value)]
         # What a resumed sweep has not begun starts anew.
         resume = ["--resume"] if args.resume and (own / "eval").is_dir() else []
         cells.append(Cell(point, own, (*rest, *options, f"--out={own}", *resume)))
-    return cells, folder
+    return cells, table
 
 
 def _parse_swept(parser: Parser, sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ export async function renderCurves(context, run) {
   const view = {
     context, run, data, cursor: sharedCursor(), charts: [], zoom: readZoom(context.query.zoom), pattern: context.query.m ?? "",
     weight: Number(context.query.smooth ?? defaultWeight(data)), log: context.query.log === "1", observer: null,
+    loaded: data.steps.length, // of which each stands for `stride` steps; those that come later are single ones
   };
   view.place = h("div", { class: "charts" });
   view.reset = h("button", { type: "button", on: { click: () => setZoom(view, null) } }, "Whole run");
@@ -45,7 +46,7 @@ export async function renderCurves(context, run) {
 
 function describeDamage(lines) {
   if (!lines) return null;
-  return h("p", { class: "trouble" }, `${lines === 1 ? "A line" : `${formatNumber(lines)} lines`} of metrics.jsonl cannot be read: the curves leave a step out there.`);
+  return h("p", { class: "trouble" }, `${lines === 1 ? "A line" : `${formatNumber(lines)} lines`} of metrics.jsonl cannot be read, and ${lines === 1 ? "is" : "are"} not in the curves.`);
 }
 
 function buildBar(view) {
@@ -212,6 +213,7 @@ async function reload(view) {
   const [data, run] = await Promise.all(["metrics", "run"].map((name) => get(name, { run: view.run.card.key }, view.context.signal)));
   const count = Object.keys(view.data.values).length + Object.keys(view.data.evaluations).length;
   view.data = data;
+  view.loaded = data.steps.length;
   view.run.phases = run.phases;
   if (Object.keys(data.values).length + Object.keys(data.evaluations).length !== count) draw(view);
   for (const entry of view.charts.filter(({ panel }) => panel.evaluations)) {
@@ -229,7 +231,7 @@ function followRun(view) {
 function buildTimes(view) {
   const ofSteps = Object.entries(view.data.values)
     .filter(([name]) => name.startsWith("time/") && name !== "time/step")
-    .map(([name, values]) => [name.slice(5), view.data.stride * values.reduce((sum, value) => sum + (value ?? 0), 0)]);
+    .map(([name, values]) => [name.slice(5), values.reduce((sum, value, at) => sum + (value ?? 0) * (at < view.loaded ? view.data.stride : 1), 0)]);
   const stages = [...ofSteps, ["evaluate", view.data.evaluating]]
     .filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
   const total = stages.reduce((sum, [, seconds]) => sum + seconds, 0);

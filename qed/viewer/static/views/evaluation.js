@@ -47,9 +47,9 @@ function showHeadline(where, { figures }) {
   return h("p", { class: "headline" }, `${accuracy} of ${countWords(figures.n, "problem")} of ${where.task} right${answers}.`);
 }
 
-function showLoss({ figures, lost }) {
-  if (lost == null) return null;
-  return h("p", { class: "trouble" }, `Answers to ${formatNumber(lost)} of ${countWords(figures.n, "problem")} are stored: their file is incomplete. Means have no intervals here, and tables of answers show the rest alone.`);
+function showLoss({ lost }) {
+  if (!lost) return null;
+  return h("p", { class: "trouble" }, `${formatNumber(lost.stored)} of ${countWords(lost.of, "answer")} are stored: their file is incomplete. Other means than accuracy have no intervals here, and tables show the stored answers alone.`);
 }
 
 function showTiles({ figures, bounds }) {
