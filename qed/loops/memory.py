@@ -98,6 +98,7 @@ def plan_step(
         optimizer=learner.optimizer,
         dtype=dtype,
         precision=model.precision,
+        quantized=model.quantization != "none",
         copies=int(algorithm.restarts_each_step),
         reference=reference if algorithm.reference and separate else "",
         reference_weights=_count_named_weights(settings),

@@ -163,11 +163,7 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """
     if not adapters.is_adapter(settings.name):
         return _load_complete(settings)
-    if settings.quantization != "none":
-        raise UsageError(
-            f"model.quantization needs complete weights, and {settings.name} is an adapter: merge it with "
-            "`qed export RUN --merge`, or take model.quantization=none."
-        )
+    qlora.require_quantizable(settings)
     folder = Path(settings.name)
     base = adapters.find_base(folder)
     try:

@@ -15,7 +15,24 @@ from torch import Tensor, nn
 
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
+from qed.models.adapters import is_adapter
 from qed.models.weights import Source
+
+BLOCK = 64  # weights that share a scale of one byte, by bitsandbytes' default
+SCALES = 256  # scales that share a scale of their own, in float32
+
+
+def require_quantizable(settings: ModelSettings) -> None:
+    """Refuse to quantize an adapter folder, which is merged into whole weights when it is loaded.
+
+    Raises:
+        UsageError: the settings do.
+    """
+    if settings.quantization != "none" and is_adapter(settings.name):
+        raise UsageError(
+            f"model.quantization needs complete weights, and {settings.name} is an adapter: merge it with "
+            "`qed export RUN --merge`, or take model.quantization=none."
+        )
 
 
 def build_quantization_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
@@ -65,6 +82,12 @@ def _list_quantized(weight: Any) -> Source:
 
     state = weight.quant_state
     return Source(tuple(state.shape), state.dtype, lambda: dequantize_4bit(weight.data, state), sharded=False)
+
+
+def count_packed_bytes(weights: int) -> int:
+    """Count the bytes of so many weights in 4 bits: two in a byte, and the scales of their blocks."""
+    scales = -(-weights // BLOCK)
+    return -(-weights // 2) + scales + torch.float32.itemsize * -(-scales // SCALES)
 
 
 def count_full_bytes(tensor: Tensor) -> int:

@@ -6,18 +6,22 @@ The table holds figures of published models, so that their memory can be compute
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
+from qed.models import adapters, lora
 from qed.models.device_layers import fits_kernels, has_layer_kernels
 from qed.models.load import SIZES, is_new
 from qed.models.own_layers import LLAMA_LIKE
-from qed.models.sources import LOADING_ERRORS, explain_loading
+from qed.models.sources import LOADING_ERRORS, explain_loading, require_configuration
 
 # Parts of names that say how a model was trained, which does not change its sizes.
 VARIANTS = re.compile(r"[-_](instruct|base|it|chat|coder|math|thinking|hf|\d{4})(?=[-_]|$)")
@@ -43,6 +47,7 @@ class ModelShape:
     adapters: int = 0  # parameters of all adapters; 0 trains all weights
     qk_norm: bool = False  # whether queries and keys are normalised
     has_kernels: bool = False  # whether layers are of a kind that CUDA devices compute with kernels of qed
+    linear_weights: int = 0  # those of `layer_weights` in linear layers, without biases: what is quantized
 
     @property
     def weights(self) -> int:
@@ -64,10 +69,31 @@ class ModelShape:
         """Numbers of a token's keys in a layer; its values have as many."""
         return self.kv_heads * self.head_width
 
-    def with_adapters(self, rank: int) -> ModelShape:
-        """Return the shape with LoRA adapters (arXiv 2106.09685) of all linear layers but the output layer."""
+    @property
+    def linear_sizes(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of the linear layers of a Llama-like layer, by name."""
         width, inner, queries, keys = self.width, self.inner, self.queries, self.keys
-        per_layer = rank * (2 * (width + queries) + 2 * (width + keys) + 3 * (width + inner))
+        attention = {"q_proj": (width, queries), "k_proj": (width, keys), "v_proj": (width, keys)}
+        feed_forward = {"gate_proj": (width, inner), "up_proj": (width, inner), "down_proj": (inner, width)}
+        return attention | {"o_proj": (queries, width)} | feed_forward
+
+    def with_adapters(self, rank: int, targets: Collection[str] = ()) -> ModelShape:
+        """Return the shape with LoRA adapters (arXiv 2106.09685) of a Llama-like model's linear layers.
+
+        Args:
+            rank: of the adapters.
+            targets: names of linear layers; all but the output layer if there are none.
+
+        Raises:
+            UsageError: there is no linear layer of such a name.
+        """
+        sizes = self.linear_sizes
+        if unknown := sorted(set(targets) - set(sizes)):
+            raise UsageError(
+                f"model.lora_targets names {unknown[0]}, which is no linear layer of this model."
+                f"{suggest_nearest(unknown[0], sizes)} There are: {', '.join(sizes)}."
+            )
+        per_layer = sum(rank * sum(sizes[name]) for name in set(targets) or sizes)
         return replace(self, adapters=self.layers * per_layer)
 
 
@@ -95,11 +121,12 @@ def build_shape(  # noqa: PLR0913 -- the sizes of a model
     """
     head_width = head_width or width // heads
     queries, keys = heads * head_width, kv_heads * head_width
-    attention = 2 * width * queries + 2 * width * keys + qkv_bias * (queries + 2 * keys) + qk_norm * 2 * head_width
-    layer_weights = attention + 3 * width * inner + 2 * width
+    linear = 2 * width * queries + 2 * width * keys + 3 * width * inner
+    layer_weights = linear + qkv_bias * (queries + 2 * keys) + qk_norm * 2 * head_width + 2 * width
     other_weights = (1 if tied else 2) * vocabulary * width + width
     sizes = (layers, width, inner, heads, kv_heads, head_width, vocabulary, layer_weights, other_weights)
-    return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=fits_kernels(width, head_width))
+    kernels = fits_kernels(width, head_width)
+    return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=kernels, linear_weights=linear)
 
 
 # Figures of the models' own config.json, by the names on the hub.
@@ -118,18 +145,20 @@ def find_shape(name: str) -> tuple[str, ModelShape]:
 
     Args:
         name: of a model in `KNOWN`, such as qwen2.5-7b or Qwen/Qwen2.5-7B-Instruct; new:tiny, …; a `config.json`; or a
-            folder with one.
+            folder with one. An adapter folder has the shape of its base model, into which it is merged.
 
     Returns:
         the name for `model.name`, and the shape.
 
     Raises:
         UsageError: there is no such model; the message names the nearest.
-        ModelError: a configuration cannot be read.
+        ModelError: a configuration is missing or cannot be read.
     """
     path = Path(name)
-    if path.suffix == ".json" or path.is_dir():
-        return str(path.parent if path.suffix == ".json" else path), _read_configuration(path)
+    if adapters.is_adapter(name):
+        return name, _find_base_shape(path)
+    if _is_path(path):
+        return str(path.parent if path.suffix == ".json" else path), measure_shape(_build_outline(path))
     shapes = {f"new:{size}": _build_new(size) for size in SIZES} if is_new(name) else KNOWN
     for known, shape in shapes.items():
         if _simplify(known) == _simplify(name):
@@ -141,6 +170,22 @@ def find_shape(name: str) -> tuple[str, ModelShape]:
     )
 
 
+def find_adapted_shape(name: str, settings: ModelSettings) -> ModelShape:
+    """Find the shape of a model with the adapters of the settings; the name is as for `find_shape`.
+
+    Raises:
+        UsageError: there is no such model, or no layer of a name in `model.lora_targets`.
+        ModelError: a configuration is missing or cannot be read.
+    """
+    while adapters.is_adapter(name):
+        name = adapters.find_base(Path(name)).name
+    if not _is_path(Path(name)):
+        return find_shape(name)[1].with_adapters(settings.lora_rank, settings.lora_targets)
+    # In float32, so that an output layer that is the embedding gets no copy of its own.
+    exact = replace(settings, precision="float32", dtype="float32", reference_dtype="same")
+    return measure_shape(lora.add_adapters(_build_outline(Path(name)), exact, 0))
+
+
 def measure_shape(model: Any) -> ModelShape:
     """Return the shape of a model, also of one on the meta device; adapters are those of peft."""
     config = model.config.get_text_config(decoder=True)
@@ -148,6 +193,11 @@ def measure_shape(model: Any) -> ModelShape:
     counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
     adapters = sum(count for name, count in counts.items() if ".lora_" in name)
     layers = sum(count for name, count in counts.items() if NUMBERED.search(name) and ".lora_" not in name)
+    linear = sum(
+        module.weight.numel()
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and NUMBERED.search(name) and ".lora_" not in name
+    )
     return ModelShape(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
@@ -161,6 +211,7 @@ def measure_shape(model: Any) -> ModelShape:
         adapters=adapters,
         qk_norm=any(".q_norm." in name for name in counts),
         has_kernels=config.model_type in LLAMA_LIKE and has_layer_kernels(config),
+        linear_weights=linear // config.num_hidden_layers,
     )
 
 
@@ -179,14 +230,30 @@ def _build_new(size: str) -> ModelShape:
     return build_shape(new.layers, new.width, 4 * new.width, new.heads, new.kv_heads, new.vocabulary)
 
 
-def _read_configuration(path: Path) -> ModelShape:
+def _is_path(path: Path) -> bool:
+    """Return whether a model's name is the path of a configuration or of a folder."""
+    return path.suffix == ".json" or path.is_dir()
+
+
+def _find_base_shape(folder: Path) -> ModelShape:
+    """Find the shape of the base model of an adapter folder."""
+    base = adapters.find_base(folder).name
+    try:
+        return find_shape(base)[1]
+    except UsageError as error:
+        raise UsageError(f"The base model of the adapter {folder} is {base}. {error}") from error
+
+
+def _build_outline(path: Path) -> Any:
     """Build the model of a configuration on the meta device, which takes no memory."""
     if not path.exists():
         raise ModelError(f"{path} does not exist. Give the path of a model's config.json or of its folder.")
+    if path.is_dir():
+        require_configuration(path)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         with torch.device("meta"):
-            return measure_shape(AutoModelForCausalLM.from_config(config))
+            return AutoModelForCausalLM.from_config(config)
     except LOADING_ERRORS as error:
         raise explain_loading(str(path), error) from error
 

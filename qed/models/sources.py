@@ -59,6 +59,21 @@ def require_folder(name: str) -> None:
         raise ModelError(f"There is no model folder {name}.{_suggest_folder(name)}")
 
 
+def require_configuration(folder: Path) -> None:
+    """Refuse a folder without a model's configuration; the message names a model inside it, such as that of a run.
+
+    Raises:
+        ModelError: there is no config.json.
+    """
+    if (folder / "config.json").is_file():
+        return
+    final = folder / "final" / "hf"  # of a run
+    found = sorted(path.parent for path in folder.glob("**/hf/config.json"))
+    candidates = [final] if (final / "config.json").is_file() else found
+    hint = f" Did you mean {candidates[-1]}?" if candidates else ""
+    raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
+
+
 def explain_loading(name: str, error: Exception) -> ModelError:
     """Return the error for a model that cannot be loaded."""
     first = str(error).strip().split("\n")[0]
@@ -78,12 +93,7 @@ def _suggest_folder(name: str) -> str:
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without configuration, tokenizer or safetensors weights."""
-    if not (folder / "config.json").is_file():
-        final = folder / "final" / "hf"  # of a run
-        found = sorted(path.parent for path in folder.glob("**/hf/config.json"))
-        candidates = [final] if (final / "config.json").is_file() else found
-        hint = f" Did you mean {candidates[-1]}?" if candidates else ""
-        raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
+    require_configuration(folder)
     if not adapters.has_tokenizer(folder):
         raise ModelError(
             f"{folder} has no tokenizer (tokenizer.json). Save it there with tokenizer.save_pretrained, or "

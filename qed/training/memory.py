@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from qed.models.qlora import count_packed_bytes
 from qed.models.shapes import ModelShape
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.prefill import PREFILL_TOKENS
@@ -45,6 +46,7 @@ class StepPlan:
     optimizer: str = "adamw"
     dtype: str = "float32"
     precision: str = "float32"
+    quantized: bool = False  # whether the linear layers under adapters are in 4 bits
     copies: int = 0  # of the initial weights, for an algorithm that restores them
     reference: str = ""  # the dtype of a separate reference model's weights; empty without one
     reference_weights: int = 0  # parameters of a reference model that is another one than the policy; 0: as many
@@ -169,6 +171,8 @@ def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> 
         parts["casts"] = 2 * copies * (shape.layers * shape.layer_weights + shape.vocabulary * shape.width)
     if step.divided > 1:
         parts["gathered"] = _count_weight_bytes(shape, step)
+    if step.quantized:
+        parts["dequantized"] = _count_dequantized_bytes(shape, step)
     state = estimate_state(shape, step)
     moved = {name: size for name, size in state.parts.items() if name in OFFLOADED}
     if not step.offload_for_sampling or step.on_cpu:
@@ -234,12 +238,20 @@ def count_short_bytes(shape: ModelShape, plan: StepPlan) -> int:
 def _count_weight_bytes(shape: ModelShape, plan: StepPlan) -> int:
     """Count the bytes of the complete weights; with adapters under autocast those of products are in bfloat16."""
     size = SIZES[plan.dtype]
+    packed = shape.layers * shape.linear_weights * plan.quantized
+    whole, stored = shape.weights - packed, count_packed_bytes(packed)
     if shape.adapters and plan.precision == "bfloat16" and size == FLOAT:
         # The output layer gets its own copy in bfloat16 where it shares the weights of the embeddings.
         embeddings = shape.vocabulary * shape.width
         copied = embeddings if shape.other_weights < 2 * embeddings else 0
-        return 2 * (shape.weights - embeddings + copied) + FLOAT * (embeddings + shape.adapters)
-    return size * shape.weights + FLOAT * shape.adapters
+        return stored + 2 * (whole - embeddings + copied) + FLOAT * (embeddings + shape.adapters)
+    return stored + size * whole + FLOAT * shape.adapters
+
+
+def _count_dequantized_bytes(shape: ModelShape, plan: StepPlan) -> int:
+    """Count the largest weight of a layer, which a product restores from 4 bits in its own precision, and converts."""
+    sizes = {plan.dtype: SIZES[plan.dtype], plan.precision: SIZES[plan.precision]}
+    return sum(sizes.values()) * shape.width * max(shape.inner, shape.queries) * plan.quantized
 
 
 def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
@@ -255,6 +267,7 @@ def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
     passing = (2 * shape.inner * size + 2 * FLOAT * shape.width) * plan.tokens
     accumulated = plan.microbatches > 1 and not shape.adapters
     passing += _count_gradient_bytes(plan) * shape.width * shape.inner * accumulated
+    passing += _count_dequantized_bytes(shape, plan)
     # Autocast stores bfloat16 copies of trained weights from their first use on.
     casts = 0 if shape.adapters or plan.dtype == "bfloat16" or not half else 2 * shape.layer_weights
     if not plan.checkpointing:

@@ -18,7 +18,9 @@ from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import UsageError
 from qed.models import load, lora, qlora
 from qed.models.save import save_model
+from qed.models.shapes import measure_shape
 from qed.training.learner import Learner
+from qed.training.memory import StepPlan, estimate_state
 
 SETTINGS = ModelSettings(name="somewhere", lora_rank=4, quantization="nf4")
 IDS = torch.arange(14).reshape(2, 7) % 23
@@ -70,6 +72,25 @@ def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path
 def test_a_quantized_model_needs_room_for_its_whole_weights() -> None:
     assert qlora.count_full_bytes(torch.zeros(32, dtype=torch.uint8)) == 64 * 4
     assert qlora.count_full_bytes(torch.zeros(32)) == 32 * 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_memory_of_four_bits_is_what_is_computed(dtype: str, tmp_path: Path) -> None:
+    """To the small weights of norms and biases, which may be in float32."""
+    pytest.importorskip("bitsandbytes")
+    made = make_model(dtype=torch.float32, hidden_size=512, intermediate_size=1536)
+    made.save_pretrained(tmp_path / "base")
+    settings = replace(SETTINGS, precision="bfloat16", dtype=dtype)
+    told = {**qlora.build_quantization_options(settings, torch.device("cuda")), "device_map": {"": "cpu"}}
+    network = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=getattr(torch, dtype), **told)
+    network = lora.add_adapters(network, settings, 0)
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in network.parameters()}
+    for weight in network.parameters():
+        state = getattr(weight, "quant_state", None)
+        held |= {each.data_ptr(): each.nbytes for each in (state.absmax, state.state2.absmax)} if state else {}
+    shape = replace(measure_shape(made), adapters=measure_shape(network).adapters)
+    plan = StepPlan(1, 1, dtype=dtype, precision="bfloat16", quantized=True)
+    assert estimate_state(shape, plan).parts["weights"] == pytest.approx(sum(held.values()), rel=0.003)
 
 
 def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from contextlib import nullcontext
 from dataclasses import replace
@@ -79,6 +80,9 @@ def test_a_shape_is_that_of_the_model_that_transformers_builds(name: str) -> Non
         model = AutoModelForCausalLM.from_config(config_of(name))
     assert measure_shape(model) == KNOWN[name]
     if "1B" in name:
+        some_layers = ("k_proj", "down_proj")
+        adapted = add_adapters(copy.deepcopy(model), ModelSettings(name="x", lora_rank=8, lora_targets=some_layers), 0)
+        assert measure_shape(adapted) == KNOWN[name].with_adapters(8, some_layers)
         adapted = add_adapters(model, ModelSettings(name="x", lora_rank=8), 0)
         assert measure_shape(adapted) == KNOWN[name].with_adapters(8)
 
@@ -275,6 +279,21 @@ def test_what_is_offloaded_leaves_the_device() -> None:
     assert sampling.host == {part: size * QWEN.weights for part, size in moved.items()}
     here = replace(plan, on_cpu=True)
     assert (estimate_training(QWEN, here).host, estimate_sampling(QWEN, sampler, here).host) == ({}, {})
+
+
+def test_four_bits_take_a_quarter_of_sixteen() -> None:
+    """A weight that a product restores is counted with what a step and a batch of answers take."""
+    adapted, sampler = QWEN.with_adapters(16), SamplingPlan(64, 512, 1024, precision="bfloat16")
+    packed = replace(HUGE, quantized=True)
+    linear, restored = QWEN.layers * QWEN.linear_weights, 2 * QWEN.width * QWEN.inner
+    saved = estimate_training(adapted, HUGE).parts["weights"] - estimate_training(adapted, packed).parts["weights"]
+    assert saved == pytest.approx(linear * (2 - 0.5 - 1 / 64), rel=1e-3)
+    assert estimate_training(adapted, HUGE).total - estimate_training(adapted, packed).total == saved - restored
+    assert estimate_sampling(adapted, sampler, HUGE).total - estimate_sampling(adapted, sampler, packed).total == (
+        saved - restored
+    )
+    settings = resolve_settings("grpo", ["--model.name", "x", "--model.lora_rank", "4", "--model.quantization", "nf4"])
+    assert plan_step(adapted, settings.settings, 64, 64, 0, "cuda").quantized
 
 
 def test_a_critic_takes_what_the_policy_takes_between_steps() -> None:

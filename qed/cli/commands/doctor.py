@@ -26,10 +26,10 @@ EPILOG = """examples:
   qed doctor --fit Qwen/Qwen2.5-0.5B --lengths 200,800 --group 8 > fits.yaml && qed grpo fits.yaml --tasks gsm8k
   qed doctor --fit gsm8k-lora.yaml --lengths 200,800 --memory 24 learner.optimizer=adamw_offload
   qed doctor --fit qwen2.5-7b --device-memory 80
+  qed doctor --fit qwen2.5-7b --device-memory 24 model.lora_rank=16 model.quantization=nf4
   qed doctor --fit Qwen/Qwen2.5-7B --device-memory 80 --devices 2 --lengths 512,2048
   qed doctor --tune new:small"""
 DEFAULT_LENGTHS = "32,32"  # of --tune, which needs no particular lengths
-COMPUTED_LENGTHS = "512,1024"  # of --fit with --device-memory
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -100,14 +100,14 @@ def _compute_fit(args: argparse.Namespace) -> Any:
         raise UsageError(
             "qed doctor: --device-memory is a number of GB above 0, --devices at least 1, without --memory."
         )
-    from qed.doctor.arithmetic import GB, Device, compute_fit
+    from qed.doctor.arithmetic import GB, compute_fit
+    from qed.doctor.ways import Device
 
-    args.lengths = args.lengths or COMPUTED_LENGTHS
-    lengths = _parse_lengths(args)
-    group = ["--sampling.group_size", str(args.group)] if args.group is not None else []
-    arguments = [*args.settings, *group, "--sampling.max_tokens", str(lengths.answer)]
-    shard = args.shard or ("full" if args.devices > 1 else "none")
-    return compute_fit(args.fit, arguments, lengths, Device(args.device_memory * GB, args.devices, shard))
+    options = {"sampling.group_size": args.group} if args.group is not None else {}
+    options |= {"parallel.shard": args.shard} if args.shard else {}
+    device = Device(args.device_memory * GB, args.devices, args.shard)
+    lengths = _parse_lengths(args) if args.lengths else None
+    return compute_fit(args.fit, args.settings, device, lengths, options)
 
 
 def _parse_lengths(args: argparse.Namespace) -> Lengths:
