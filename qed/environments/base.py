@@ -36,8 +36,8 @@ class Reply:
     """What an environment says after a turn.
 
     `text` continues the answer's own message, as a tool's result does, or is a message of the user with `message`: the
-    policy then begins a new answer, and only this one is graded. `reward` is that of the turn; it is added to the
-    reward of the final answer.
+    policy then begins a new answer, and only this one is graded. `reward` is that of the turn, a number of Python,
+    NumPy or torch; it is added to the reward of the final answer.
     """
 
     text: str
@@ -45,8 +45,17 @@ class Reply:
     reward: float = 0.0
 
     def __post_init__(self) -> None:
-        """Replace what is no letter, half a surrogate pair: it has no tokens and cannot be stored."""
-        object.__setattr__(self, "text", self.text.encode(errors="replace").decode())
+        """Make the reward a float, and the text one of letters alone.
+
+        Raises:
+            TypeError: the text is no text, or the reward no number.
+        """
+        if not isinstance(self.text, str):
+            raise TypeError(f"the text of a Reply must be a str, not {self.text!r}")
+        if isinstance(self.reward, str) or not hasattr(self.reward, "__float__"):
+            raise TypeError(f"the reward of a Reply must be a number, not {self.reward!r}")
+        object.__setattr__(self, "text", replace_halves(self.text))
+        object.__setattr__(self, "reward", float(self.reward))
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,11 @@ class Environment:
             rewards: of the turns before the last one.
         """
         return replace(grade, reward=grade.reward + sum(rewards)) if any(rewards) else grade
+
+
+def replace_halves(text: str) -> str:
+    """Replace what is no letter, half a surrogate pair: it has no tokens and cannot be stored."""
+    return text.encode(errors="replace").decode()
 
 
 SINGLE = Environment()

@@ -6,7 +6,6 @@ of the next turn, are never trained, and count towards `max_tokens` alone.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from qed.data.prompts.base import PromptTemplate
-from qed.environments.base import Environment, Reply, State
-from qed.errors import QedError, UsageError
+from qed.environments.base import Environment, State
+from qed.environments.calls import ask_grade, ask_replies
+from qed.errors import UsageError
 from qed.rewards.grader import Grader
 from qed.rollout.append import append_tokens
 from qed.sampling.base import Sampler, share_work
@@ -46,7 +46,7 @@ def add_replies(
     ended = [place for place in places if groups[place[0]][place[1]].stop_reason == "stop"]
     members = [groups[group][index] for group, index in ended]
     states = _describe_states(members, template, grader)
-    replies = share_work(sampler, partial(_call, environment), states)
+    replies = share_work(sampler, partial(ask_replies, environment), states)
     going = []
     for (group, index), member, state, reply in zip(ended, members, states, replies, strict=True):
         if reply is None:
@@ -77,30 +77,6 @@ def _describe_states(members: Sequence[Rollout], template: PromptTemplate, grade
         State(member.problem, read_turns(member, template), grade)
         for member, grade in zip(members, grades, strict=True)
     ]
-
-
-def _call(environment: Environment, states: Sequence[State]) -> list[Reply | None]:
-    """Call an environment, which may be code of the user.
-
-    Raises:
-        UsageError: it fails, or returns something else than replies.
-    """
-    name = type(environment).__name__
-    try:
-        replies = list(environment.reply(states))
-    except QedError:
-        raise
-    except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise UsageError(
-            f"The environment {name} failed with {type(error).__name__}: {error} (line {place.lineno} of "
-            f"{place.filename})."
-        ) from error
-    if len(replies) != len(states) or not all(reply is None or isinstance(reply, Reply) for reply in replies):
-        raise UsageError(f"The environment {name} must return a Reply or None for each answer.")
-    if any(reply is not None and not (reply.message or reply.text) for reply in replies):
-        raise UsageError(f"The environment {name} has returned a Reply without text; None ends an answer.")
-    return replies
 
 
 def find_turns(rollout: Rollout) -> Iterator[tuple[bool, slice]]:
@@ -149,7 +125,10 @@ class TurnGrader:
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """Grade the answers of each group."""
         return [
-            [self.environment.finish(grade, rollout.turn_rewards) for rollout, grade in zip(group, grades, strict=True)]
+            [
+                ask_grade(self.environment, grade, rollout.turn_rewards)
+                for rollout, grade in zip(group, grades, strict=True)
+            ]
             for group, grades in zip(groups, self.grader(groups), strict=True)
         ]
 

@@ -319,7 +319,7 @@ def test_an_environment_that_fails_is_named(said: Any, message: str) -> None:
             found: Reply | None = said(state)
             return found
 
-    with pytest.raises(UsageError, match=f"The environment Failing .*{message}"):
+    with pytest.raises(UsageError, match=f"The environment Failing.*{message}"):
         sampled(Failing(max_turns=2))
 
 

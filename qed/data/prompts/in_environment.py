@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from qed.environments.base import SINGLE, Environment, Reply
+from qed.environments.calls import ask_messages
 from qed.errors import UsageError
 from qed.models.chat_template import render_reply
 from qed.types import Problem
@@ -22,7 +23,7 @@ class PromptInEnvironment:
 
     def render(self, problem: Problem, tokenizer: Any) -> str:
         """Render the environment's messages, joined by blank lines, as the leaf renders a question."""
-        question = "\n\n".join(message["content"] for message in self.environment.start(problem))
+        question = "\n\n".join(ask_messages(self.environment, problem))
         text: str = self.leaf.render(replace(problem, question=question), tokenizer)
         return text
 

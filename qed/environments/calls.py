@@ -1,0 +1,111 @@
+"""Ask an environment, which may be code of the user; what fails or makes no sense is named with the user's own line."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from sysconfig import get_path
+from typing import Any
+
+from qed.config.plugins import HOME
+from qed.environments.base import Environment, Reply, State, replace_halves
+from qed.errors import QedError, UsageError
+from qed.rewards.forms.calling import check_grade
+from qed.types import Grade, Problem
+
+# Code that is not the user's: a mistake in the user's own often shows only in what it calls.
+LIBRARIES = tuple(os.path.join(folder, "") for folder in (str(HOME), get_path("stdlib"), get_path("purelib")))
+
+
+def ask_messages(environment: Environment, problem: Problem) -> list[str]:
+    """Return the texts of the messages before an answer.
+
+    Raises:
+        UsageError: `start` fails, or returns something else than messages.
+    """
+    messages = _call(environment, "start", problem)
+    form = 'a list of messages, each as {"role": "user", "content": problem.question}'
+    if not isinstance(messages, list):
+        raise _refuse(environment, "start", f"must return {form}, not {_name_kind(messages)}")
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+            raise _refuse(environment, "start", f"must return {form}, not a list with {_name_kind(message)}")
+    return [replace_halves(message["content"]) for message in messages]
+
+
+def ask_replies(environment: Environment, states: Sequence[State]) -> list[Reply | None]:
+    """Return what the environment says after the turns of several answers.
+
+    Raises:
+        UsageError: `step` or `reply` fails, or returns something else than replies.
+    """
+    method = "step" if type(environment).reply is Environment.reply else "reply"
+    replies = _call(environment, "reply", states)
+    form = "must return a Reply or None for each answer"
+    if not isinstance(replies, list):
+        raise _refuse(environment, method, f"{form}, not {_name_kind(replies)}")
+    if len(replies) != len(states):
+        raise _refuse(environment, method, f"{form}: there are {len(states)} answers, and it returned {len(replies)}")
+    for reply in replies:
+        if reply is not None and not isinstance(reply, Reply):
+            raise _refuse(environment, method, f"{form}, not {_name_kind(reply)}")
+        if reply is not None and not (reply.message or reply.text):
+            raise _refuse(environment, method, "has returned a Reply without text; None ends an answer")
+    return replies
+
+
+def ask_grade(environment: Environment, grade: Grade, rewards: Sequence[float]) -> Grade:
+    """Return what the environment makes of the grade of a final answer.
+
+    Args:
+        environment: of the answer.
+        grade: of the final answer.
+        rewards: of the turns before the last one.
+
+    Raises:
+        UsageError: `finish` fails, or returns something else than a grade.
+    """
+    found = _call(environment, "finish", grade, rewards)
+    if not isinstance(found, Grade):
+        form = "must return a Grade, as dataclasses.replace(grade, reward=grade.reward + sum(rewards))"
+        raise _refuse(environment, "finish", f"{form}, not {_name_kind(found)}")
+    try:
+        return check_grade(found)
+    except UsageError as error:
+        raise _refuse(environment, "finish", f"is wrong: {str(error).rstrip('.')}") from None
+
+
+def _call(environment: Environment, method: str, *arguments: Any) -> Any:
+    """Return what a method returns; whatever yields items becomes a list, but for texts and mappings."""
+    try:
+        found = getattr(environment, method)(*arguments)
+        return list(found) if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else found
+    except QedError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"The environment {type(environment).__name__} failed with {type(error).__name__}: {error} "
+            f"({_find_line(error)})."
+        ) from error
+
+
+def _find_line(error: Exception) -> str:
+    """Return the innermost line of the user's own code that an error has passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    # The code that a dataclass writes for itself has no source.
+    own = [frame for frame in frames if frame.line and not frame.filename.startswith(LIBRARIES)]
+    place = (own or frames)[-1]
+    return f"line {place.lineno} of {place.filename}"
+
+
+def _refuse(environment: Environment, method: str, why: str) -> UsageError:
+    """Return an error that names a method of an environment, and where it is."""
+    code = getattr(inspect.unwrap(getattr(type(environment), method)), "__code__", None)
+    where = f" (line {code.co_firstlineno} of {code.co_filename})" if code else ""
+    return UsageError(f"The environment {type(environment).__name__}: {method} {why}{where}.")
+
+
+def _name_kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
