@@ -23,7 +23,7 @@ class Turning(Environment):
 
     def step(self, state: State) -> Reply | None:
         said = state.turns[-1]
-        if len(said) % 7 == 6:
+        if len(said) % 7 == 6 or (state.ended and not self.message):
             return None
         return Reply(f" [{len(said)}] ", message=self.message, reward=self.reward * len(said))
 

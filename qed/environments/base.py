@@ -23,12 +23,14 @@ class State:
     """An answer whose turn has just ended.
 
     `turns` are the texts that the policy wrote, the newest last; the first begins with the tag that the prompt opened.
-    `grade` is that of the answer so far, for environments with `needs_grade`.
+    `grade` is that of the answer so far, for environments with `needs_grade`. `ended` says that the policy has ended
+    its message, by an end token and not by a stop string: only a message may follow.
     """
 
     problem: Problem
     turns: tuple[str, ...]
     grade: Grade | None = None
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Reply:
     """What an environment says after a turn.
 
     `text` continues the answer's own message, as a tool's result does, or is a message of the user with `message`: the
-    policy then begins a new answer, and only this one is graded. `reward` is that of the turn, a number of Python,
-    NumPy or torch; it is added to the reward of the final answer.
+    policy then begins a new answer, and only this one is graded. A message that has ended cannot be continued.
+    `reward` is that of the turn, a number of Python, NumPy or torch; it is added to the reward of the final answer.
     """
 
     text: str

@@ -60,8 +60,8 @@ class Calculator(Environment):
         return [*explained, *super().start(problem)]
 
     def step(self, state: State) -> Reply | None:
-        """Compute the expression; a turn without one ends the answer."""
-        expression = find_call(state.turns[-1], "calculator")
+        """Compute the expression; a turn without one, or an end token behind it, ends the answer."""
+        expression = None if state.ended else find_call(state.turns[-1], "calculator")
         return None if expression is None else Reply(wrap_result("result", calculate(expression)))
 
 

@@ -39,7 +39,7 @@ def ask_replies(environment: Environment, states: Sequence[State]) -> list[Reply
     """Return what the environment says after the turns of several answers.
 
     Raises:
-        UsageError: `step` or `reply` fails, or returns something else than replies.
+        UsageError: `step` or `reply` fails, returns something else than replies, or continues a message that has ended.
     """
     method = "step" if type(environment).reply is Environment.reply else "reply"
     replies = _call(environment, "reply", states)
@@ -48,12 +48,25 @@ def ask_replies(environment: Environment, states: Sequence[State]) -> list[Reply
         raise _refuse(environment, method, f"{form}, not {_name_kind(replies)}")
     if len(replies) != len(states):
         raise _refuse(environment, method, f"{form}: there are {len(states)} answers, and it returned {len(replies)}")
-    for reply in replies:
+    for reply, state in zip(replies, states, strict=True):
         if reply is not None and not isinstance(reply, Reply):
             raise _refuse(environment, method, f"{form}, not {_name_kind(reply)}")
-        if reply is not None and not (reply.message or reply.text):
-            raise _refuse(environment, method, "has returned a Reply without text; None ends an answer")
+        if reply is not None and not reply.message:
+            _check_continuation(environment, method, reply, state)
     return replies
+
+
+def _check_continuation(environment: Environment, method: str, reply: Reply, state: State) -> None:
+    """Refuse a reply that is no message, where it says nothing or no message is open."""
+    if not reply.text:
+        raise _refuse(environment, method, "has returned a Reply without text; None ends an answer")
+    if state.ended:
+        raise _refuse(
+            environment,
+            method,
+            "has returned a Reply without message=True, but the policy had ended its message with an end token, so the "
+            "text would stand outside of any message. Add message=True, or return None where state.ended",
+        )
 
 
 def ask_grade(environment: Environment, grade: Grade, rewards: Sequence[float]) -> Grade:

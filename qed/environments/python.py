@@ -85,9 +85,12 @@ class Python(Environment):
         return self.reply([state])[0]
 
     def _read_programs(self, state: State) -> tuple[str, ...]:
-        """Return the program with which the newest turn ends, after those to be run before it; () if there is none."""
+        """Return the program with which the newest turn ends, after those to be run before it; () if there is none.
+
+        Behind an end token none is run: its output could not be told.
+        """
         codes = [find_call(turn, "python") for turn in state.turns]
-        if not codes or codes[-1] is None:
+        if state.ended or not codes or codes[-1] is None:
             return ()
         return tuple(clean_program(code) for code in codes[0 if self.remember else -1 :] if code is not None)
 

@@ -54,7 +54,7 @@ def ask_local(settings: Settings) -> Ask:
     def ask(requests: Sequence[str]) -> Iterator[tuple[int, str | None, str]]:
         problems = [Problem(str(number), request, "") for number, request in enumerate(requests)]
         policy = load_policy(settings, problems, pick_device(settings.model.device), None)
-        template = PromptTemplate(load_prompt(settings.data), policy.tokenizer, (policy.template.end,))
+        template = PromptTemplate(load_prompt(settings.data), policy.tokenizer, policy.template.ends)
         limit = policy.max_prompt_tokens(settings.sampling.max_tokens)
         lengths = template.lengths(problems)
         fitting = [

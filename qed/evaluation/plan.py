@@ -143,7 +143,7 @@ def _choose_max_tokens(bench: Benchmark, request: EvaluationRequest, policy: Pol
     usual = benchmarks.find_usual_tokens(bench.name)
     if usual <= default:
         return default
-    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, policy.template.ends)
     longest = max(template.lengths(bench.problems))
     return max(default, min(usual, policy.max_prompt_tokens(0) - longest))
 
@@ -170,7 +170,7 @@ def _check_sampler(
     enter_stage("preflight", request.step)
     if is_served(policy):
         return {}
-    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, policy.template.ends)
     sampling = replace(request.sampling, max_tokens=max_tokens)
     return require_sampler(policy, template, bench.problems, sampling, request.settings, console, IN_EVALUATION)
 
@@ -180,7 +180,7 @@ def _plan_task(
 ) -> TaskPlan:
     settings = request.settings
     stop = (*settings.sampling.stop, *bench.stop)
-    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,), stop)
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, policy.template.ends, stop)
     policy = replace(policy, template=template)
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     ids = [problem.id for problem in bench.problems]

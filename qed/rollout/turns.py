@@ -74,7 +74,7 @@ def _describe_states(members: Sequence[Rollout], template: PromptTemplate, grade
             raise UsageError("The environment must know whether answers are right, and nothing grades them here.")
         grades = [grade for (grade,) in grader([[member] for member in members])]
     return [
-        State(member.problem, read_turns(member, template), grade)
+        State(member.problem, read_turns(member, template), grade, member.output[-1] in template.ends)
         for member, grade in zip(members, grades, strict=True)
     ]
 

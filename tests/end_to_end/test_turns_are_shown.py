@@ -24,7 +24,7 @@ from qed.environments.base import Environment, Reply
 class Shout(Environment):
     max_turns: int = 2
     def step(self, state):
-        return Reply(" Louder, please. ", reward=-0.25)
+        return None if state.ended else Reply(" Louder, please. ", reward=-0.25)
 
 environment = Shout()
 """
@@ -32,7 +32,7 @@ environment = Shout()
 
 @pytest.fixture
 def trained(qed: Callable[..., Any], tmp_path: Path) -> Path:
-    """A run whose environment replies to every first turn."""
+    """A run whose environment replies to every first turn that a stop string has ended."""
     rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "shout.py").write_text(SHOUT, encoding="utf-8")

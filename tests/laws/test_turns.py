@@ -323,6 +323,33 @@ def test_an_environment_that_fails_is_named(said: Any, message: str) -> None:
         sampled(Failing(max_turns=2))
 
 
+def test_a_message_that_has_ended_is_not_continued() -> None:
+    """Whether it has ended is known, and text that would stand behind it, outside of any message, is refused."""
+    asked: list[State] = []
+
+    class Continuing(Turning):
+        def step(self, state: State) -> Reply | None:
+            asked.append(state)
+            return Reply("[so]", message=self.message)
+
+    groups, *_ = sampled(Continuing(message=True))
+    for rollout in flatten(groups):
+        turns = [rollout.output[part] for replied, part in find_turns(rollout) if not replied]
+        for number, turn in enumerate(turns[: len(rollout.turn_rewards)]):
+            texts = read_turns(rollout, make_template(Turning(), Letters()))[: number + 1]
+            assert any(state.turns == texts and state.ended == (turn[-1] == END) for state in asked)
+    assert {state.ended for state in asked} == {True, False}
+    with pytest.raises(UsageError, match="Continuing: step has returned a Reply without message=True, but the policy"):
+        sampled(Continuing(message=False))
+
+
+@pytest.mark.parametrize("name", ["calculator", "python"])
+def test_a_tool_does_not_answer_behind_an_end_token(name: str) -> None:
+    """A call there is possible: the first `min_tokens` tokens may hold a stop string that ends nothing."""
+    state = State(PROBLEMS[0], (f"<{name}>1+2</{name}>",), ended=True)
+    assert load_environment(name).reply([state]) == [None]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

@@ -50,7 +50,7 @@ class PromptTemplate:
             )
         self.leaf = leaf
         self.tokenizer = tokenizer
-        self.end = ends[0]
+        self.end, self.ends = ends[0], ends
         self._kept: dict[str, tuple[int, ...]] = {}
         self.environment: Environment = getattr(leaf, "environment", SINGLE)
         self.ending: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))  # stop strings that end an answer
