@@ -28,7 +28,9 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     conversational = load_prompt(data).CHAT
     names = resolve_reward_names(data)
     # A prompt and the reward of the same name share options such as tags, so these need not be set twice.
-    shared = [option for option in data.prompt_options if option.partition(".")[0] in names]
+    owners = {parse_reward(name).name for name in names}
+    split = [option.strip().partition(".") for option in data.prompt_options]
+    shared = [f"{name}.{rest}" for owner, _, rest in split if (name := owner.replace("-", "_")) in owners]
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
     made = grader.make_grader(names, options, max_tokens, conversational, pool)

@@ -80,7 +80,7 @@ def test_no_file_of_a_run_holds_a_key(qed: Callable[..., Any], tmp_path: Path) -
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, "--reward", reward, "--steps", 1, "--evaluation.problems", 2]
     # Options of another prompt are left alone, but they are settings.
-    options = [f"nobody.key={text}" for text, _ in SECRETS.values() if "," not in text]
+    options = [f"boxed.key={text}" for text, _ in SECRETS.values() if "," not in text]
     arguments += ["--data.prompt_options", ",".join(options)]
     done = qed(*arguments)
     assert done.code == 1, done.err
@@ -99,7 +99,7 @@ def test_no_file_of_a_run_holds_a_key(qed: Callable[..., Any], tmp_path: Path) -
 def test_the_card_and_the_report_hold_none_and_the_run_goes_on(qed: Callable[..., Any], tmp_path: Path) -> None:
     """The saved settings are redacted, and yet a run with the same ones is known as the same run."""
     run = tmp_path / "run"
-    options = ",".join(f"nobody.key={text}" for text, _ in SECRETS.values())
+    options = ",".join(f"boxed.key={text}" for text, _ in SECRETS.values())
     shared = ["grpo", "--out", run, "--sampling.problems_per_step", 2, "--sampling.group_size", 2]
     shared += ["--sampling.max_tokens", 4, "--evaluation.problems", 2, "--algorithm.entropy", 0.01]
     shared += ["--data.prompt_options", options]

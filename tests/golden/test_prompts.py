@@ -21,7 +21,8 @@ from qed.errors import ModelError, UsageError
 from qed.models import load
 from qed.models.chat_template import find_turn_end
 from qed.rollout.conversation import Conversation
-from qed.types import Problem
+from qed.rollout.grader import load_grader
+from qed.types import Problem, Rollout
 
 PROBLEM = Problem("p", "Ada has 2 pens and buys 3. How many pens?", "5", "2+3=5")
 TOKENIZER = load.build_tokenizer([PROBLEM.question, "0123456789 <think>2+3=5</think>"], 400)
@@ -249,7 +250,7 @@ def test_a_template_may_open_the_prompts_own_tag(name: str, tag: str) -> None:
 
 
 def test_the_tags_of_a_working_out_can_be_chosen() -> None:
-    options = ["working_out.reasoning_start=<think>", "working_out.reasoning_end=</think>", "other.field=1"]
+    options = ["working_out.reasoning_start=<think>", "working_out.reasoning_end=</think>", "boxed.tag=<a>"]
     made = PromptTemplate(load_leaf("working_out", options), TOKENIZER, (1,))
     assert made.prompt(PROBLEM).text.endswith("\n<think>")
     assert made.prompt(PROBLEM).opened == "<think>"
@@ -263,6 +264,65 @@ def test_the_tags_of_a_working_out_can_be_chosen() -> None:
         load_leaf("boxed", ["boxed.tag=<a>"])
     with pytest.raises(UsageError, match=r"NAME\.FIELD=VALUE"):
         load_leaf("working_out", ["reasoning_start"])
+
+
+@pytest.mark.parametrize("field", ["reasoning_start", "reasoning_end", "solution_start", "solution_end"])
+@pytest.mark.parametrize("dash", [False, True])
+def test_an_empty_tag_is_refused(field: str, dash: bool) -> None:
+    """Every text has it: an empty stop string would end an answer behind its first token."""
+    name = "working-out" if dash else "working_out"
+    with pytest.raises(UsageError, match=r"stop string of the prompt working_out is empty.*[ ]''[.,]"):
+        load_leaf("working_out", [f"{name}.{field}="])
+
+
+def test_a_prompt_of_ones_own_has_tags_and_stop_strings_too(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    text = "CHAT, REWARD, STOP, TAGS = False, 'accuracy', {stop!r}, {tags!r}\nrender = demonstration = None\n"
+    for stop, tags in ((("",), ()), ((), ("<a>", ""))):
+        file.write_text(text.format(stop=stop, tags=tags))
+        with pytest.raises(UsageError, match="is empty"):
+            load_leaf(str(file))
+    file.write_text(text.format(stop=("END",), tags=("<a>", "</a>")))
+    assert load_leaf(str(file)).STOP == ("END",)
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "solution_end=<t> reasoning_start=<t>",
+        "reasoning_start=## reasoning_end=##",
+        "solution_start=SOLUTION solution_end=/SOLUTION",
+    ],
+)
+def test_tags_that_cannot_be_told_apart_are_refused(tags: str) -> None:
+    """A reward counts each, and searches for one behind another."""
+    with pytest.raises(UsageError, match="of the prompt working_out cannot be told apart"):
+        load_leaf("working_out", [f"working_out.{tag}" for tag in tags.split()])
+
+
+@pytest.mark.parametrize("reward", ["auto", "0.5*working_out", "2*auto"])
+@pytest.mark.parametrize("name", ["working_out", "working-out"])
+def test_the_reward_has_the_tags_of_the_prompt(name: str, reward: str) -> None:
+    """Also with a weight, and however the name is written: a right answer in the prompt's tags is right."""
+    options = (f"{name}.solution_start=<what>", f"{name}.solution_end=</what>")
+    data = DataSettings(tasks=("arithmetic",), prompt=name, prompt_options=options, reward=(reward, "0*length"))
+    text = load_prompt(data).demonstration(PROBLEM)
+    grader = load_grader(data, 100)
+    assert grader([[Rollout(PROBLEM, (), (), (), text, "stop")]])[0][0].correct
+    grader.close()
+
+
+def test_an_option_of_no_prompt_is_refused() -> None:
+    message = r"The prompt option 'workingout\.reasoning_start=<t>': There is no 'workingout' .*mean 'working_out'"
+    for name in ("working_out", "boxed"):
+        with pytest.raises(UsageError, match=message):
+            load_leaf(name, ["workingout.reasoning_start=<t>"])
+    with pytest.raises(UsageError, match=r"There is no file \./none\.py"):
+        load_leaf("boxed", ["./none.py.tag=<t>"])
+    with pytest.raises(UsageError, match=r"think_answer has no option 'reasoning_start'\. There are: none"):
+        load_leaf("think_answer", ["think_answer.reasoning_start=<t>"])
+    assert load_leaf("boxed", ["working-out.solution_end=", "own.module.tag=<t>"]) is load_leaf("boxed")
+    assert load_leaf("working_out", [" working-out.solution_end=END"]).STOP == ("END",)
 
 
 def test_a_working_out_is_also_a_chat_template() -> None:

@@ -3,16 +3,17 @@
 A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, its
 default reward `REWARD`, and `CHAT`, whether the tokenizer's chat template renders it. The optional `OPENS` are tags at
 the end of the prompt's text that belong to the answer, and the optional `TAGS` all tags of an answer, in order: two
-around the reasoning, then two around the result if it has some; `REPLY` is how it writes a later message, `{text}`, up
-to the start of the next answer. A leaf with options has a frozen dataclass instance with the same members in `LEAF`;
-the options are its fields.
+around the reasoning, then two around the result if it has some; none is a part of another one. `REPLY` is how it writes
+a later message, `{text}`, up to the start of the next answer. A leaf with options has a frozen dataclass instance with
+the same members in `LEAF`; the options are its fields.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import permutations
 from typing import Any
 
 from qed.config import plugins
@@ -215,24 +216,54 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
         options: NAME.FIELD=VALUE, such as working_out.reasoning_start=<think>; those of other prompts are ignored.
 
     Raises:
-        UsageError: the prompt does not exist, or has no such option.
+        UsageError: the prompt does not exist, has no such option, or has tags that cannot be told apart; or an option
+            is of a prompt that does not exist.
     """
     module = plugins.load_leaf("prompts", name)
-    given = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        owner, dot, field = key.rpartition(".")
-        if not equals or not dot:
-            raise UsageError(f"A prompt's option must be NAME.FIELD=VALUE, not '{option}'.")
-        if owner.replace("-", "_") == name.replace("-", "_"):
-            given[field] = value
+    given = dict(_read_own_options(name, options))
     names = [field.name for field in fields(module.LEAF)] if hasattr(module, "LEAF") else []
     if unknown := [field for field in given if field not in names]:
         raise UsageError(
             f"The prompt {name} has no option '{unknown[0]}'.{suggest_nearest(unknown[0], names)} "
             f"There are: {', '.join(names) or 'none'}."
         )
-    return replace(module.LEAF, **given) if given else module
+    leaf = replace(module.LEAF, **given) if given else module
+    _check_tags(name, leaf)
+    return leaf
+
+
+def _read_own_options(name: str, options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield field and value of the options of a prompt; those of another one that exists are left out."""
+    for option in options:
+        key, equals, value = option.partition("=")
+        owner, dot, field = key.strip().rpartition(".")
+        if not equals or not dot:
+            raise UsageError(f"A prompt's option must be NAME.FIELD=VALUE, not '{option}'.")
+        if owner.replace("-", "_") == name.replace("-", "_"):
+            yield field, value
+            continue
+        try:
+            plugins.check_leaf("prompts", owner)
+        except UsageError as error:
+            raise UsageError(f"The prompt option '{option}': {error}") from None
+
+
+def _check_tags(name: str, leaf: Any) -> None:
+    """Refuse tags of which nothing can say where they are: every text has an empty one, and some text has two at once.
+
+    Raises:
+        UsageError: a tag or stop string is empty, or a tag is a part of another one.
+    """
+    tags = getattr(leaf, "TAGS", ())
+    if not all((*tags, *leaf.STOP)):
+        shown = ", ".join(map(repr, dict.fromkeys((*tags, *leaf.STOP))))
+        raise UsageError(f"A tag or stop string of the prompt {name} is empty, so that any text has it: {shown}.")
+    for tag, other in permutations(tags, 2):
+        if tag in other:
+            raise UsageError(
+                f"The tags {tag!r} and {other!r} of the prompt {name} cannot be told apart: choose tags of which none "
+                "is another one or a part of it."
+            )
 
 
 def render_prompt(leaf: Any, problem: Problem, tokenizer: Any) -> str:
