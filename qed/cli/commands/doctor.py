@@ -130,6 +130,22 @@ def _build_arguments(args: argparse.Namespace, lengths: Lengths) -> list[str]:
     if "=" in name or name.endswith((".yaml", ".yml")):
         settings.insert(0, name)
         name = ""
+    _require_single(
+        settings, "max_tokens", lengths.answer, f"--lengths {args.lengths}" if args.lengths else "the default --lengths"
+    )
     settings += ["--model", name] if name else []
-    settings += ["--sampling.group_size", str(args.group)] if args.group is not None else []
-    return [*settings, "--sampling.max_tokens", str(lengths.answer)]
+    if args.group is not None:
+        _require_single(settings, "group_size", args.group, "--group")
+        settings.append(f"--sampling.group_size={args.group}")
+    return [*settings, f"--sampling.max_tokens={lengths.answer}"]
+
+
+def _require_single(settings: Sequence[str], key: str, value: int, option: str) -> None:
+    """Refuse another value of a sampling setting beside the option that decides it."""
+    for given in settings:
+        written, equals, text = given.partition("=")
+        named = written.lstrip("-").replace("-", "_").removeprefix("sampling.") == key
+        if named and equals and text != str(value):
+            raise UsageError(
+                f"qed doctor: {option} makes sampling.{key} {value}, and {given} is given too. Leave one of them out."
+            )
