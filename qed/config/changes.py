@@ -50,14 +50,27 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         key
         for key in different
         if key.startswith(FREE_SECTIONS)
-        or (key in allowed and key not in FIXED)
+        or (key in allowed and not _is_fixed(key, before, after))
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
         or key.removeprefix(last).removeprefix("learner.") in ("steps", "epochs")
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     texts = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
-    fixed = dict.fromkeys(FIXED, " (this one cannot change: the checkpoint's adapters are of the old value)")
-    return list(texts.values()), [f"{text}{fixed.get(key, '')}" for key, text in texts.items() if key not in free]
+    why = " (this one cannot change: the checkpoint's adapters are of the old value)"
+    refused = {key: text for key, text in texts.items() if key not in free}
+    return list(texts.values()), [
+        f"{text}{why if _is_fixed(key, before, after) else ''}" for key, text in refused.items()
+    ]
+
+
+def _is_fixed(key: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Return whether a setting of adapters means something else than before, in a run that has or shall have some."""
+    if key not in FIXED or key == "model.lora_rank":
+        return key in FIXED
+    rank: int = before.get("model.lora_rank") or 0
+    if key == "model.lora_alpha":
+        return bool(rank) and (before.get(key) or 2 * rank) != (after.get(key) or 2 * rank)
+    return bool(rank) and sorted(before.get(key) or []) != sorted(after.get(key) or [])
 
 
 def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from qed.config.phases import Settings
 from qed.errors import Interrupted, ModelError, QedError, UsageError
+from qed.guards.redaction import redact
 from qed.loops.setup import Setup
 from qed.models.load import load_tokenizer, read_window
 from qed.models.precision import read_precision
@@ -124,10 +125,11 @@ def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
     # Engines want room for a token behind what they score.
     require_room(setup, settings, f"server {address}", server.capabilities.window - (not server.batches))
     ids = setup.template.tokens(setup.template.prompt(setup.problems[0]))
-    teacher.probe = (ids[:1], ids[1 : 1 + PROBE_TOKENS])
+    # A prompt of one token has nothing to be known by.
+    teacher.probe = (ids[:1], ids[1 : 1 + PROBE_TOKENS]) if len(ids) > 1 else None
     known = server.capabilities
     about = {
-        "url": server.url,
+        "url": redact(server.url),
         "model": model or known.model,
         "probe": list(ids[: 1 + PROBE_TOKENS]),
         "temperature": teacher.temperature,
@@ -181,6 +183,7 @@ def _find_place(server: Server) -> tuple[str, int | None]:
     """Return the number of the machine and the port at which a server answers."""
     place = urlsplit(server.url)
     host = place.hostname or ""
+    host = "127.0.0.1" if host in ("0.0.0.0", "::", "::1") else host
     with suppress(OSError):
         host = socket.gethostbyname(host)
     return host, place.port

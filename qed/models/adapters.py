@@ -14,6 +14,7 @@ from typing import Any
 from qed.errors import ModelError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CHECKPOINT = "MANIFEST.json"  # a file of every checkpoint
 MERGED = "hf"  # beside a run's adapter, the same model with merged weights
 
 
@@ -72,7 +73,9 @@ def name_base(name: str) -> str:
         return name
     folder = folder.resolve()
     merged = folder.parent / MERGED
-    return str(merged if is_adapter(name) and (merged / "config.json").is_file() else folder)
+    # Elsewhere a folder of that name may be any model, such as the one that the adapter is for.
+    is_of_run = folder.name == "adapter" and (folder.parent / CHECKPOINT).is_file()
+    return str(merged if is_adapter(name) and is_of_run and (merged / "config.json").is_file() else folder)
 
 
 def read_base(folder: Path) -> Base:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +256,11 @@ def _read_list(tree: Any, *names: str) -> list[Any]:
 
 def _summarize_metrics(path: Path) -> _Metrics:
     last = [rename_old_metrics(row) for row in read_last_rows(path, LAST_BYTES) or read_last_rows(path)]
-    lines = sample_lines(path, SAMPLED)
-    drawn = draw_rows(lines, SPARK_ROWS, SPARKS)
-    phases = [found[1].decode("utf-8", "replace")[:LONGEST] for line in lines if (found := PHASE.search(line))]
+    samples = sample_lines(path, SAMPLED)
+    drawn = draw_rows(samples, SPARK_ROWS, SPARKS)
+    phases = [
+        found[1].decode("utf-8", "replace")[:LONGEST] for line in chain(*samples) if (found := PHASE.search(line))
+    ]
     figures: dict[str, float] = {}
     for row in last:
         figures |= {name: value for name in FIGURES if (value := read_number(row.get(name))) is not None}

@@ -41,26 +41,29 @@ def read_last_rows(path: Path, most: int = 262_144) -> list[Row]:
     return [row for line in lines[1 if start else 0 :] if (row := parse_line(line)) is not None]
 
 
-def sample_lines(path: Path, count: int) -> list[bytes]:
-    """Return the lines of a file, or of a long one `count` that are spread over its bytes and those of its end."""
+def sample_lines(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the lines of a file, or of a long one `count` that are spread over its bytes, and those of its end.
+
+    A short last phase lies between the places of a sample.
+    """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= WHOLE:
-            return file.read(WHOLE).split(b"\n")[:-1]
-        # A short last phase lies between the places of the others.
-        return list(dict.fromkeys([*_spread_blocks(file, size, count), *_read_end(file, size)]))
+            return file.read(WHOLE).split(b"\n")[:-1], []
+        return list(_spread_blocks(file, size, count)), _read_end(file, size)
 
 
-def draw_rows(lines: Sequence[bytes], count: int, names: Sequence[str] = ()) -> list[Row]:
+def draw_rows(samples: Sequence[list[bytes]], count: int, names: Sequence[str]) -> list[Row]:
     """Return the rows of at most `count` lines at equal distances, the first and the last among them.
 
     Args:
-        lines: of a file.
+        samples: lines of a file, of which the first sample with two lines of a kind is taken.
         count: of rows.
-        names: of columns, of which the first that two lines have is wanted: then only lines with it count.
+        names: of columns, of which the first that two lines of a sample have makes the kind.
     """
-    having = ([line for line in lines if mark in line] for mark in (f'"{name}":'.encode() for name in names))
-    wanted = next((own for own in having if len(own) > 1), lines)
+    marks = [f'"{name}":'.encode() for name in names]
+    kinds = ([line for line in lines if mark in line] for mark in marks for lines in samples)
+    wanted = next((lines for lines in kinds if len(lines) > 1), [])
     chosen = min(count, len(wanted))
     drawn = (wanted[number * (len(wanted) - 1) // max(1, chosen - 1)] for number in range(chosen))
     return [row for line in drawn if (row := parse_line(line)) is not None]

@@ -317,11 +317,11 @@ def test_an_option_of_no_prompt_is_refused() -> None:
     for name in ("working_out", "boxed"):
         with pytest.raises(UsageError, match=message):
             load_leaf(name, ["workingout.reasoning_start=<t>"])
-    with pytest.raises(UsageError, match=r"There is no file \./none\.py"):
-        load_leaf("boxed", ["./none.py.tag=<t>"])
     with pytest.raises(UsageError, match=r"think_answer has no option 'reasoning_start'\. There are: none"):
         load_leaf("think_answer", ["think_answer.reasoning_start=<t>"])
-    assert load_leaf("boxed", ["working-out.solution_end=", "own.module.tag=<t>"]) is load_leaf("boxed")
+    # A file of the user's may be elsewhere by now, and is not the prompt in use.
+    others = ["working-out.solution_end=", "own.module.tag=<t>", "./none.py.tag=<t>"]
+    assert load_leaf("boxed", others) is load_leaf("boxed")
     assert load_leaf("working_out", [" working-out.solution_end=END"]).STOP == ("END",)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from qed.config import plugins
 from qed.config.task_names import parse_task
 from qed.data import tasks
+from qed.data.selection import has_right_solution
 from qed.data.sources.choices import parse_written_options
 from qed.data.sources.rows import Place
 from qed.data.tasks import base
@@ -93,14 +94,15 @@ ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
     ),
     ("MMLU by letter", {"question": "x?", "options": ["a", "b"], "answer": "A"}, ("x?\n\nA) a\nB) b", "A", "", "")),
     ("SVAMP", {"Body": "A has 2.", "Question": "x?", "Answer": 2.0}, ("A has 2. x?", "2", "", "")),
-    ("a reply beside GSM8K's gold", {"question": "x?", "answer": "so\n#### 3", "response": "r"}, ("x?", "3", "r", "")),
     *(
         (f"generated answer to {name}", {**row, **GENERATED}, expected)
         for name, row, expected in (
-            ("GSM8K", {"question": "x?", "answer": "gold\n#### 3"}, ("x?", "3", "so 4", "")),
-            ("MATH", {"problem": "x?", "solution": "\\boxed{3}"}, ("x?", "3", "so 4", "")),
-            ("verl", {**VERL}, ("x?", "3", "so 4", "")),
+            ("GSM8K", {"question": "x?", "answer": "gold\n#### 3"}, ("x?", "3", "", "so 4")),
+            ("MATH", {"problem": "x?", "solution": "\\boxed{3}"}, ("x?", "3", "", "so 4")),
+            ("verl", {**VERL}, ("x?", "3", "", "so 4")),
             ("Alpaca", {"instruction": "x?", "output": "gold"}, ("x?", "", "", "so 4")),
+            ("MATH with the same text", {"problem": "x?", "solution": "so 4, \\boxed{3}"}, ("x?", "3", "", "so 4")),
+            ("another column", {"question": "other?", "answer": "3"}, ("x?", "3", "", "so 4")),
             ("a question alone", {"question": "x?"}, ("x?", "", "", "so 4")),
             ("a prompt alone", {}, ("x?", "", "", "so 4")),
         )
@@ -167,11 +169,19 @@ def test_conversations_that_are_no_problem_are_counted(tmp_path: Path) -> None:
 
 
 def test_generated_answers_that_were_cut_off_are_not_imitated(tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-    row = {"question": "x?", "answer": "3", **GENERATED}
-    assert len(load(tmp_path, row, {**row, "finish_reason": "length"}, counts=counts)) == 1
-    assert counts == {"generated answers that were cut off (finish_reason length)": 1}
-    assert len(load(tmp_path, row, {**row, "is_correct": False}, counts=counts)) == 1
+    """Their problems stay: they are hard ones."""
+    row = {"question": "x?", "answer": "gold\n#### 3", **GENERATED}
+    whole, cut = load(tmp_path, row, {**row, "finish_reason": "length"})
+    assert (whole.meta["completion"], whole.answer) == ("so 4", "3")
+    assert (cut.question, cut.answer, cut.solution, cut.meta.get("completion")) == ("x?", "3", "", None)
+    assert len(load(tmp_path, row, {**row, "is_correct": False}, counts=Counter())) == 1
+
+
+def test_a_generated_answer_that_is_wrong_stays_wrong(tmp_path: Path) -> None:
+    for text, is_right in (("So \\boxed{5}.", False), ("So \\boxed{3}.", True)):
+        (problem,) = load(tmp_path, {"question": "x?", "answer": "3", **GENERATED, "completion": text})
+        assert problem.meta["completion"] == text
+        assert has_right_solution(problem) == is_right
 
 
 BENCHMARKS = [

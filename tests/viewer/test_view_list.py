@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -72,7 +73,7 @@ def test_long_lines_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     long = json.dumps({"step": 1, "x": "y" * 3_000_000}) + "\n"
     path.write_text('{"step": 0}\n' + long + '{"step": 2}\n' * 2_000)
-    assert {row["step"] for row in draw_rows(sample_lines(path, 50), 50)} <= {0, 1, 2}
+    assert {row["step"] for row in draw_rows(sample_lines(path, 50), 50, ["step"])} <= {0, 1, 2}
     assert len(read_last_rows(path, 1_000)) > 10
 
 
@@ -156,6 +157,14 @@ def test_a_run_is_as_old_as_what_it_wrote_last(tmp_path: Path) -> None:
     assert cards["killed"]["updated"] == pytest.approx(now - 5_000, abs=60)
     # Its settings are younger than its heartbeat, so nobody knows when it began.
     assert cards["unknown"]["started"] is None
+
+
+def test_a_spark_of_a_long_run_is_spread_over_all_of_it(tmp_path: Path) -> None:
+    rows = [{"step": n, "phase": "grpo", "reward/mean": float(n), "x": "y" * 400} for n in range(1, 3_001)]
+    make_run(tmp_path / "a", **{"metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    spark = list_runs(tmp_path)["a"]["sparks"]["reward/mean"]
+    assert spark == sorted(spark)
+    assert max(later - earlier for earlier, later in itertools.pairwise(spark)) < 150
 
 
 @pytest.mark.parametrize("filling", [0, 20_000])

@@ -242,6 +242,8 @@ def _read_own_options(name: str, options: Sequence[str]) -> Iterator[tuple[str, 
         if owner.replace("-", "_") == name.replace("-", "_"):
             yield field, value
             continue
+        if plugins.is_users_own(owner):  # whose file may be elsewhere by now
+            continue
         try:
             plugins.check_leaf("prompts", owner)
         except UsageError as error:

@@ -15,7 +15,6 @@ from qed.data.sources import choices, conversations, instructions, labels, prefe
 from qed.data.sources.explain import describe_expected, describe_nearest, suggest_column_option
 from qed.data.sources.fields import (
     Fields,
-    SkippedRow,
     convert_answer,
     convert_solution,
     convert_to_text,
@@ -153,9 +152,8 @@ def _read_worked(row: Row, place: Place) -> Fields:
     answer = convert_answer(row[answer_key], place, answer_key) if answer_key else ""
     mark = GSM8K_MARKS.get(answer_key or "", "")
     if mark and mark in answer:
-        worked, _, answer = answer.rpartition(mark)
-        # A column of its own is another solution, such as a model's, and wins.
-        solution, answer = solution or CALCULATOR.sub("", worked), answer.strip().replace(",", "")
+        solution, _, answer = answer.rpartition(mark)
+        solution, answer = CALCULATOR.sub("", solution), answer.strip().replace(",", "")
     trace_key = find_filled_column(row, TRACE)
     trace = convert_to_text(row[trace_key], place, trace_key) if trace_key else _find_right_generation(row, place)
     # Some files have the same problem under both names.
@@ -164,21 +162,24 @@ def _read_worked(row: Row, place: Place) -> Fields:
 
 
 def _read_generated(row: Row, place: Place) -> Fields:
-    """Read an answer that `qed generate` has written: it is the solution, in place of that of the question's row.
+    """Read an answer that `qed generate` has written: it is imitated in place of the solution of the question's row.
 
-    Raises:
-        SkippedRow: the answer was cut off, so that imitating it would teach to stop there.
+    One that was cut off is not imitated, because that would teach to stop there.
     """
-    if row["finish_reason"] == "length":
-        raise SkippedRow("generated answers that were cut off (finish_reason length)")
-    # A question alone is a row of qed's with an answer to imitate only.
-    own = {key: value for key, value in row.items() if key not in GENERATED or key in ("prompt", "completion")}
-    values = _choose_reader(own)(own, place)
-    completion = convert_to_text(row["completion"], place, "completion")
-    gold = values.answer or (values.solution != completion and find_last_boxed(values.solution)) or ""
-    used = (*values.used, "prompt", "completion")
-    solution, whole = (completion, "") if gold else ("", completion)
-    return replace(values, answer=gold, solution=solution, completion=whole, used=used)
+    prompt, completion = (convert_to_text(row[name], place, name) for name in ("prompt", "completion"))
+    asked = {key: value for key, value in row.items() if key not in GENERATED}
+    try:
+        values = _choose_reader({**asked, "prompt": prompt})({**asked, "prompt": prompt}, place)
+    except DataError:  # a question alone is no row of a data file
+        values = Fields(prompt)
+    return replace(
+        values,
+        question=prompt,
+        answer=values.answer or find_last_boxed(values.solution) or "",
+        solution="",
+        completion="" if row["finish_reason"] == "length" else completion,
+        used=(*values.used, "prompt", "completion"),
+    )
 
 
 def _find_right_generation(row: Row, place: Place) -> str:
