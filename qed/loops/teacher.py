@@ -169,7 +169,7 @@ def require_own_weights(setup: Setup, settings: Settings, server: Server) -> Non
     if (server.batches or not settings.model.lora_rank) and _find_place(server) in map(_find_place, samplers):
         raise UsageError(
             f"The server {server.url} is to be the sampler and the teacher: the run would send it the policy's "
-            "weights, so that the policy were its own teacher. Start another server for one of the two."
+            "weights, and the policy would be its own teacher. Start another server for one of the two."
         )
     if server.version:
         root = server.capabilities.details.get("root", server.capabilities.model)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import ModelError
+from qed.runs.manifest import NAME as MANIFEST
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-CHECKPOINT = "MANIFEST.json"  # a file of every checkpoint
 MERGED = "hf"  # beside a run's adapter, the same model with merged weights
 
 
@@ -65,8 +65,8 @@ def find_base(folder: Path) -> Base:
 def name_base(name: str) -> str:
     """Return what new adapters name as the base model of a model: its hub name, or the absolute path of its folder.
 
-    Of an adapter it is the folder with the same model in complete weights, where there is one beside it, as in a run:
-    peft loads adapters on complete weights only, and would put the new ones in place of the adapter's.
+    For the adapter of a run it is the folder of the merged weights in the same checkpoint. peft loads an adapter on
+    complete weights only: on another adapter it would load the new one in place of the first.
     """
     folder = Path(name)
     if not folder.is_dir():
@@ -74,7 +74,7 @@ def name_base(name: str) -> str:
     folder = folder.resolve()
     merged = folder.parent / MERGED
     # Elsewhere a folder of that name may be any model, such as the one that the adapter is for.
-    is_of_run = folder.name == "adapter" and (folder.parent / CHECKPOINT).is_file()
+    is_of_run = folder.name == "adapter" and (folder.parent / MANIFEST).is_file()
     return str(merged if is_adapter(name) and is_of_run and (merged / "config.json").is_file() else folder)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +18,7 @@ from threaded import run_threads
 
 from qed.algorithms.opd import Opd
 from qed.errors import QedError, UsageError
-from qed.loops.teacher import ServedTeacher, compare_tokenizers, require_own_weights, require_room
+from qed.loops.teacher import ServedTeacher, _read_probe, compare_tokenizers, require_own_weights, require_room
 from qed.models.load import build_model
 from qed.sampling.server import ServerSampler
 from qed.training.parallel import ALONE
@@ -112,6 +114,24 @@ def test_a_teacher_that_becomes_another_ends_the_run(monkeypatch: pytest.MonkeyP
         resumed.known = teacher.known
         with pytest.raises(UsageError, match="another model"):
             resumed.ask([])
+
+
+def test_a_resumed_run_knows_its_teacher(tmp_path: Path) -> None:
+    """By the newest event of the same server, model, text and temperature; not where the teacher may change."""
+    about = {"url": "http://127.0.0.1:8000", "model": "m", "probe": [1, 2, 3], "temperature": 1.0}
+    rows = [{"event": "teacher", **about, "weights": "w", "probe_logps": [-1.0, -2.0]}]
+    rows += [{**rows[0], "probe_logps": [-1.5, -2.5]}, {**rows[0], "temperature": 0.5, "probe_logps": [-3.0, -3.0]}]
+    file = tmp_path / "events.jsonl"
+
+    def read(*allowed: str, **changes: Any) -> list[float]:
+        setup: Any = SimpleNamespace(run=SimpleNamespace(folder=tmp_path), launch=SimpleNamespace(allow_change=allowed))
+        return _read_probe(setup, {**about, **changes})
+
+    assert read() == []
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read() == [-1.5, -2.5]
+    assert read(temperature=0.5) == [-3.0, -3.0]
+    assert read(probe=[1, 2]) == read(model="other") == read("rl.algorithm.teacher") == []
 
 
 def test_a_teacher_must_have_its_own_weights(models: Models) -> None:

@@ -12,8 +12,9 @@ const made = { count: 0 }; // patterns, for their ids
  * Draw a histogram of values; those that are not numbers are left out.
  *
  * `selected` is the chosen range `[least, most]` or null. `onPick` gets the least and the greatest value in a bar that is
- * chosen, and null if it was chosen already: a value at the edge of two bars is in one of them. `marked` says for each value whether it is drawn with a pattern, such as an answer that was cut off;
- * `markLabel` names these. Returns `{element}`.
+ * chosen, and null if it was chosen already: a value at the edge of two bars is in one of them. `marked` says for each
+ * value whether it is drawn with a pattern, such as an answer that was cut off; `markLabel` names these. Returns
+ * `{element}`.
  */
 export function histogram({ title, values, bins = 24, selected = null, onPick, format, marked = null, markLabel = "" }) {
   const bars = countBars(values, bins, marked);
