@@ -156,7 +156,7 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_every_mode_is_linear(piece: str) -> None:
     """Ten times the text takes about ten times as long; a quadratic search would take hours on the longest."""
-    started = time.perf_counter()
+    started = time.process_time()
     for mode in MODES:
         extract_final_answer(piece * (600_000 // len(piece)), mode)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20

@@ -156,9 +156,9 @@ def test_many_answers_are_compared_quickly() -> None:
     hashes = rng.integers(0, 1 << 32, (20_000, 8)).tolist()
     index = build(*[[{"shingles": one} for one in hashes[at : at + 8]] for at in range(0, len(hashes), 8)])
     texts = inspect_step(index, 0).texts
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert find_duplicates([texts]).count == 0
-    assert time.perf_counter() - begin < 2  # 0.05 s on a free core
+    assert time.process_time() - begin < 10  # 0.05 s; comparing each with each takes minutes
 
 
 def test_a_run_shows_the_suspects_of_its_last_steps(tmp_path: Path) -> None:
