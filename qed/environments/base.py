@@ -6,6 +6,7 @@ environment says is part of the context of the next turn. It is never trained, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_type_hints
@@ -51,6 +52,7 @@ class Reply:
 
         Raises:
             TypeError: the text is no text, or the reward no number.
+            ValueError: the reward is not finite.
         """
         if not isinstance(self.text, str):
             raise TypeError(f"the text of a Reply must be a str, not {self.text!r}")
@@ -58,6 +60,8 @@ class Reply:
             raise TypeError(f"the reward of a Reply must be a number, not {self.reward!r}")
         object.__setattr__(self, "text", replace_halves(self.text))
         object.__setattr__(self, "reward", float(self.reward))
+        if not math.isfinite(self.reward):
+            raise ValueError(f"the reward of a Reply must be finite, not {self.reward}")
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
             f"{name} defines no environment: it needs `environment = YourClass()`, where YourClass is a subclass of "
             "qed.environments.base.Environment."
         )
+    _check_texts(name, environment)
     changes = dict(_read_option(option, name, environment) for option in options)
     if _is_never_asked(environment) and "max_turns" not in changes:
         kind = type(environment)
@@ -138,6 +143,16 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
             f"{kind.__name__}, or set its option {name}.max_turns."
         )
     return replace(environment, **changes)
+
+
+def _check_texts(name: str, environment: Environment) -> None:
+    """Refuse `stop` and `reply_tags` that are no tuples of texts; a text alone would be one of its letters."""
+    tags = environment.reply_tags
+    for field, texts in (("stop", environment.stop), ("reply_tags", () if tags is None else tags)):
+        whole = isinstance(texts, tuple | list) and all(isinstance(text, str) and text for text in texts)
+        if not whole or (field == "reply_tags" and len(texts) not in (0, 2)):
+            form = '("</tool>",)' if field == "stop" else '("<result>", "</result>") or None'
+            raise UsageError(f"The environment {name}: {field} must be a tuple of texts, as {form}, not {texts!r}.")
 
 
 def _is_never_asked(environment: Environment) -> bool:

@@ -12,6 +12,7 @@ from qed.algorithms.parts.critic import Critic
 from qed.config.phases import Settings
 from qed.errors import ModelError, UsageError
 from qed.loops.metrics import Stats
+from qed.loops.same_models import require_same_weights
 from qed.loops.setup import Setup
 from qed.models import lora
 from qed.models.load import prepare_model
@@ -81,6 +82,7 @@ def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
             "read the policy's tokens. Use a reward model or a critic of the same family."
         )
     if settings.model.lora_rank:
+        require_same_weights("algorithm.critic.start", critic.start, "", setup.run, setup.launch, setup.parallel)
         lora.add_adapters(model, replace(named, lora_targets=settings.model.lora_targets), settings.run.seed)
         train_head(model)
     return model

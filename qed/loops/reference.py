@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from qed.config.phases import Settings
 from qed.config.settings import ModelSettings
 from qed.errors import DataError, ModelError, UsageError
+from qed.loops.same_models import require_same_weights
 from qed.loops.setup import Setup
 from qed.loops.teacher import require_room
 from qed.models import lora
@@ -132,6 +133,7 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
             f"{setting} {name} has another vocabulary than {settings.model.name}, so the log-probs of the two cannot "
             "be compared. Use a model with the policy's tokenizer, such as one of the same family."
         )
+    require_same_weights(setting, name, "", setup.run, setup.launch, setup.parallel)
     if settings.algorithm.teacher_setting:
         require_room(setup, settings, f"model {name}", read_window(network))
     return _place(network, setup, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chance, cut, write_data
+from safetensors.torch import load_file, save_file
 
 from qed.algorithms.grpo import Grpo
 from qed.config.field_names import find_short_names, flatten_fields
@@ -158,6 +160,40 @@ def test_another_reward_in_the_same_file_is_refused(qed: Callable[..., Any], tmp
     done = qed(*arguments, "--steps", STEPS + 2, "--resume")
     assert (done.code, "mine.py has changed since" in done.err) == (2, True)
     assert qed(*arguments, "--steps", STEPS + 2, "--resume", "--allow-change", "data.reward").code == 0
+    assert qed(*arguments, "--steps", STEPS + 3, "--resume").code == 0  # as it is by now
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "others"),
+    [
+        ("model.name", "grpo", ("--model.lora_rank", 2)),
+        ("algorithm.teacher", "opd", ("--model", "{run}/checkpoints/step_000004/hf")),
+    ],
+)
+def test_other_weights_behind_the_same_name_are_refused(
+    qed: Callable[..., Any],
+    made: tuple[list[Any], Path],
+    tmp_path: Path,
+    setting: str,
+    method: str,
+    others: tuple[Any, ...],
+) -> None:
+    """Those that a checkpoint does not have: of the model under adapters, and of a model that only scores."""
+    arguments, run = made
+    base = tmp_path / "base"
+    shutil.copytree(run / "final" / "hf", base)
+    arguments[0], arguments[-1] = method, tmp_path / "second"
+    arguments += [f"--{setting}", base, *[str(one).format(run=run) for one in others]]
+    done = qed(*arguments)
+    assert done.code == 0, done.err
+    assert qed(*arguments, "--steps", STEPS + 1, "--resume").code == 0
+    weights = load_file(base / "model.safetensors")
+    save_file({name: tensor + 1e-3 for name, tensor in weights.items()}, base / "model.safetensors", {"format": "pt"})
+    before = (tmp_path / "second" / "metrics.jsonl").read_bytes()
+    done = qed(*arguments, "--steps", STEPS + 2, "--resume")
+    assert (done.code, f"{setting} {base} has other weights than when" in done.err) == (2, True)
+    assert (tmp_path / "second" / "metrics.jsonl").read_bytes() == before
+    assert qed(*arguments, "--steps", STEPS + 2, "--resume", "--allow-change", setting).code == 0
     assert qed(*arguments, "--steps", STEPS + 3, "--resume").code == 0  # as it is by now
 
 

@@ -79,6 +79,12 @@ FAULTS: dict[str, tuple[Callable[[Environment], Any], str, int, str]] = {
         1,
         "TypeError: the reward of a Reply must be a number, not '0.5'",
     ),
+    "NaN": (
+        step,
+        "def step(self, state):\n        return Reply('a', reward=float('nan'))",
+        1,
+        "must be finite, not nan",
+    ),
     "no reward": (step, "def step(self, state):\n        return Reply('a', reward=None)", 1, "a number, not None"),
     "several": (
         step,
@@ -156,3 +162,14 @@ def test_what_is_right_stays_as_it_is(tmp_path: Path) -> None:
     assert start(environment) == PROBLEM.question * 2
     assert step(environment) == [Reply("again", message=True)] * 2
     assert finish(environment).reward == 1.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['stop = "</a>"', 'stop = ("",)', "stop = (1,)", 'reply_tags = "ab"', 'reply_tags = ("<a>",)', "stop = None"],
+)
+def test_texts_of_a_class_are_whole(tmp_path: Path, line: str) -> None:
+    """A text in place of a tuple would end a turn at each of its letters."""
+    with pytest.raises(UsageError, match=f"{line.split()[0]} must be a tuple of texts, as "):
+        load(tmp_path, f"    {line}")
+    load(tmp_path, '    stop = ["</a>"]\n    reply_tags = "<b>", "</b>"')
