@@ -60,7 +60,8 @@ def test_slash_focuses_the_search(tab: Tab) -> None:
 
 
 def test_help_lists_the_keys(tab: Tab) -> None:
-    """It opens with a question mark, and Escape closes it."""
+    """It opens with a question mark; Escape closes it, and so does going to another page."""
+    tab.open()
     tab.open(*STEP).press("?")
     help_box = tab.page.locator("dialog[open], [role=dialog]")
     help_box.wait_for()
@@ -68,7 +69,12 @@ def test_help_lists_the_keys(tab: Tab) -> None:
     for word in ("Enter", "search", "theme"):
         assert word.lower() in said.lower(), word
     tab.press("Escape")
-    tab.page.wait_for_function("() => !document.querySelector('dialog[open], [role=dialog]')")
+    closed = "() => !document.querySelector('dialog[open], [role=dialog]')"
+    tab.page.wait_for_function(closed)
+    tab.press("?")
+    help_box.wait_for()
+    tab.page.go_back()
+    tab.page.wait_for_function(closed)
 
 
 def test_c_compares_selected_runs(tab: Tab) -> None:

@@ -41,7 +41,9 @@ export function showKeys(keys) {
       h("dt", {}, names.map((name, at) => [at ? " " : null, h("kbd", {}, name)])), h("dd", {}, about),
     ])),
     h("p", {}, close));
-  dialog.addEventListener("close", () => dialog.remove());
+  const leave = () => dialog.close(); // its keys are those of the page
+  window.addEventListener("hashchange", leave);
+  dialog.addEventListener("close", () => { window.removeEventListener("hashchange", leave); dialog.remove(); });
   document.body.append(dialog);
   dialog.showModal();
   close.focus();
