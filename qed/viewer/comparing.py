@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qed.errors import UsageError
-from qed.evaluation.cautions import count_truncated, list_cautions
+from qed.evaluation.cautions import count_truncated, describe_lost, list_cautions
 from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers, list_measures
 from qed.evaluation.intervals import adjust_holm
@@ -140,12 +140,11 @@ def _compare_pair(
         return None
     by = list(_compare_kinds(before, after, measure))
     _adjust(by)
-    sides = [
-        _describe_side(place, rows, (step, pair.task, decoding))
-        for place, rows, step, decoding in zip(
-            places, (before, after), steps, (pair.decoding_a, pair.decoding_b), strict=True
-        )
-    ]
+    names = [(step, pair.task, name) for step, name in zip(steps, (pair.decoding_a, pair.decoding_b), strict=True)]
+    figures = [_find_figures(place, name) for place, name in zip(places, names, strict=True)]
+    sides = [_describe_side(*each) for each in zip(places, (before, after), figures, strict=True)]
+    lost = [describe_lost(len(side.rows), told) for side, told in zip(sides, figures, strict=True)]
+    cautions = list_cautions(sides[:1], sides[1:])
     numbers = number_groups(old, pair.decoding_a), number_groups(new, pair.decoding_b)
     return {
         "task": pair.task,
@@ -157,7 +156,7 @@ def _compare_pair(
         "steps_b": pair.steps_b,
         "test": {**_describe_test(test), "unpaired": test.unpaired, "test": test.test, "measure": measure},
         "measures": list_measures(answers),
-        "warnings": list_cautions(sides[:1], sides[1:]),
+        "warnings": [*(f"{side}: {text}" for side, text in zip("AB", lost, strict=True) if text), *cautions],
         "truncated": {"a": count_truncated(sides[:1]), "b": count_truncated(sides[1:])},
         "by": by,
         "by_note": format_note(len(by), one_run=places[0] == places[1]) if by else "",
@@ -168,11 +167,14 @@ def _compare_pair(
     }
 
 
-def _describe_side(place: RunPlace, rows: list[Row], name: tuple[int, str, str]) -> Decoding:
-    """Return the answers of a side with its settings; `name` is the step, the task and the decoding."""
-    figures = next(
-        (each.figures for each in load_evaluations(place) if (each.step, each.task, each.decoding) == name), {}
-    )
+def _find_figures(place: RunPlace, name: tuple[int, str, str]) -> Row:
+    """Return the summary of an evaluation by its step, task and decoding; empty if there is none."""
+    found = (each.figures for each in load_evaluations(place) if (each.step, each.task, each.decoding) == name)
+    return next(found, {})
+
+
+def _describe_side(place: RunPlace, rows: list[Row], figures: Row) -> Decoding:
+    """Return the answers of a side with the settings that determined them."""
     trained = clean_value(describe_training(load_settings(place)))
     return build_decoding(rows, place.folder, figures, trained)
 

@@ -143,6 +143,7 @@ def test_what_else_differs_is_said(ask: Asked, tmp_path: Path) -> None:
     assert "sk-abcdefghijklmnopqrstuv" not in json.dumps(task)
     cut = [row for row in rows if row["stop_reason"] == "length"]
     assert cut
+    assert "are stored" not in str(task["warnings"])
     assert task["truncated"]["a"] == task["truncated"]["b"]
     assert task["truncated"]["a"]["truncated"] == len(cut)
     assert task["truncated"]["a"]["truncated_right"] == sum(row["correct"] for row in cut)
@@ -176,3 +177,14 @@ def test_seeds_are_compared_together(ask: Asked, tmp_path: Path) -> None:
     assert found["seeds"] == [1, 2]
     with pytest.raises(Refused, match="more than 24 runs"):
         ask("arms", a="a", b="\n".join(["b"] * 24))
+
+
+def test_a_side_whose_file_was_cut_off_is_named(ask: Asked, tmp_path: Path) -> None:
+    (file,) = (tmp_path / "b").rglob("step_000008/sums.jsonl")
+    lines = file.read_text().splitlines(keepends=True)
+    greedy = [line for line in lines if json.loads(line)["decoding"] == "greedy"]
+    lines.remove(greedy[-1])
+    file.write_text("".join(lines))
+    task = next(each for each in ask("compare", a="a", b="b")["tasks"] if each["decoding"] == "greedy")
+    expected = f"B: {len(greedy) - 1} of {len(greedy)} answers are stored: their file is incomplete."
+    assert task["warnings"][0] == expected
