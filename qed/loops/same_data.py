@@ -14,6 +14,7 @@ from qed.data.splits import VALIDATION, LoadedProblems
 from qed.errors import UsageError
 from qed.loops.material import Material, hash_problems
 from qed.loops.ranks import require_same_data
+from qed.loops.same_models import require_same_models
 from qed.runs.run import Launch, Row, Run, read_lines
 from qed.training.parallel import Parallel
 
@@ -29,6 +30,8 @@ def hash_data(
 ) -> dict[str, Any]:
     """Return hashes of a run's problems and of the user's files, and compare a resumed run's with the earlier ones.
 
+    The models that are read again are compared too; their hashes are in events of their own.
+
     Args:
         phases: the settings of each phase.
         materials: what each phase trains on.
@@ -39,8 +42,9 @@ def hash_data(
         say: prints that held-out problems have changed.
 
     Raises:
-        UsageError: the training problems or a file have changed, and no `--allow-change data.*` allows it.
+        UsageError: the training problems, a file or a model's weights have changed, and no `--allow-change` allows it.
     """
+    require_same_models(phases, run, launch, parallel)
     fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
     tasks = {**loaded.benchmarks, **({VALIDATION: loaded.validation} if loaded.validation else {})}

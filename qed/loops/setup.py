@@ -31,7 +31,6 @@ from qed.loops.ranks import open_records, watch_other_ranks
 from qed.loops.records import write_settings, write_tokenizer
 from qed.loops.resume import find_checkpoint, list_boundaries, list_phases
 from qed.loops.same_data import hash_data
-from qed.loops.same_models import require_same_models
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
@@ -244,7 +243,6 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     own = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, own, first_problems, policy, run, console)
     hashes = hash_data(phases, materials, loaded, run, launch, parallel, console.say)
-    require_same_models(phases, run, launch, parallel)
     run.truncate(first_step)
     run.event("data", **_describe_data(phases, loaded, materials), **hashes)
     _report_setup(loaded, policy, settings, run, console)
