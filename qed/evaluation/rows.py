@@ -7,6 +7,7 @@ from typing import Any
 from qed.evaluation.endpoint.ask import EndpointRollout
 from qed.evaluation.likelihood import ChoiceRollout
 from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
+from qed.evaluation.stored_problems import write_count
 from qed.grading.policy import MATH, Policy
 from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
@@ -80,7 +81,9 @@ def _list_entries(figures: dict[str, Any]) -> dict[str, Any]:
 def format_figures(decoding: str, figures: dict[str, Any]) -> str:
     """Format the main figures of a decoding."""
     turns = f", {figures['mean_turns']:.2f} turns" if "mean_turns" in figures else ""
+    failed = sum(figures.get(name, 0) for name in ("errors", "timeouts"))
+    failures = f", the grader or the reward failed on {write_count(failed, 'answer')}" if failed else ""
     return (
         f"{decoding} {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] right, "
-        f"{figures['format']:.1%} in format, {figures['mean_tokens'] or 0:.1f} tokens{turns}"
+        f"{figures['format']:.1%} in format, {figures['mean_tokens'] or 0:.1f} tokens{turns}{failures}"
     )

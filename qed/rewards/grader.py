@@ -222,19 +222,19 @@ def join(grade: Grade, verdict: Grade, keep_format: bool) -> Grade:
     """Return the grade of one reward with the verdict of another on the same answer.
 
     Args:
-        grade: from a reward that does not decide correctness; returned unchanged if grading failed.
+        grade: from a reward that does not decide correctness; if it failed, the answer has no reward.
         verdict: from the reward that decides correctness.
         keep_format: keep `format_ok` of `grade`, because that reward checks the format itself.
     """
-    if grade.tier in UNGRADED:
-        return grade
+    failed = grade.tier in UNGRADED
     return replace(
         grade,
         correct=verdict.correct,
         extracted=verdict.extracted,
-        tier=verdict.tier,
-        reason=verdict.reason,
-        format_ok=grade.format_ok if keep_format else verdict.format_ok,
+        tier=grade.tier if failed else verdict.tier,
+        reason=grade.reason if failed else verdict.reason,
+        has_reward=grade.has_reward and not failed,
+        format_ok=grade.format_ok if keep_format and not failed else verdict.format_ok,
     )
 
 

@@ -26,6 +26,7 @@ from qed.types import Rollout
 
 WEIGHTS, OPTIMIZER = "critic.weights.", "critic.optimizer."  # of names in a checkpoint's state
 # The metrics of an update of the critic, and their names beside those of the policy.
+ROUNDING = 1e-12  # of a variance, as a share of the mean square
 RENAMED = {
     "train/loss": "critic/loss",
     "optim/grad_norm": "critic/grad_norm",
@@ -154,7 +155,7 @@ def measure_values(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Compare the values of a step's answers with their returns, over the tokens with a return.
 
     The explained variance is 1 - var(R - V) / var(R): 1 for a critic that knows every return, 0 for one that knows
-    their mean, below 0 for a worse one. It is left out where all returns are equal.
+    their mean, below 0 for a worse one. It is left out where all returns are equal but for rounding.
     """
     pairs = [
         (value, target)
@@ -167,6 +168,6 @@ def measure_values(rollouts: Sequence[Rollout]) -> dict[str, float]:
     values, returns = torch.tensor(pairs, dtype=torch.float64).unbind(1)
     figures = {"critic/values": float(values.mean()), "critic/returns": float(returns.mean())}
     spread = float(returns.var(unbiased=False))
-    if spread > 0 and not bool((returns == returns[0]).all()):
+    if spread > ROUNDING * float(returns.square().mean()):
         figures["critic/explained_variance"] = 1 - float((returns - values).var(unbiased=False)) / spread
     return figures

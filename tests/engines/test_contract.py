@@ -343,6 +343,16 @@ def test_answers_of_a_wrong_version_are_not_accepted(engine: Engine) -> None:
     assert returned == [engine.url]
 
 
+def test_answers_of_another_run_are_not_accepted(engine: Engine) -> None:
+    """Between this run's updates another one has given the server weights of a later step."""
+    sampler = engine.connect(seconds=REFUSED_SECONDS)
+    (server,) = sampler.servers
+    update(server, engine.models.newer, 52)
+    sampler.version = sampler.newest = 2
+    with pytest.raises(QedError, match=r"All servers are lost.*(version (52|None) in place of 2|weights than 2)"):
+        sampler.generate(PROMPTS, SEEDS, FREE)
+
+
 def test_calls_of_several_threads_do_not_mix(engine: Engine) -> None:
     sampler, found = engine.connect(), dict[int, Any]()
     expected = {number: sampler.generate(PROMPTS, [[number], [number], [number]], FREE) for number in range(3)}

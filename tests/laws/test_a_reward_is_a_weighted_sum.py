@@ -121,7 +121,10 @@ def test_a_reward_that_judges_nothing_is_evaluated_by_another() -> None:
         assert [grade.format_ok for grade in grades] == format_ok
         assert all(grade.reason for grade in grades)
     broken = build_failed_grade("error", "no memory")
-    assert join(broken, verdict([answers])[0][1], keep_format=False) == broken
+    for keep_format in (False, True):  # what the other grader has decided stays, and only the reward is missing
+        joined = join(broken, verdict([answers])[0][1], keep_format)
+        assert (joined.correct, joined.extracted, joined.format_ok) == (True, "12", True)
+        assert (joined.tier, joined.reason, joined.has_reward) == ("error", "no memory", False)
 
 
 @pytest.mark.parametrize(

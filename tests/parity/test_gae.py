@@ -163,6 +163,8 @@ def test_the_explained_variance() -> None:
     assert measure([3, 3, 3], [0, 1, 0.5])["critic/explained_variance"] == 0
     assert measure([1, 0], [0, 1])["critic/explained_variance"] == -3
     assert "critic/explained_variance" not in measure([0.5, 0.1], [1, 1])
+    assert "critic/explained_variance" not in measure([0.5, 0.1], [0, 0])
+    assert "critic/explained_variance" not in measure([0.5, 0.1, 0.2], [0.1, 0.1 + 2e-17, 0.3 - 0.2])
     assert measure([0.5, 9.0], [1, math.nan]) == {"critic/values": 0.5, "critic/returns": 1.0}
     assert measure([0.5], [math.nan]) == {}
 

@@ -65,6 +65,7 @@ class ServerSampler:
         self.reader = Reader(tokenizer, tuple(ends))
         self.rows_per_batch, self.precision, self.seconds = rows_per_batch, precision, seconds
         self.version: int | None = None  # of the weights that servers must have at least
+        self.newest = 0  # version of the weights that were given out last, or are being given out
         self.rounding: torch.dtype | None = None  # the servers' precision, where it is not the learner's
         self.sync: Sync | None = None  # gives new weights to the servers
         self.on_lost: Callable[[Server], None] | None = None  # called when a server died or hangs, before its work goes
@@ -208,6 +209,7 @@ class ServerSampler:
     def load(self, weights: nn.Module, version: int) -> None:
         """Give the servers new weights through `sync`; without it they keep their own, as in an evaluation."""
         if self.sync is not None:
+            self.newest = version
             self.sync(weights, version)
             self.version = version
 
@@ -218,6 +220,7 @@ class ServerSampler:
         load = self.sync.prepare(weights, version)
 
         def give() -> None:
+            self.newest = version
             load()
             self.version = version
 
@@ -235,7 +238,9 @@ class ServerSampler:
         rows = server.complete(job, on_progress, scope)
         if least is not None:
             versions = {completion.version for row in rows for completion in row}
-            if any(version is None or version < least for version in versions):
+            # A newer version than any of this run's is another run's.
+            newest = max(least, self.newest)
+            if any(version is None or not least <= version <= newest for version in versions):
                 raise ServerLost(f"{server.url} sampled with another version of the weights than {least}", "stale")
         return rows
 
