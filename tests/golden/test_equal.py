@@ -190,7 +190,7 @@ def test_long_answers_cost_little(gold: str, text: str) -> None:
     started = time.process_time()
     assert not equal(gold, text)
     assert not equal(text, gold)
-    assert time.process_time() - started < 10  # a tenth at most; what grows too fast takes minutes
+    assert time.process_time() - started < 2  # 0.13 s at most, of processor time
 
 
 def test_threads_give_the_same_verdicts() -> None:
@@ -267,6 +267,6 @@ def test_hostile_labelled_cases(shared: Path, tmp_path: Path) -> None:
     assert len(results) == len(cases)
     for case, (correct, seconds, ran) in zip(cases, results, strict=True):
         assert correct == case["expected"], case["prediction"][:100]
-        assert seconds < LIMITS.wall + 10, case["prediction"][:100]
+        assert seconds < LIMITS.wall + 2, case["prediction"][:100]
         assert ran == [], case["prediction"][:100]
     assert list(tmp_path.iterdir()) == []

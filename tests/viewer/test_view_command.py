@@ -78,8 +78,10 @@ def test_a_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals, code: 
             live.sendall(b"GET /api/live?run=live HTTP/1.1\r\nHost: %s:%d\r\n\r\n" % (b"127.0.0.1", address[1]))
             assert live.recv(100).startswith(b"HTTP/1.1 200")
             half.sendall(b"GET / HT")
+            sent = time.monotonic()
             process.send_signal(number)
             assert process.wait(READY) == code
+            assert time.monotonic() - sent < READY / 2  # none of its connections is waited for
         assert process.stderr is not None
         assert process.stderr.read() == ""
 

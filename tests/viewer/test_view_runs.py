@@ -161,7 +161,7 @@ def test_metrics_of_a_long_run_are_quick(tmp_path: Path) -> None:
     ask = Asked(tmp_path, cache=tmp_path / "cache")
     begin = time.process_time()
     metrics = ask("metrics", run="long")
-    assert time.process_time() - begin < 20  # 0.25 s
+    assert time.process_time() - begin < 3  # 0.25 s on a free core
     assert len(metrics["values"]) == 60
     assert len(metrics["steps"]) == 2_000
 

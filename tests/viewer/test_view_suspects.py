@@ -158,7 +158,7 @@ def test_many_answers_are_compared_quickly() -> None:
     texts = inspect_step(index, 0).texts
     begin = time.process_time()
     assert find_duplicates([texts]).count == 0
-    assert time.process_time() - begin < 10  # 0.05 s; comparing each with each takes minutes
+    assert time.process_time() - begin < 2  # 0.05 s on a free core
 
 
 def test_a_run_shows_the_suspects_of_its_last_steps(tmp_path: Path) -> None:

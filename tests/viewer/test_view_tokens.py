@@ -198,4 +198,4 @@ def test_a_hostile_text_is_text_or_an_allowed_formula(payload: str) -> None:
 def test_no_text_takes_long(text: str) -> None:
     begin = time.process_time()
     assert join(build_pieces(text, THINK))
-    assert time.process_time() - begin < 10  # 0.06 s at most
+    assert time.process_time() - begin < 0.5  # 0.06 s at most on a free core
