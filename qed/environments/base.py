@@ -146,13 +146,18 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
 
 
 def _check_texts(name: str, environment: Environment) -> None:
-    """Refuse `stop` and `reply_tags` that are no tuples of texts; a text alone would be one of its letters."""
-    tags = environment.reply_tags
-    for field, texts in (("stop", environment.stop), ("reply_tags", () if tags is None else tags)):
-        whole = isinstance(texts, tuple | list) and all(isinstance(text, str) and text for text in texts)
-        if not whole or (field == "reply_tags" and len(texts) not in (0, 2)):
-            form = '("</tool>",)' if field == "stop" else '("<result>", "</result>") or None'
+    """Refuse `stop` and `reply_tags` that are not tuples of texts; of a text alone, each letter would be one."""
+    stop, tags = environment.stop, environment.reply_tags
+    for field, texts, whole, form in (
+        ("stop", stop, _are_texts(stop), '("</tool>",)'),
+        ("reply_tags", tags, tags is None or (_are_texts(tags) and len(tags) == 2), '("<result>", "</result>")'),
+    ):
+        if not whole:
             raise UsageError(f"The environment {name}: {field} must be a tuple of texts, as {form}, not {texts!r}.")
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(value, str) and value for value in values)
 
 
 def _is_never_asked(environment: Environment) -> bool:

@@ -166,7 +166,15 @@ def test_what_is_right_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['stop = "</a>"', 'stop = ("",)', "stop = (1,)", 'reply_tags = "ab"', 'reply_tags = ("<a>",)', "stop = None"],
+    [
+        'stop = "</a>"',
+        'stop = ("",)',
+        "stop = (1,)",
+        'reply_tags = "ab"',
+        'reply_tags = ("<a>",)',
+        "reply_tags = ()",
+        "stop = None",
+    ],
 )
 def test_texts_of_a_class_are_whole(tmp_path: Path, line: str) -> None:
     """A text in place of a tuple would end a turn at each of its letters."""
