@@ -44,7 +44,6 @@ def hash_data(
     Raises:
         UsageError: the training problems, a file or a model's weights have changed, and no `--allow-change` allows it.
     """
-    require_same_models(phases, run, launch, parallel)
     fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
     tasks = {**loaded.benchmarks, **({VALIDATION: loaded.validation} if loaded.validation else {})}
@@ -54,6 +53,7 @@ def hash_data(
     own_files = parallel.run_on_first(lambda: _hash_own_files(phases, run, launch))
     if launch.resume:
         parallel.run_on_first(lambda: _report_other_held_out(held_out, run, say))
+    require_same_models(phases, run, launch, parallel)
     hashes = {"fingerprint": fingerprint, "held_out_fingerprints": held_out}
     return {**hashes, **({"own_files": own_files} if own_files else {})}
 

@@ -49,9 +49,13 @@ def _compare(setting: str, name: str, revision: str, run: Run, launch: Launch) -
 
 
 def require_same_models(phases: Sequence[Settings], run: Run, launch: Launch, parallel: Parallel) -> None:
-    """Compare the model that adapters are trained on, and reward models; for these `require_same_weights` applies.
+    """Record or compare the weights under adapters, and those of reward models.
 
-    Other models of the settings are compared where they are loaded, and the weights that a run trains are its own.
+    A teacher, a reference model and the start of a critic are compared where they are loaded. Other weights are in the
+    run's checkpoints.
+
+    Raises:
+        UsageError: some are others than before, and nothing allows it.
     """
     model = phases[-1].model
     if model.lora_rank:

@@ -26,7 +26,7 @@ def hash_weights(name: str, revision: str = "") -> str:
     digest, beginnings = hashlib.sha256(), {}
     try:
         if adapters.is_adapter(name):
-            base = adapters.read_base(Path(name))
+            base = adapters.find_base(Path(name))
             digest.update(hash_weights(base.name, base.revision).encode())
         for file in _list_files(name, revision):
             beginnings.update(_hash_beginnings(file))
