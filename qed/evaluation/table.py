@@ -78,7 +78,7 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     """Print grading failures, and the accuracy by level, subject and source if these have few values."""
     if figures["timeouts"] or figures["errors"]:
         failures = f"{figures['timeouts']} answers timed out in the grader, {figures['errors']} made it fail"
-        console.say(f"{name}: {failures}: wrong, or without a reward if another grader decides.")
+        console.say(f"{name}: {failures}; they count as wrong, or have no reward if another grader decides.")
     if right := figures.get("truncated_right"):
         cut = round(figures["truncated_frac"] * figures["answers"])
         console.say(

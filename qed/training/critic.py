@@ -25,8 +25,8 @@ from qed.training.slices import Part, get_local, take_rows
 from qed.types import Rollout
 
 WEIGHTS, OPTIMIZER = "critic.weights.", "critic.optimizer."  # of names in a checkpoint's state
-# The metrics of an update of the critic, and their names beside those of the policy.
 ROUNDING = 1e-12  # of a variance, as a share of the mean square
+# The metrics of an update of the critic, and their names beside those of the policy.
 RENAMED = {
     "train/loss": "critic/loss",
     "optim/grad_norm": "critic/grad_norm",
