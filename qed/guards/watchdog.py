@@ -89,7 +89,8 @@ class Watchdog:
 
     def watch(self, breached: Callable[[Breach], None]) -> None:
         """Count ticks until the run ends, or call `breached` once a deadline has passed."""
-        last, idle, since = beat(), 0.0, HEARTBEAT
+        last, idle, since = beat(), 0.0, 0.0
+        self._write_heartbeat(idle)  # also of a run that is shorter than a tick
         while not self._done.wait(self.tick):
             now = beat()
             # `beat` above counts one; any more come from progress.

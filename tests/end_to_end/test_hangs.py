@@ -217,6 +217,14 @@ def test_progress_keeps_it_quiet_and_silence_does_not(tmp_path: Path) -> None:
     assert (breach.step, breach.stage) == (7, "train")
 
 
+def test_a_run_that_ends_at_once_has_a_heartbeat(tmp_path: Path) -> None:
+    """So what a run's folder holds does not depend on how fast the machine is."""
+    dog = Watchdog(tmp_path / "heartbeat.json", 100.0)
+    dog.end()
+    dog.watch(lambda breach: pytest.fail(str(breach)))
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["stage"] == "load"
+
+
 def test_a_stage_that_is_always_long_gets_longer_and_loading_longest(tmp_path: Path) -> None:
     dog = Watchdog(tmp_path / "heartbeat.json", 5)
     assert dog.deadline() == 50
