@@ -46,13 +46,12 @@ def find_model(url: str) -> tuple[str, int | None]:
 def describe_servers(policy: Policy) -> Row:
     """Describe what determines the answers of servers besides the model, for the files of an evaluation."""
     sampler: Any = policy.sampler
-    first = sampler.servers[0]
-    found = first.capabilities
+    found = sampler.servers[0].capabilities
     return {
         "engine": found.engine,
         "engine_version": found.engine_version,
         "model": found.model,
-        "weight_version": first.read_version(),
+        "weight_version": next(iter(sampler.allowed)),
         # A batch is divided among them, which changes the rounding.
         "servers": len(sampler.servers),
     }
@@ -73,6 +72,8 @@ def list_urls(policy: Policy) -> list[str]:
 def require_one_version(policy: Policy, console: Console) -> None:
     """Refuse servers with weights of different versions, and say that their log-probs are not checked here.
 
+    From now on an answer of another version ends the evaluation.
+
     Raises:
         UsageError: the versions differ.
     """
@@ -81,7 +82,7 @@ def require_one_version(policy: Policy, console: Console) -> None:
     if len(set(versions.values())) > 1:
         told = ", ".join(f"{url} has {version}" for url, version in versions.items())
         raise UsageError(f"The servers have weights of different versions: {told}. Evaluate with servers of one.")
-    (version,) = set(versions.values())
+    (version,) = sampler.allowed = frozenset(versions.values())
     if version:
         root = sampler.servers[0].capabilities.details.get("root", "")
         console.say(f"The server has weights of version {version}, which a run has sent, in place of those of {root}.")

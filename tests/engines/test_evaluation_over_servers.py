@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Engine
+from running import Engine, update
 
 from qed.cli.main import main
+from qed.evaluation.served import require_one_version
 from qed.runs.run import read_lines
 
 pytestmark = pytest.mark.xdist_group("native server")
@@ -84,6 +85,23 @@ def test_text_of_an_endpoint_is_that_of_the_tokens(native: Engine, evaluate: Cal
     assert isinstance(found, dict), found
     assert columns(there) == columns(here)
     assert found["tasks"]["sums"]["usage"]["completion"] == sum(row["n_tokens"] for row in columns(here))
+
+
+@pytest.mark.parametrize("engine", ["native", "sglang"], indirect=True)
+def test_weights_that_change_meanwhile_end_it(
+    engine: Engine, evaluate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training run that updates the server would mix the answers of several steps."""
+
+    def require(policy: Any, console: Any) -> None:
+        require_one_version(policy, console)
+        update(engine.connect().servers[0], engine.models.newer, 3)
+
+    monkeypatch.setattr("qed.evaluation.plan.require_one_version", require)
+    options = ("--sampler", "server", "--url", engine.url, "--model", engine.models.folder)
+    folder, told = evaluate("there", *options, "--greedy", "--samples", 1)
+    assert "got other weights meanwhile (version 3 in place of" in told
+    assert not list(read_lines(folder / "sums.jsonl"))
 
 
 def test_mistakes_are_told(native: Engine, evaluate: Callable[..., Any], tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class ServerSampler:
         self.rows_per_batch, self.precision, self.seconds = rows_per_batch, precision, seconds
         self.version: int | None = None  # of the weights that servers must have at least
         self.newest = 0  # version of the weights that were given out last, or are being given out
+        self.allowed: frozenset[int | None] = frozenset()  # versions of which answers may be; empty: of any
         self.rounding: torch.dtype | None = None  # the servers' precision, where it is not the learner's
         self.sync: Sync | None = None  # gives new weights to the servers
         self.on_lost: Callable[[Server], None] | None = None  # called when a server died or hangs, before its work goes
@@ -236,8 +237,13 @@ class ServerSampler:
     ) -> list[list[Completion]]:
         least = self.version
         rows = server.complete(job, on_progress, scope)
+        versions = {completion.version for row in rows for completion in row}
+        if self.allowed and (others := versions - self.allowed):
+            raise UsageError(
+                f"The server {server.url} got other weights meanwhile (version {others.pop()} in place of "
+                f"{', '.join(map(str, self.allowed))}): a training run updates it. Use a server of its own."
+            )
         if least is not None:
-            versions = {completion.version for row in rows for completion in row}
             # A newer version than any of this run's is another run's.
             newest = max(least, self.newest)
             if any(version is None or not least <= version <= newest for version in versions):
