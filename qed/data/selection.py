@@ -45,13 +45,13 @@ def select_problems(
 def has_right_solution(problem: Problem) -> bool:
     """Return whether a problem's demonstration ends in the correct answer.
 
-    A complete reply is judged itself. A solution that states no answer counts as correct: the prompt appends the gold
-    answer to it.
+    A complete reply is judged itself. A solution that states no answer, also not in words, counts as correct: the
+    prompt appends the gold answer to it.
     """
     reply = problem.meta.get("completion") or (problem.solution if has_markers(problem.solution) else "")
     if reply:
         return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
-    stated = extract_final_answer(problem.solution, "strict")
+    stated = extract_final_answer(problem.solution)
     return bool(problem.solution) and (stated is None or equal(problem.answer, stated.answer).correct)
 
 

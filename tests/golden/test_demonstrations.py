@@ -232,6 +232,14 @@ def test_words_around_a_removed_tag_stay_apart(prompt: str) -> None:
     assert "2+3=5\nThe answer is" in text
 
 
+def test_a_solution_that_says_another_answer_is_in_trouble() -> None:
+    leaf = load_leaf("boxed")
+    steps = "2 and 3 make {0}. The answer is {0}."
+    assert find_trouble(leaf, Problem("p", Q, "5", steps.format(6))) == OTHER_ANSWER
+    assert not find_trouble(leaf, Problem("p", Q, "5", steps.format(5)))
+    assert not find_trouble(leaf, Problem("p", Q, "5", "Of 5 apples she eats 1, which leaves 4 behind."))
+
+
 def test_a_wrong_reply_keeps_its_wrong_answer() -> None:
     """In the form of the prompt, so that data with and without wrong replies can be compared."""
     text = find_demonstration(load_leaf("r1_zero"), read(TROUBLES[OTHER_ANSWER]))

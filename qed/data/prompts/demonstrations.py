@@ -128,6 +128,13 @@ def find_stated_answer(reply: str, leaf: Any) -> str | None:
     return found.answer if found else None
 
 
+def _find_said_answer(solution: str) -> str | None:
+    """Return the answer that a solution announces in words, such as "The answer is 7"; None if it does not."""
+    found = extract_final_answer(solution)
+    # The last value of a last sentence is often not meant as the answer.
+    return found.answer if found and found.source != "sentence" else None
+
+
 def _choose_answer(gold: str, stated: str | None) -> str:
     """Return the gold answer, or the stated one if there is no gold or the two differ: a wrong reply stays wrong."""
     return gold if gold and (stated is None or is_same_answer(gold, stated)) else stated or gold
@@ -165,7 +172,7 @@ def find_trouble(leaf: Any, problem: Problem) -> str:
     if not problem.answer:
         tags = _list_tags(leaf)
         return "" if _has_form(_open(made.text, tags), tags, leaf.STOP) else other
-    stated = find_stated_answer(reply, leaf) if reply else None
+    stated = (find_stated_answer(reply, leaf) or _find_said_answer(reply)) if reply else None
     if stated is not None and not is_same_answer(problem.answer, stated):
         return OTHER_ANSWER
     if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem):
