@@ -33,8 +33,8 @@ def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str
     """Find the problem of every row.
 
     A problem is an id with a gold: the same id with another gold is another problem. Without ids the question
-    identifies a problem, and without questions every row is one. Exact copies of a row are left out where a problem
-    has more answers than most.
+    identifies a problem, and without questions every row is one. Of a problem that was stored several times, as often
+    with each of its rows, the copies are left out.
 
     Args:
         table: the rows with their places, at least one.
@@ -126,17 +126,28 @@ def _separate_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[st
 
 
 def _drop_copies(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], int]:
-    """Drop exact copies of rows, down to the number of answers that most problems have."""
-    counts = Counter(each.id for each in rows)
-    usual = Counter(counts.values()).most_common(1)[0][0]
-    seen: set[tuple[str, str]] = set()
+    """Drop copies of problems that were stored several times, with the number of answers that most problems have.
+
+    Only where each different row is there as often as all others of its problem, or a multiple of it: equal answers
+    are samples like others, and without some of them the accuracy would be another.
+    """
+    written = [json.dumps(each.row, sort_keys=True, default=str) for each in rows]
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for each, text in zip(rows, written, strict=True):
+        counts[each.id][text] += 1
+    usual = Counter(own.total() for own in counts.values()).most_common(1)[0][0]
+    left = {name: Counter(_divide(own, usual)) for name, own in counts.items()}
     kept: list[StoredRow] = []
-    for each in rows:
-        if counts[each.id] > usual:
-            key = each.id, json.dumps(each.row, sort_keys=True, default=str)
-            if key in seen:
-                counts[each.id] -= 1
-                continue
-            seen.add(key)
-        kept.append(each)
+    for each, text in zip(rows, written, strict=True):
+        if left[each.id][text]:
+            left[each.id][text] -= 1
+            kept.append(each)
     return kept, len(rows) - len(kept)
+
+
+def _divide(counts: Counter[str], usual: int) -> dict[str, int]:
+    """Return how often each row of a problem counts: less often than it is there if all are copied alike."""
+    times, rest = divmod(counts.total(), usual)
+    if rest or any(count % times for count in counts.values()):
+        return counts
+    return {text: count // times for text, count in counts.items()}

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qed.data.sources.rows import Place
 from qed.errors import DataError
 from qed.evaluation.answer_lists import split_answers
 from qed.evaluation.stored import Scoring, read_answers, score_responses, summarize_columns
+from qed.evaluation.stored_problems import find_problems
 
 PLACE = Place("answers.jsonl", 1)
 Rows = list[dict[str, Any]]
@@ -143,3 +146,13 @@ def test_lists_of_other_lengths_are_said(write: Callable[[Rows], Path]) -> None:
 def test_a_row_without_an_answer_is_not_told_about_one_name(write: Callable[[Rows], Path]) -> None:
     with pytest.raises(DataError, match=r"row 2: there is no column of the known names .*response"):
         read_answers(write([{"response": "1", "gt": "1"}, {"gt": "1"}]), Scoring("gt"))
+
+
+@given(st.lists(st.lists(st.sampled_from("12"), min_size=1, max_size=9), min_size=1, max_size=5))
+def test_copies_that_are_left_out_do_not_change_the_accuracy(answers: list[list[str]]) -> None:
+    """Equal answers are samples too: a problem that was asked more often than most has them more often."""
+    rows: Rows = [{"id": str(id), "code": text, "gt": "1"} for id, own in enumerate(answers) for text in own]
+    kept, _ = find_problems([(Place("answers.jsonl", 1), row) for row in rows], "gt", "id")
+    for id, own in enumerate(answers):
+        left = [each.row["code"] for each in kept if each.id == str(id)]
+        assert left.count("1") * len(own) == own.count("1") * len(left)
