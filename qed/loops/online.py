@@ -79,7 +79,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                 token_stats.score_after(step)
             with timer("sync"):
                 source.load(step)
-            learner.adapt(phase.record(step, stats, collected.sampled, counts))
+            learner.adapt(phase.record(step, stats, collected.sampled, counts, collected.groups))
             source.release(step, learner.algorithm)
             phase.end_step(step)
             phase.evaluate_if_due(step)

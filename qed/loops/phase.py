@@ -184,7 +184,14 @@ class Phase:
         self.defer_signals()
         return {name: value for name, value in stats.items() if name.startswith("critic/") or name == SKIPPED}
 
-    def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
+    def record(
+        self,
+        step: int,
+        stats: Sequence[Stats],
+        groups: Groups = (),
+        counts: Stats | None = None,
+        trained: Groups | None = None,
+    ) -> Row:
         """Write and print the metrics of a step, save its rollouts, and return its row of metrics.jsonl.
 
         Args:
@@ -192,6 +199,7 @@ class Phase:
             stats: of each update.
             groups: all groups that were sampled, with those that the algorithm filtered out.
             counts: metrics of the collection, such as `groups/rounds`.
+            trained: the groups of this step's updates, by default all.
         """
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
@@ -200,7 +208,7 @@ class Phase:
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
         figures |= measure_thoughts(groups, self.setup.template.thought_tags) | read_figures(self.setup.sampler)
         if self.settings.run.save_rollouts and any(groups):
-            self.setup.run.rollouts(step, groups)
+            self.setup.run.rollouts(step, groups, trained)
         self.setup.console.step(step, self.last, figures)
         return self.metrics.write(step, figures)
 

@@ -67,7 +67,7 @@ class FollowerRun(Run):
     def metrics(self, row: Row) -> None:
         """Leave it to rank 0, which has the same metrics."""
 
-    def rollouts(self, step: int, groups: Groups) -> None:
+    def rollouts(self, step: int, groups: Groups, trained: Groups | None = None) -> None:
         """Leave it to rank 0, which has all rollouts."""
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:

@@ -108,12 +108,22 @@ class Run:
         """Append a line to metrics.jsonl."""
         self._append("metrics.jsonl", row)
 
-    def rollouts(self, step: int, groups: Groups) -> None:
-        """Write all rollouts of a step, compressed, one group at a time; then their index."""
+    def rollouts(self, step: int, groups: Groups, trained: Groups | None = None) -> None:
+        """Write all rollouts of a step, compressed, one group at a time; then their index.
+
+        Args:
+            step: of the run.
+            groups: those that were sampled.
+            trained: those that have advantages, all by default; the others were filtered out or wait for a later step.
+        """
         data, builder = self.folder / name_step_file(step), IndexBuilder()
-        write_parts(
-            data, builder.encode_groups([build_row(rollout, step) for rollout in group] for group in groups if group)
+        known = {id(rollout) for group in (groups if trained is None else trained) for rollout in group}
+        rows = (
+            [build_row(each, step) | ({} if id(each) in known else {"advantage": None}) for each in group]
+            for group in groups
+            if group
         )
+        write_parts(data, builder.encode_groups(rows))
         self._written.add(data)
         index = builder.build(data.stat().st_size)
         self.write(str(name_index(data).relative_to(self.folder)), encode_index(index))

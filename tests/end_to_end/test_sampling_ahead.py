@@ -96,9 +96,18 @@ def resume_everywhere(trained: Callable[..., Path], cuts: Sequence[int], stalene
     ],
 )
 def test_a_cut_run_goes_on_with_what_was_sampled_ahead(
-    trained: Callable[..., Path], staleness: int, chosen: tuple[object, ...]
+    trained: Callable[..., Path], tmp_path: Path, staleness: int, chosen: tuple[object, ...]
 ) -> None:
     resume_everywhere(trained, [1, 3], staleness, *chosen)
+    run, waiting = tmp_path / "whole", 0
+    counts = [row for row in read_lines(run / "metrics.jsonl") if "groups/kept" in row]
+    for path, row in zip(sorted(run.glob("rollouts/*.jsonl.zst")), counts, strict=True):
+        trained_here = [each["advantage"] is not None for each in read_lines(path)]
+        # Groups of two answers each: those that waited since an earlier step are in the file of that one.
+        kept, fresh, sampled = int(row["groups/kept"]), sum(trained_here) // 2, len(trained_here) // 2
+        assert fresh <= kept <= fresh + waiting
+        waiting += sampled - kept - int(row["groups/dropped"])
+    assert any(row["groups/dropped"] for row in counts)
 
 
 @pytest.mark.faults
