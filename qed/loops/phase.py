@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -114,7 +115,9 @@ class Phase:
         of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, of_phase)
         self.evaluator = Evaluator(setup, settings, (offset, self.last), self.metrics, recorded)
+        self._is_updating = False  # since the first update of a step, until it is complete
         setup.save_and_describe_exit = self.save_and_describe_exit
+        setup.save_after_error = self.save_after_error
 
     def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """Return the phase's endless shuffled stream of items, at the position of the checkpoint if the run resumes.
@@ -172,6 +175,7 @@ class Phase:
 
         `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
+        self._is_updating = True
         if self.settings.sampling.colocate:
             rest_servers(self.setup.sampler)
         stats = self.non_finite.update(self.learner, rows, step, step - self.offset - 1)
@@ -180,6 +184,7 @@ class Phase:
 
     def update_critic(self, critic: ValueLearner, rows: Sequence[Rollout], step: int) -> Stats:
         """Make one optimizer step of the critic and return its statistics; from then on signals are deferred."""
+        self._is_updating = True
         stats = self.non_finite.update(critic, rows, step, step - self.offset - 1)
         self.defer_signals()
         return {name: value for name, value in stats.items() if name.startswith("critic/") or name == SKIPPED}
@@ -215,7 +220,7 @@ class Phase:
     def end_step(self, step: int) -> None:
         """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again."""
         self.checkpointer.complete_step(step)
-        self.setup.stop.deferred = False
+        self.setup.stop.deferred = self._is_updating = False
         if self.setup.profiler is not None:
             self.setup.profiler.end_step(step)
         self.setup.parallel.agree_on_stop(self.setup.stop)
@@ -255,6 +260,22 @@ class Phase:
             f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "
             f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
         )
+
+    def save_after_error(self) -> None:
+        """Save the last complete step after an error, and say how to resume.
+
+        Nothing is saved if the weights are no longer those of that step, if it is where this attempt began, or of
+        several ranks, which would wait for the one that failed.
+        """
+        saver, is_between = self.checkpointer, self._is_updating or self.setup.stop.deferred
+        if is_between or self.setup.parallel.world > 1 or saver.step == saver.first:
+            return
+        with suppress(Exception):  # what has ended the run is raised, and not that its state cannot be saved
+            saver.save(self.evaluator.scores, last=True)
+            self.setup.console.say(
+                f"An error ends the run; step {saver.step}, the last complete one, is saved. Continue with the same "
+                f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
+            )
 
     def finish(self) -> None:
         """Close the phase, and warn if none of its steps had a gradient.

@@ -94,6 +94,8 @@ class Setup:
     lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
+    # Set by the current phase: saves the last complete step, if it can, when an error ends the run.
+    save_after_error: Callable[[], None] = lambda: None
 
     @property
     def problems(self) -> list[Problem]:

@@ -80,6 +80,11 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
         if setup.save_and_describe_exit is None:
             raise
         raise Interrupted(setup.save_and_describe_exit(), stopped.exit_code) from stopped
+    except NothingTrained:
+        raise
+    except Exception:
+        setup.save_after_error()
+        raise
 
 
 def name_phase(settings: Settings) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from qed.errors import UsageError
@@ -13,6 +15,7 @@ from qed.net.client import MAX_BYTES, HttpClient, Reply, RequestError, read_reas
 __all__ = ["MAX_BYTES", "PASSING", "Endpoint", "RequestError"]
 
 PASSING = {408, 425, 429, 500, 502, 503, 504, 529}  # states of a server that may pass
+AWAY = {429, 502, 503, 529}  # those of a server that starts, or has too much to do
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two attempts; the wait doubles from the first to the longest
 
 
@@ -25,6 +28,8 @@ class Endpoint:
         key_variable: the environment variable with the key, sent as a bearer token; empty or unset sends none.
         seconds: deadline of an attempt.
         attempts: the most attempts of a request.
+        patience: a server that has answered before and cannot be reached now is asked again for so many seconds, in
+            however many attempts.
 
     Raises:
         UsageError: the address is not one of http or https.
@@ -34,10 +39,12 @@ class Endpoint:
     key_variable: str = ""
     seconds: float = 60.0
     attempts: int = 4
+    patience: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse an address that cannot be requested."""
         self._client = HttpClient(self.url, self.key_variable)
+        self._has_answered = False
         if self.seconds <= 0 or self.attempts < 1:
             raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
 
@@ -58,19 +65,24 @@ class Endpoint:
         self._client.close()
 
     def _ask(self, method: str, content: Any) -> Any:
-        for attempt in range(1, self.attempts + 1):
+        began = time.monotonic()
+        for attempt in count(1):
             try:
                 reply = self._client.request(method, "", content, seconds=self.seconds, max_bytes=MAX_BYTES)
-                return self._read_reply(reply)
+                value = self._read_reply(reply)
             except RequestError as error:
                 may_pass = error.kind in ("refused", "timed out", "closed") or error.status in PASSING
                 if not may_pass:
                     raise
-                if attempt == self.attempts:
+                is_away = self._has_answered and (error.kind == "refused" or error.status in AWAY)
+                if attempt >= self.attempts and not (is_away and time.monotonic() - began < self.patience):
                     raise RequestError(f"{error} ({attempt} attempts)", error.kind, error.status) from error
                 doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
                 if self._client.scope.wait(max(doubled, error.wait)):
                     break
+            else:
+                self._has_answered = True
+                return value
         raise RequestError("the request was cancelled", "cancelled")
 
     def _read_reply(self, reply: Reply) -> Any:

@@ -76,6 +76,9 @@ class HttpReward:
     attempts: int = 4
     """Attempts of a request that fails for a reason that may pass."""
 
+    patience: float = 300.0
+    """Seconds for which a server that has answered before is asked again while it cannot be reached or is busy."""
+
     concurrency: int = 32
     """Requests at the same time."""
 
@@ -132,7 +135,7 @@ class HttpReward:
     @cached_property
     def _endpoint(self) -> Endpoint:
         address = complete_address(self.url) if self.kind == "chat" else self.url
-        return Endpoint(address, self.key_variable, self.seconds, self.attempts)
+        return Endpoint(address, self.key_variable, self.seconds, self.attempts, self.patience)
 
     @cached_property
     def _replies(self) -> ReplyCache:

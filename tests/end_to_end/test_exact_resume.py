@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chanc
 
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
+from qed.errors import QedError
+from qed.loops.non_finite import NonFinitePolicy
+from qed.rollout import collector
+from qed.runs import manifest
 from qed.runs.run import read_lines
 
 SHELF = plugins.list_leaves("algorithms")
@@ -134,6 +139,38 @@ def test_a_cut_run_goes_on_as_if_it_were_whole(resumed: Callable[..., Path], nam
     more = ("--algorithm.mixed", "true", "--sampling.top_p", 0.9) if name == "exgrpo" else ()
     rows = read_lines(resumed([SMOKE[name]], *of_shelf(name), *more) / "metrics.jsonl")
     assert sum(row.get("train/live_rows", 0) > 0 for row in rows) == STEPS, "every step had a gradient"
+
+
+@pytest.mark.parametrize("stage", ["grade", "update"])
+def test_an_error_loses_no_step_that_was_complete(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Behind step 2 the reward fails, or the update; only the first leaves weights that are those of step 2."""
+    monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
+    arguments = [*command(tmp_path, *GRPO), "--run.save_every", 0]
+    whole, part, calls = tmp_path / "whole", tmp_path / "part", count()
+    assert qed(*arguments, "--out", whole).code == 0
+
+    def fail(function: Any) -> Any:
+        def call(*given: Any) -> Any:
+            if next(calls) == 2:
+                raise QedError("the server is gone")
+            return function(*given)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        owner, name = (collector, "grade") if stage == "grade" else (NonFinitePolicy, "update")
+        patch.setattr(owner, name, fail(getattr(owner, name)))
+        failed = qed(*arguments, "--out", part)
+    assert failed.code == 1
+    assert failed.err.splitlines()[-1].startswith("error: the server is gone")
+    said = "step 2, the last complete one, is saved" in failed.out + failed.err
+    assert said == (list(manifest.list_checkpoints(part)) == [2]) == (stage == "grade")
+    if said:
+        again = qed(*arguments, "--out", part, "--resume")
+        assert again.code == 0, again.err
+        assert_same(whole, part)
 
 
 @pytest.mark.faults

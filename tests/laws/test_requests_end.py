@@ -51,6 +51,21 @@ def test_a_server_that_always_fails_is_given_up() -> None:
         Endpoint(url, attempts=3).post({})
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_was_there_is_asked_for_longer(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Not so one that never answered, or that fails by itself: its address or the request may be wrong."""
+    monkeypatch.setattr(net, "LONGEST_WAIT", 0.01)
+    replies: list[tuple[int, Any]] = [(200, 1), *[(status, {})] * 20, (200, 2), *[(500, {})] * 9]
+    with serve(lambda *_: replies.pop(0)) as url:
+        endpoint = Endpoint(url, attempts=2, patience=60.0)
+        assert [endpoint.post({}), endpoint.post({})] == [1, 2]
+        with pytest.raises(RequestError, match=r"status 500 \(2 attempts"):
+            endpoint.post({})
+        replies[:] = [(status, {})] * 9
+        with pytest.raises(RequestError, match=rf"status {status} \(2 attempts"):
+            Endpoint(url, attempts=2, patience=60.0).post({})
+
+
 def test_nobody_listens() -> None:
     with serve(lambda *_: (200, {})) as url:
         pass
