@@ -108,6 +108,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         require(self.average_length >= 0, "algorithm.average_length must not be negative.")
 
     @property
+    def unread(self) -> dict[str, str]:
+        """The settings that have no effect, by path, each with the setting that is the reason."""
+        return {} if self.average == "constant" else {"average_length": f"average={self.average}"}
+
+    @property
     def reference(self) -> bool:
         """Whether the loss reads the log-probs of a frozen reference model."""
         return False

@@ -9,6 +9,7 @@ from statistics import quantiles
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
+from qed.config.unread import describe_unread
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
@@ -73,6 +74,7 @@ def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | 
             lines += _describe_problems(phase, problems[number], graders[number])
         lines += _describe_phase(phase, problems[number])
         lines += _describe_tokens(phase, problems[number], outline, ranks) if outline else []
+    lines += [f"no effect   {line}" for line in describe_unread(settings, origins or {})]
     lines += preview_device_defaults(settings, origins, pick_device(settings.model.device)) if origins else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 

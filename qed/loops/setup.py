@@ -14,6 +14,7 @@ import torch
 
 from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
+from qed.config.unread import describe_unread
 from qed.console.live import Console
 from qed.data.held_out import describe_check
 from qed.data.prompts.base import PromptTemplate
@@ -184,6 +185,8 @@ def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
     """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
+    for line in describe_unread(settings, launch.origins):
+        console.say(f"Warning: {line}")
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
     settings, launch = settle_engine_defaults(settings, launch, run, console)
     return threads.restore_precision(settings, run.folder, launch), launch

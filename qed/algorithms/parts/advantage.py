@@ -26,6 +26,16 @@ class AdvantageEstimator:
     discount: float = 1.0
     """The discount per token of later rewards, for the estimators returns and gae."""
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The settings of the deviation that the estimator does not read, each with the setting that is the reason."""
+        read = {"group": ("normalize_std", "std_over"), "passk": ("normalize_std",)}.get(self.estimator, ())
+        divides = self.normalize_std if read else self.estimator == "gdpo"
+        unread = {"normalize_std", "std_over"} - set(read)
+        found = dict.fromkeys(unread, f"estimator={self.estimator}")
+        reason = "normalize_std=false" if read else f"estimator={self.estimator}"
+        return found if divides else {**found, "std_epsilon": reason}
+
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")

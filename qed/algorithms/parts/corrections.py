@@ -74,6 +74,17 @@ class Correction:
     offpolicy_limit: float = 0.0
     """Drop rows of negative advantage whose mean of sampled - new log-probs exceeds this; 0 drops none."""
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The bounds that nothing reads, each with the setting that is the reason."""
+        weighs = self.kind not in ("none", "bypass")
+        of_weights = () if weighs else ("low", "high", "normalize")
+        of_rejections = () if self.rejects else ("rejection_low", "rejection_high")
+        return {
+            **dict.fromkeys(of_weights, f"correction={self.kind}"),
+            **dict.fromkeys(of_rejections, "rejection=none"),
+        }
+
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(

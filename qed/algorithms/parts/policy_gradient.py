@@ -77,6 +77,14 @@ class PolicyGradient(Algorithm):
             )
 
     @property
+    def unread(self) -> dict[str, str]:
+        """The settings that have no effect, with those of the parts; shaping has clips of its own."""
+        parts = ["advantage", "correction", "regularizer", "selection"]
+        parts += [] if hasattr(self, "shaping") else ["surrogate"]
+        inner = {f"{part}.{name}": why for part in parts for name, why in getattr(self, part).unread.items()}
+        return super().unread | inner
+
+    @property
     def demonstrations(self) -> Guidance | None:
         """The settings of the demonstrations that join the groups; None without a field `guidance`."""
         guidance: Guidance | None = getattr(self, "guidance", None)

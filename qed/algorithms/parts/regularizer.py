@@ -45,6 +45,16 @@ class Regularizer:
     entropy_on: bool = True
     """Whether a bonus with a target applies in the next step; the run sets it by the entropy of each step."""
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The settings of the KL that nothing reads, each with the setting that is the reason."""
+        of_kl = () if self.kl else ("kl_estimator", "kl_place", "kl_importance")
+        return {
+            **dict.fromkeys(of_kl, "kl=0"),
+            **({} if self.kl_target else {"kl_horizon": "kl_target=0"}),
+            **({} if self.reference_every else {"reference_mix": "reference_every=0"}),
+        }
+
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(self.kl >= 0, "algorithm.kl must not be negative.")

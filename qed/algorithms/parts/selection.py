@@ -20,6 +20,11 @@ class Selection:
     top_entropy: float = 1.0
     """Keep the policy loss only on this share of the step's tokens, those with the highest entropy."""
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The settings that nothing reads, each with the setting that is the reason."""
+        return {} if self.dynamic_sampling else {"max_rounds": "dynamic_sampling=false"}
+
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require(self.max_rounds >= 1, "algorithm.max_rounds must be at least 1.")

@@ -21,6 +21,20 @@ Terms = tuple["Tensor", dict[str, "Tensor"]]
 # Those that clip or mask a token by its ratio or its probability; the others have no clip.
 CLIPPING = ("clip", "gspo", "gspo_token", "cispo", "gmpo", "dppo", "ipo")
 ROW_RATIOS = ("gspo", "gspo_token")
+CLIP, CLAMP = ("clip_low", "clip_high"), ("ratio_clamp",)
+READ: dict[SurrogateKind, tuple[str, ...]] = {  # the settings that each kind reads
+    "clip": (*CLIP, *CLAMP, "clip_dual"),
+    "plain": (),
+    "unclipped": CLAMP,
+    "gspo": (*CLIP, *CLAMP, "clip_dual"),
+    "gspo_token": (*CLIP, *CLAMP, "clip_dual"),
+    "cispo": (*CLIP, *CLAMP, "cispo_clip"),
+    "sapo": (*CLAMP, "sapo_temperatures"),
+    "gmpo": (*CLIP, *CLAMP),
+    "vespo": (*CLAMP, "vespo_shape"),
+    "dppo": (*CLIP, *CLAMP, "dppo_square"),
+    "ipo": (*CLIP, *CLAMP, "dppo_square"),
+}
 TO_SAMPLER = ("dppo", "ipo")  # those whose ratio is to the sampler's log-probs
 
 
@@ -58,6 +72,13 @@ class Surrogate:
         require(min(self.sapo_temperatures) > 0, "algorithm.sapo_temperatures must both be above 0.")
         require(min(self.vespo_shape) > 0, "algorithm.vespo_shape must hold numbers above 0.")
         require(self.dppo_square >= 0, "algorithm.dppo_square must not be negative.")
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """The settings that the kind does not read, each with the setting that is the reason."""
+        unread = dict.fromkeys(set().union(*READ.values()) - {*READ[self.kind]}, f"surrogate={self.kind}")
+        only_above = self.kind == "cispo" and self.cispo_clip != "both"
+        return unread | ({"clip_low": f"cispo_clip={self.cispo_clip}"} if only_above else {})
 
     @property
     def row_ratios(self) -> bool:

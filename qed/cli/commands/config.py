@@ -20,6 +20,7 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT, Resolved, resolve_settings
 from qed.config.screens import format_columns
 from qed.config.training_commands import resolve_training_command
+from qed.config.unread import describe_unread
 from qed.config.values import format_value
 from qed.errors import UsageError
 
@@ -54,6 +55,8 @@ def run(arguments: Sequence[str]) -> int:
         print(_format_settings(resolved))
     else:
         given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
+        for line in describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins)):
+            print(f"Warning: {line}")
         print(f"Valid: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
     return 0
 

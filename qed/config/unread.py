@@ -1,0 +1,42 @@
+"""Find settings that are given and have no effect, such as a clip for a surrogate that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+
+from qed.config.field_names import find_shown_names, flatten_fields
+from qed.config.phases import PhaseSettings, PipelineSettings, Settings
+from qed.config.resolve import DEFAULT
+from qed.config.values import COMMAND_LINE
+
+
+def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str, str]) -> list[str]:
+    """Describe the settings of the algorithms that are given and that nothing reads.
+
+    A file may list every setting, as that of a run does, so that of its values only those count that are no defaults.
+
+    Args:
+        settings: of a command.
+        origins: of each setting by its path.
+
+    Returns:
+        a sentence for each.
+    """
+    if isinstance(settings, Settings):
+        return _describe_phase("algorithm.", settings, origins)
+    phases = ("sft.algorithm.", settings.sft), ("rl.algorithm.", settings.rl)
+    return [line for prefix, phase in phases for line in _describe_phase(prefix, phase, origins)]
+
+
+def _describe_phase(prefix: str, settings: Settings | PhaseSettings, origins: Mapping[str, str]) -> list[str]:
+    algorithm = settings.algorithm
+    values = flatten_fields(algorithm)
+    shown = find_shown_names(values)
+    lines = []
+    for path, reason in algorithm.unread.items():
+        origin = origins.get(prefix + path, DEFAULT)
+        is_default = values[path] == attrgetter(path)(type(algorithm))
+        if origin == COMMAND_LINE or not (origin.startswith(DEFAULT) or is_default):
+            lines.append(f"{prefix}{shown[path]} ({origin}) has no effect with {prefix}{reason}.")
+    return lines

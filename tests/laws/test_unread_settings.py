@@ -1,0 +1,131 @@
+"""A setting is said to have no effect exactly where another value of it changes nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from making import make_rollout
+
+from qed.algorithms.parts import corrections, crediting, estimators
+from qed.algorithms.parts.advantage import AdvantageEstimator
+from qed.algorithms.parts.corrections import Correction, CorrectionKind
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate, SurrogateKind, policy_loss
+from qed.config.keys import list_origins
+from qed.config.resolve import resolve_settings
+from qed.config.unread import describe_unread
+from qed.training.batch import collate
+from qed.types import Grade, Rollout
+
+CLIPS = {"clip_low": 0.5, "clip_high": 0.5, "clip_dual": 1.5, "ratio_clamp": 0.1}
+OTHERS = {
+    "cispo_clip": "above",
+    "sapo_temperatures": (2.0, 3.0),
+    "vespo_shape": (1.0, 1.0, 1.0, 1.0),
+    "dppo_square": 2.0,
+}
+ESTIMATORS = [name for name in get_args(estimators.Estimator) if name not in ("gae", "remax")]
+
+
+@pytest.mark.parametrize("kind", get_args(SurrogateKind))
+def test_settings_of_a_surrogate(kind: SurrogateKind) -> None:
+    generator = torch.Generator().manual_seed(3)
+    old = -3 * torch.rand(8, 3, generator=generator, dtype=torch.float64)
+    # Ratios of rows on both sides of 1, with tokens of their own around them.
+    ratios = torch.tensor([-1.0, -0.5, 0.5, 1.0], dtype=torch.float64).repeat(2)[:, None]
+    logps = old + ratios + 0.2 * torch.rand(8, 3, generator=generator, dtype=torch.float64)
+    advantages, mask = torch.ones(8, 3, dtype=torch.float64), torch.ones(8, 3)
+    advantages[4:] = -1
+    settings = Surrogate(kind)
+
+    def compute(chosen: Surrogate) -> torch.Tensor:
+        leaf = logps.clone().requires_grad_()
+        loss, _ = policy_loss(leaf, old, advantages, mask, chosen)
+        (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+        return torch.stack([loss.detach(), gradient])
+
+    changed = {name: compute(replace(settings, **{name: value})) for name, value in {**CLIPS, **OTHERS}.items()}  # type: ignore[arg-type]
+    same = {name for name, found in changed.items() if torch.equal(found, compute(settings))}
+    assert same == settings.unread.keys()
+
+
+def test_a_lower_clip_of_cispo_that_clips_above() -> None:
+    assert "clip_low" not in Surrogate("cispo").unread
+    assert Surrogate("cispo", cispo_clip="trl").unread["clip_low"] == "cispo_clip=trl"
+
+
+def make_group(seed: int) -> list[Rollout]:
+    source = random.Random(seed)
+    rewards = [source.choice([0.0, 0.5, 1.0, 3.0]) for _ in range(5)]
+    grades = [Grade(x, x > 0, True, None, {"a": x, "b": x * x / 3}, weights={"a": 1.0, "b": 1.0}) for x in rewards]
+    return [replace(make_rollout(source), grade=grade, ref_logps=None) for grade in grades]
+
+
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_settings_of_an_estimator(estimator: Any, divides: bool) -> None:
+    groups = [make_group(seed) for seed in range(4)]
+    settings = AdvantageEstimator(estimator, normalize_std=divides)
+
+    def compute(chosen: AdvantageEstimator) -> Any:
+        method = PolicyGradient(advantage=chosen)
+        return crediting.compute_advantages(groups, chosen, method.regularizer, method.advantages)
+
+    changes: dict[str, Any] = {"normalize_std": not divides, "std_epsilon": 0.5}
+    if estimator == "group" and divides:  # elsewhere it is refused
+        changes["std_over"] = "batch"
+    same = {name for name, value in changes.items() if compute(replace(settings, **{name: value})) == compute(settings)}
+    assert same == settings.unread.keys() & changes.keys()
+
+
+@pytest.mark.parametrize("rejection", ["none", "token_k1"])
+@pytest.mark.parametrize("kind", get_args(CorrectionKind))
+def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
+    source = random.Random(5)
+    rows = [make_rollout(source, 1.0) for _ in range(24)]
+    for row in rows:
+        row.old_logps = tuple(value + source.choice([-0.4, 0.4]) * source.random() for value in row.logps)
+    batch = collate(rows, dtype=torch.float64)
+    settings = Correction(kind, rejection=(rejection,))
+
+    def compute(chosen: Correction) -> torch.Tensor:
+        return corrections.apply_correction(batch, chosen, in_ratio=False).advantages
+
+    changes = {"low": 0.95, "high": 0.97, "normalize": True, "rejection_low": (0.99,), "rejection_high": (1.01,)}
+    same = {
+        name
+        for name, value in changes.items()
+        if torch.equal(compute(replace(settings, **{name: value})), compute(settings))  # type: ignore[arg-type]
+    }
+    assert same == settings.unread.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["sapo", "--algorithm.clip_high", "0.3"], ["algorithm.clip_high (command line) has no effect with"]),
+        (["rloo", "--algorithm.normalize_std", "true"], ["algorithm.normalize_std (command line) has no effect with"]),
+        (["grpo", "--algorithm.clip_high", "0.3"], []),
+        (["pipeline", "--rl.algorithm.kl_estimator", "k1"], ["rl.algorithm.kl_estimator (command line) has no effect"]),
+        (["pipeline", "--rl.algorithm.kl_estimator", "k1", "--rl.algorithm.kl", "0.1"], []),
+        (["sft", "--algorithm.average_length", "7"], ["algorithm.average_length (command line) has no effect"]),
+    ],
+)
+def test_only_given_settings_are_described(arguments: list[str], expected: list[str]) -> None:
+    resolved = resolve_settings(arguments[0], arguments[1:])
+    lines = describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins))
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
+
+
+def test_a_file_that_lists_every_setting_is_no_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text("method: sapo\nalgorithm:\n  surrogate: {kind: sapo, clip_low: 0.2, clip_high: 0.4}\n")
+    resolved = resolve_settings("sapo", [str(file)])
+    (line,) = describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins))
+    assert line == f"algorithm.clip_high ({file}:3) has no effect with algorithm.surrogate=sapo."
