@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from importing import import_files
 
 from qed.cli.main import main
 from qed.config.fields import build_table
 from qed.config.imports.convert import SYSTEMS, Imported, convert_options, load_system
 from qed.config.imports.read import read_options
-from qed.config.keys import list_values
-from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
 
 OPEN_R1 = """
@@ -108,10 +107,8 @@ def converted(
     """The import, and the values of all settings of the configuration that it gives."""
     file = tmp_path / (name or FILES[system][0])
     file.write_text(text or FILES[system][1])
-    imported = convert_options(load_system(system), read_options([file], more))
-    out = tmp_path / "imported.yaml"
-    out.write_text(imported.text)
-    return imported, list_values(resolve_settings(imported.command, [str(out)]).settings)
+    result = import_files(tmp_path, system, [file], *more)
+    return result.imported, result.values
 
 
 def trl(tmp_path: Path, *arguments: str) -> tuple[Imported, dict[str, Any]]:

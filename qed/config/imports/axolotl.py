@@ -18,19 +18,29 @@ SHARED = {
     "lr_scheduler_type": "cosine",
     "max_grad_norm": 1.0,
     "seed": 42,
+    "lora_target_modules": None,
+    "warmup_ratio": 0.03,  # of at most 100 steps
 }
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sft": SHARED,
     "dpo": {**SHARED, "beta": 0.1},
-    "grpo": {**trl.DEFAULTS["grpo"], **SHARED},
+    "grpo": {
+        **trl.DEFAULTS["grpo"],
+        **SHARED,
+        "ref_model_sync_steps": 64,
+        "ref_model_mixup_alpha": 0.9,
+    },
 }
-METHODS = {"grpo": "grpo", "dpo": "dpo", "ipo": "dpo", "none": "sft"}
+METHODS = {"grpo": "grpo", "gdpo": "grpo", "dpo": "dpo", "ipo": "dpo", "none": "sft"}
 # Settings that axolotl has under `trl:` are TRL's own, and so are these under other names.
 NESTED = "trl."
 RENAMED = {
     "micro_batch_size": "per_device_train_batch_size",
     "num_epochs": "num_train_epochs",
     "lr_scheduler": "lr_scheduler_type",
+    "rl_beta": "beta",
+    "dpo_use_weighting": "use_weighting",
+    "dpo_label_smoothing": "label_smoothing",
 }
 RULES = (
     rename("model.name", "base_model"),
@@ -69,6 +79,8 @@ def choose_method(options: Options) -> str:
         raise UsageError(f"rl is {name}, which qed does not have. It has: {', '.join(METHODS)}.")
     for key in [key for key in options.given if key.startswith(NESTED)]:
         options.given[key.removeprefix(NESTED)] = options.given.pop(key)
+    if name == "gdpo":
+        options.given.setdefault("multi_objective_aggregation", "normalize_then_sum")
     for own, theirs in RENAMED.items():
         if own in options.given:
             options.given[theirs] = options.given.pop(own)
@@ -89,6 +101,7 @@ def derive(draft: Draft, method: str) -> None:
     options.read.add("lora_target_linear")
     if str(options.get("bf16")) == "auto":
         options.given["bf16"] = True
+    hf.set_validation(draft, "val_set_size")
     trl.derive(draft, method)
     options.read.update(("use_peft", "rl"))
     if options.get("rl") == "ipo":

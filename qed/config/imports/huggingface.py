@@ -11,15 +11,11 @@ from qed.config.imports.rules import Draft, absent, rename
 from qed.config.task_names import parse_task
 from qed.errors import UsageError
 
-SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "cosine": "cosine",
-    "cosine_with_min_lr": None,
-    "cosine_with_restarts": None,
-    "polynomial": None,
-    "inverse_sqrt": None,
+SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
+# Schedules that qed does not have, and the one that comes closest.
+NEAREST_SCHEDULES = {
+    **dict.fromkeys(("cosine_with_min_lr", "cosine_warmup_with_min_lr", "cosine_with_restarts"), "cosine"),
+    "polynomial": "linear",
 }
 OPTIMIZERS = {
     **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw", "adamw_hf"), "adamw"),
@@ -41,6 +37,7 @@ EVERY_FILE = "qed keeps every rollout and metric of a run"
 RULES = (
     rename("learner.lr", "learning_rate"),
     rename("learner.schedule", "lr_scheduler_type", "lr_scheduler", values=SCHEDULES),
+    absent("qed's schedules decay to 0", "lr_scheduler_kwargs", "lr_scheduler_kwargs."),
     rename("learner.weight_decay", "weight_decay"),
     rename("learner.clip_norm", "max_grad_norm"),
     rename("learner.optimizer", "optim", "optimizer", values=OPTIMIZERS),
@@ -63,7 +60,7 @@ RULES = (
     absent(
         OF_NO_EFFECT,
         "logging_first_step logging_strategy log_level log_completions num_completions_to_print",
-        "gradient_checkpointing_kwargs. tf32 torch_compile use_liger_kernel dataloader_pin_memory",
+        "gradient_checkpointing_kwargs. tf32 torch_compile use_liger_kernel use_liger dataloader_pin_memory",
         "per_device_eval_batch_size do_train do_eval overwrite_output_dir overwrite_cache group_by_length",
         "remove_unused_columns preprocessing_num_workers dataset_num_proc plot_loss include_tokens_per_second",
         "log_on_each_node disable_tqdm save_safetensors save_only_model eval_on_start_batch log_unique_prompts",
@@ -96,15 +93,30 @@ def set_adapters(draft: Draft, rank: str, alpha: str, targets: str, on: bool) ->
         draft.set(targets, "model.lora_targets", chosen)
 
 
+def set_schedule(draft: Draft) -> None:
+    """Set the schedule of the learning rate, or the one that comes closest."""
+    theirs, ours = "lr_scheduler_type", "learner.schedule"
+    name = str(draft.options.get(theirs)).lower()
+    if name in SCHEDULES:
+        draft.set(theirs, ours, SCHEDULES[name])
+    elif name in NEAREST_SCHEDULES:
+        draft.set(theirs, ours, NEAREST_SCHEDULES[name], "the nearest that qed has; it decays to 0, once")
+    else:
+        draft.skip(theirs, f"the schedule of qed {draft.table.command} stays; qed has {', '.join(SCHEDULES)}")
+
+
 def set_precision(draft: Draft) -> None:
-    """Set the precision of the computation from the trainer's switches; a dtype of the model comes first."""
-    options = draft.options
-    if options.has("torch_dtype", "dtype"):
-        options.read.update(("bf16", "fp16"))
-    elif options.is_on("fp16"):
+    """Set the precision of the computation; in the trainers bf16 computes in bfloat16 with weights in float32 too."""
+    options, names = draft.options, ("torch_dtype", "dtype")
+    loaded = PRECISION.get(str(options.get(*names)).lower())
+    if options.is_on("fp16"):
         draft.skip("fp16", "the precisions are float32 and bfloat16")
-    elif options.get("bf16") not in (None, False):
+    elif options.is_on("bf16") and loaded in (None, "float32"):
         draft.set("bf16", "model.precision", "bfloat16")
+        if loaded:
+            draft.set(next(filter(options.has, names)), "model.dtype", loaded)
+    elif options.has("bf16") and not loaded:
+        draft.set("bf16", "model.precision", "float32")
 
 
 def set_betas(draft: Draft) -> None:
@@ -126,7 +138,7 @@ def set_length(draft: Draft, updates_per_step: float) -> None:
     steps = options.number("max_steps", default=-1)
     if steps > 0:
         result = max(1, round(steps / updates_per_step))
-        draft.set("max_steps", "learner.steps", result, _explain_updates(updates_per_step))
+        draft.set("max_steps", "learner.steps", result, explain_updates(updates_per_step))
         if options.has("num_train_epochs"):
             draft.skip("num_train_epochs", "max_steps comes first")
     else:
@@ -135,13 +147,20 @@ def set_length(draft: Draft, updates_per_step: float) -> None:
 
 def set_warmup(draft: Draft, updates_per_step: float) -> None:
     """Set the warm-up, by steps or by a share of them."""
-    options = draft.options
-    count, share = options.number("warmup_steps"), options.number("warmup_ratio")
-    if 0 < count < 1:
-        count, share = 0, count  # transformers takes a share below 1 here too
-    if count:
-        result = max(1, round(count / updates_per_step))
-        draft.set("warmup_steps", "learner.warmup_steps", result, _explain_updates(updates_per_step))
+    options, names = draft.options, ("warmup_steps", "warmup_ratio")
+    count, share = map(options.number, names)
+    if options.has("warmup_steps") and not options.has("warmup_ratio"):
+        share = 0
+    if options.get("lr_scheduler_type") == "constant":
+        for name in filter(options.has, names):
+            draft.skip(name, "the schedule constant has no warm-up")
+    elif 0 < count < 1:
+        draft.set("warmup_steps", "learner.warmup_ratio", count, "below 1 it is a share")
+    elif count or (options.has("warmup_steps") and not share):
+        result = max(1, round(count / updates_per_step)) if count else 0
+        draft.set("warmup_steps", "learner.warmup_steps", result, explain_updates(updates_per_step))
+        if share:
+            draft.skip("warmup_ratio", "warmup_steps comes first")
     elif share:
         draft.set("warmup_ratio", "learner.warmup_ratio", share)
 
@@ -154,15 +173,27 @@ def set_cadence(draft: Draft, updates_per_step: float) -> None:
         name, strategy = f"{what}_steps", options.get(*strategies[what])
         if strategy in (None, "steps") and options.has(name) and options.number(name) >= 1:
             result = max(1, round(options.number(name) / updates_per_step))
-            draft.set(name, ours, result, _explain_updates(updates_per_step))
+            draft.set(name, ours, result, explain_updates(updates_per_step))
         elif options.has(name):
-            draft.skip(name, f"{what}_strategy is {strategy}" if strategy else "a share of all steps")
+            draft.skip(
+                name, "a share of all steps" if strategy in (None, "steps") else f"{what}_strategy is {strategy}"
+            )
         if strategy in ("epoch", "best"):
             draft.skip(strategies[what][0], f"{ours} counts steps")
     if options.has("save_total_limit"):
         draft.set("save_total_limit", "run.keep_last", options.get("save_total_limit"))
     if options.has("eval_on_start"):
         draft.set("eval_on_start", "evaluation.at_start", options.get("eval_on_start"))
+
+
+def set_validation(draft: Draft, theirs: str) -> None:
+    """Set the share of the data to hold out; a number of examples has no equivalent."""
+    if draft.options.has(theirs):
+        size = draft.options.number(theirs)
+        if size < 1:
+            draft.set(theirs, "data.validation_split", size)
+        else:
+            draft.skip(theirs, "data.validation_split is a share, below 1")
 
 
 def set_trackers(draft: Draft, *names: str) -> None:
@@ -173,8 +204,13 @@ def set_trackers(draft: Draft, *names: str) -> None:
         return
     chosen = draft.options.get(theirs)
     chosen = [one for one in (chosen if isinstance(chosen, list) else [chosen]) if one not in ("none", "console")]
-    if chosen:
-        draft.set(theirs, "run.trackers", chosen)
+    known = plugins.list_leaves("trackers")
+    found, lost = [one for one in chosen if one in known], [str(one) for one in chosen if one not in known]
+    note = f"without {', '.join(lost)}: qed has {', '.join(known)}" if lost else ""
+    if found:
+        draft.set(theirs, "run.trackers", found, note)
+    elif lost:
+        draft.skip(theirs, note)
 
 
 def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -> None:
@@ -227,12 +263,20 @@ def count_processes(options: Any) -> int:
 
 
 def count_rollouts(options: Any) -> int:
-    """Return the rows of an optimizer step: per device x accumulation x processes."""
-    per_device = options.number("per_device_train_batch_size")
-    return int(per_device * options.number("gradient_accumulation_steps") * count_processes(options))
+    """Return the rows of an optimizer step: per device x accumulation x processes.
+
+    Raises:
+        UsageError: there would be none.
+    """
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    for name in names:
+        if options.number(name) < 1:
+            raise UsageError(f"{name} is {options.get(name)}; it must be at least 1. Give it after --, as {name}=8.")
+    return int(math.prod(map(options.number, names)) * count_processes(options))
 
 
-def _explain_updates(updates_per_step: float) -> str:
+def explain_updates(updates_per_step: float) -> str:
+    """Return the note of a number of optimizer steps that becomes one of qed's steps."""
     return "" if updates_per_step == 1 else f"{updates_per_step:g} optimizer steps are one step"
 
 

@@ -62,6 +62,7 @@ def derive(draft: Draft, method: str) -> None:
     options = draft.options
     hf.set_precision(draft)
     hf.set_betas(draft)
+    hf.set_schedule(draft)
     kind = options.get("finetuning_type", default="lora")
     options.read.add("finetuning_type")
     if kind not in ("lora", "full"):
@@ -72,6 +73,7 @@ def derive(draft: Draft, method: str) -> None:
         if names is not None:
             hf.set_tasks(draft, theirs, names.split(",") if isinstance(names, str) else names, ours)
     hf.set_trackers(draft, "report_to")
+    hf.set_validation(draft, "val_size")
     rows = hf.count_rollouts(options) * (2 if method == "dpo" else 1)
     note = "rows; a pair has two" if method == "dpo" else ""
     draft.set("per_device_train_batch_size,gradient_accumulation_steps", "learner.batch_size", rows, note)

@@ -11,7 +11,7 @@ from qed.config.fields import Table
 from qed.config.values import Raw, coerce_value, format_value, split_items
 from qed.errors import UsageError
 
-UNSET = re.compile(r"\$\{?\w")  # a variable of a shell in a value
+UNSET = re.compile(r"\$[{(]*\w")  # a variable of a shell in a value, or a command
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,17 @@ class Options:
         return value
 
     def is_on(self, *names: str) -> bool:
-        """Return whether a switch is on."""
-        return bool(self.get(*names, default=False))
+        """Return whether a switch is on.
+
+        Raises:
+            UsageError: it is a variable of a shell that is not set in the file.
+        """
+        value = self.get(*names, default=False)
+        if isinstance(value, str) and UNSET.search(value):
+            raise UsageError(
+                f"{names[0]} is {value!r}; it must be true or false. Give it after --, as {names[0]}=true."
+            )
+        return bool(value)
 
     def has(self, *names: str) -> bool:
         """Return whether any of these settings is given."""
@@ -145,12 +154,8 @@ class Draft:
             self.skip(theirs, "empty")
         elif rule.values is None or (not rule.only and str(value).lower() not in rule.values):
             self.set(theirs, "|".join(rule.ours), value, rule.why)
-        elif str(value).lower() in rule.values:
-            result = rule.values[str(value).lower()]
-            if result is None:
-                self.skip(theirs, rule.why)
-            else:
-                self.set(theirs, "|".join(rule.ours), result, rule.why)
+        elif (result := rule.values.get(str(value).lower())) is not None:
+            self.set(theirs, "|".join(rule.ours), result, rule.why)
         else:
             known = ", ".join(name for name, result in rule.values.items() if result is not None)
             self.skip(theirs, rule.why or f"{value} has no equivalent; of its values qed knows {known}")
