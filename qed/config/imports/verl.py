@@ -8,10 +8,12 @@ from qed.config.imports.verl_tables import (
     ACTOR,
     AVERAGES,
     DEFAULTS,
+    DISCOUNTED,
     GUIDED,
     KL,
     METHODS,
     MODEL,
+    OF_ROWS,
     ROLLOUT,
     RULES,
     SHAPINGS,
@@ -65,6 +67,7 @@ def derive(draft: Draft, method: str) -> None:
     if options.has("trainer.logger") and not any(row.theirs == "trainer.logger" for row in draft.rows):
         draft.skip("trainer.logger", "the console is always on")
     _set_length(draft)
+    _set_truncation(draft, method)
     draft.set("actor_rollout_ref.actor.fsdp_config.dtype", "model.precision", "bfloat16", "mixed precision, as FSDP's")
     if method == "sft":
         draft.set("data.train_batch_size", "learner.batch_size", int(options.number("data.train_batch_size")))
@@ -72,7 +75,8 @@ def derive(draft: Draft, method: str) -> None:
     _set_batches(draft)
     _set_loss(draft, method)
     _set_critic(draft, method)
-    _set_kl(draft)
+    _set_discount(draft, method)
+    _set_kl(draft, method)
     _set_selection(draft)
     _set_reward(draft)
 
@@ -83,6 +87,8 @@ def _set_length(draft: Draft) -> None:
     options.read.update(("trainer.total_epochs", "trainer.total_training_steps"))
     if steps > 0:
         draft.set("trainer.total_training_steps", "learner.steps", int(steps))
+        if options.has("trainer.total_epochs"):
+            draft.skip("trainer.total_epochs", "total_training_steps comes first")
     else:
         draft.set("trainer.total_epochs", "learner.epochs", options.number("trainer.total_epochs"))
     for section in (ACTOR, ""):
@@ -93,6 +99,20 @@ def _set_length(draft: Draft) -> None:
             draft.set(share, "learner.warmup_ratio", options.number(share))
 
 
+def _set_truncation(draft: Draft, method: str) -> None:
+    """Set where a long prompt is cut; verl cuts demonstrations too, and filters before it cuts."""
+    options, theirs, length = draft.options, "data.truncation", "data.max_prompt_length"
+    side = str(options.get(theirs)).lower()
+    if method == "sft" and options.has(theirs):
+        draft.skip(theirs, "demonstrations that do not fit the model are left out, not cut")
+    elif options.is_on("data.filter_overlong_prompts") and side in ("left", "right"):
+        draft.set(theirs, theirs, "drop", "filter_overlong_prompts comes first")
+    elif side in ("left", "right"):
+        draft.set(length, "data.max_prompt_tokens", int(options.number(length, default=512)))
+        draft.set(theirs, theirs, side)
+    options.read.discard("data.filter_overlong_prompts")
+
+
 def _set_batches(draft: Draft) -> None:
     """Set the problems of a step, and the rollouts of an update: verl counts prompts in both."""
     options = draft.options
@@ -100,45 +120,61 @@ def _set_batches(draft: Draft) -> None:
     if options.has("data.gen_batch_size"):
         draft.skip("data.gen_batch_size", "dynamic sampling draws as many problems as are missing")
     draft.set("data.train_batch_size", "sampling.problems_per_step", problems)
-    mini = min(problems, int(options.number(f"{ACTOR}ppo_mini_batch_size")))
-    note = f"{mini} problems x {samples} answers"
-    draft.set(f"{ACTOR}ppo_mini_batch_size,{ROLLOUT}n", "learner.batch_size", mini * samples, note)
-    options.read.discard(f"{ROLLOUT}n")
+    rows, note = _count_rows(draft, f"{ACTOR}ppo_mini_batch_size")
+    draft.set(f"{ACTOR}ppo_mini_batch_size", "learner.batch_size", rows, note)
     draft.set(f"{ROLLOUT}n", "sampling.group_size", samples)
+
+
+def _count_rows(draft: Draft, theirs: str) -> tuple[int, str]:
+    """Return the rollouts of an update, and how they come from verl's number of prompts."""
+    options = draft.options
+    problems, samples = options.number("data.train_batch_size"), int(options.number(f"{ROLLOUT}n"))
+    mini = int(min(problems, options.number(theirs)))
+    return mini * samples, f"{mini} problems x {samples} answers"
 
 
 def _set_loss(draft: Draft, method: str) -> None:
     """Set the surrogate, its clips, the average and the scale of advantages."""
-    options = draft.options
-    mode, average = f"{ACTOR}policy_loss.loss_mode", f"{ACTOR}loss_agg_mode"
-    if method not in GUIDED:
-        _set_clips(draft)
-        if str(options.get(mode)) in SURROGATES:
-            draft.set(mode, "algorithm.surrogate", SURROGATES[str(options.get(mode))])
-        else:
-            draft.skip(mode, f"qed has {', '.join(SURROGATES)}")
-    else:
+    options, mode = draft.options, f"{ACTOR}policy_loss.loss_mode"
+    loss = str(options.get(mode))
+    if method in GUIDED:
         _set_shaping(draft)
         _set_advantages(draft)
-    if options.is_on(f"{ACTOR}loss_remove_token_mean"):
-        draft.set(f"{ACTOR}loss_remove_token_mean", "algorithm.average", "constant", "LUFFY divides by a length")
-    elif method in GUIDED:
-        options.read.add(average)
-    elif str(options.get(average)) in AVERAGES:
-        draft.set(average, "algorithm.average", AVERAGES[str(options.get(average))])
+        loss = "vanilla"
+    elif loss in SURROGATES:
+        draft.set(mode, "algorithm.surrogate", SURROGATES[loss])
+        _set_bounds(draft, loss)
     else:
-        draft.skip(average, f"qed has {', '.join(AVERAGES)}")
+        draft.skip(mode, f"qed has {', '.join(SURROGATES)}")
+        _set_bounds(draft, loss)
+    _set_average(draft, method, loss)
     std = "algorithm.grpo_use_std" if options.has("algorithm.grpo_use_std") else "algorithm.norm_adv_by_std_in_grpo"
     if method in ("grpo", "grpo_passk", *GUIDED):
         draft.set(std, "algorithm.normalize_std", bool(options.get(std)))
     options.read.add(std)
 
 
+def _set_average(draft: Draft, method: str, loss: str) -> None:
+    """Set the average of the loss."""
+    options, average = draft.options, f"{ACTOR}loss_agg_mode"
+    if options.is_on(f"{ACTOR}loss_remove_token_mean"):
+        draft.set(f"{ACTOR}loss_remove_token_mean", "algorithm.average", "constant", "LUFFY divides by a length")
+    elif method in GUIDED:
+        options.read.add(average)
+    elif loss in OF_ROWS:
+        draft.set(average, "algorithm.average", "sequence", f"verl's {loss} has it always; here a KL has it too")
+    elif str(options.get(average)) in AVERAGES:
+        draft.set(average, "algorithm.average", AVERAGES[str(options.get(average))])
+    else:
+        draft.skip(average, f"qed has {', '.join(AVERAGES)}")
+
+
 def _set_critic(draft: Draft, method: str) -> None:
     """Set what is the critic's own; verl has one lambda for advantages and returns."""
     options, names = draft.options, ("algorithm.lam", "critic.optim.lr", "critic.cliprange_value")
+    passes, batch = "critic.ppo_epochs", "critic.ppo_mini_batch_size"
     if method != "ppo":
-        for name in (*names, "trainer.critic_warmup"):
+        for name in (*names, passes, batch, "trainer.critic_warmup"):
             if options.has(name):
                 draft.skip(name, "this estimator has no critic")
         options.read.update(names)
@@ -147,8 +183,23 @@ def _set_critic(draft: Draft, method: str) -> None:
         draft.set("algorithm.lam", f"algorithm.gae.{part}_lambda", options.number("algorithm.lam"))
     draft.set("critic.optim.lr", "algorithm.critic.lr", options.number("critic.optim.lr"))
     draft.set("critic.cliprange_value", "algorithm.critic.clip", options.number("critic.cliprange_value"))
-    warmup = int(options.number("trainer.critic_warmup", default=0))
+    if options.has(passes):
+        draft.set(passes, "algorithm.critic.passes", options.get(passes))
+    if options.has(batch):
+        rows, note = _count_rows(draft, batch)
+        draft.set(batch, "algorithm.critic.batch_size", rows, note)
+    # The step of that number, counted from 1, is the first one that trains the policy.
+    warmup = max(0, int(options.number("trainer.critic_warmup", default=0)) - 1)
     draft.set("trainer.critic_warmup", "algorithm.critic.warmup_steps", warmup)
+
+
+def _set_discount(draft: Draft, method: str) -> None:
+    """Set the discount where the estimator reads it; qed refuses it elsewhere."""
+    if draft.options.has("algorithm.gamma"):
+        if method in DISCOUNTED:
+            draft.set("algorithm.gamma", "algorithm.discount", draft.options.get("algorithm.gamma"))
+        else:
+            draft.skip("algorithm.gamma", "this estimator reads no discount")
 
 
 def _set_shaping(draft: Draft) -> None:
@@ -175,22 +226,38 @@ def _set_advantages(draft: Draft) -> None:
         draft.set("algorithm.adv_estimator", "algorithm.mixture.statistics", "split")
 
 
-def _set_clips(draft: Draft) -> None:
-    clip = draft.options.number(f"{ACTOR}clip_ratio")
-    for side in ("low", "high"):
-        names = f"{ACTOR}clip_ratio_{side},{ACTOR}clip_ratio"
-        value = draft.options.number(f"{ACTOR}clip_ratio_{side}", default=clip)
-        draft.set(names, f"algorithm.clip_{side}", value)
-    draft.set(f"{ACTOR}clip_ratio_c", "algorithm.clip_dual", draft.options.number(f"{ACTOR}clip_ratio_c"))
+def _set_bounds(draft: Draft, loss: str) -> None:
+    """Set the clips of a surrogate, and sapo's temperatures."""
+    options, clip, dual = draft.options, f"{ACTOR}clip_ratio", f"{ACTOR}clip_ratio_c"
+    if loss == "sapo":
+        names = (f"{ACTOR}tau_pos", f"{ACTOR}tau_neg")
+        values = [options.number(name, default=default) for name, default in zip(names, (1.0, 1.05), strict=True)]
+        draft.set(",".join(names), "algorithm.sapo_temperatures", values)
+    sides = {f"{clip}_{side}": f"algorithm.clip_{side}" for side in ("low", "high")}
+    if loss not in ("sapo", "gpg"):
+        for name, ours in sides.items():
+            draft.set(f"{name},{clip}", ours, options.number(name, default=options.number(clip)))
+    elif given := ",".join(filter(options.has, (clip, *sides))):
+        draft.skip(given, f"verl's {loss} has no clip")
+    if loss == "vanilla":
+        draft.set(dual, "algorithm.clip_dual", options.number(dual))
+    elif options.has(dual):
+        draft.skip(dual, f"verl's {loss} has no dual clip")
 
 
-def _set_kl(draft: Draft) -> None:
+def _set_kl(draft: Draft, method: str) -> None:
     """Set the KL in the loss or in the reward; verl has settings for both, and a switch for each."""
-    options = draft.options
-    in_loss, in_reward = options.is_on(f"{ACTOR}use_kl_loss"), options.is_on("algorithm.use_kl_in_reward")
-    _set_one_kl(draft, in_loss, (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type"), "loss")
+    options, switch = draft.options, "algorithm.use_kl_in_reward"
+    in_loss, in_reward = options.is_on(f"{ACTOR}use_kl_loss"), options.is_on(switch)
+    off = "this KL is switched off"
+    _set_one_kl(draft, in_loss, (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type"), "loss", off)
+    if in_reward and (in_loss or method == "gdpo"):
+        off = "gdpo adds up the parts of the reward, and a KL is none"
+        off = "qed has one KL at a time, here that of the loss" if in_loss else off
+        draft.skip(switch, off)
+        in_reward = False
     both = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty")
-    _set_one_kl(draft, in_reward and not in_loss, both, "reward")
+    _set_one_kl(draft, in_reward, both, "reward", off)
     if not (in_loss or in_reward):
         draft.set(SWITCHES, "algorithm.kl", 0.0)
     if options.get("algorithm.kl_ctrl.type") == "adaptive" and in_reward:
@@ -198,15 +265,15 @@ def _set_kl(draft: Draft) -> None:
         draft.set(target, "algorithm.kl_target", options.number(target, default=0.1))
         draft.set(horizon, "algorithm.kl_horizon", int(options.number(horizon, default=10000)))
     elif options.has("algorithm.kl_ctrl.type"):
-        draft.skip("algorithm.kl_ctrl.type", "a fixed weight is the default")
+        draft.skip("algorithm.kl_ctrl.type", "a fixed weight is the default" if in_reward else off)
 
 
-def _set_one_kl(draft: Draft, on: bool, names: tuple[str, str], place: str) -> None:
+def _set_one_kl(draft: Draft, on: bool, names: tuple[str, str], place: str, why: str) -> None:
     options, (weight, kind) = draft.options, names
     if not on:
         for name in (weight, kind):
             if options.has(name):
-                draft.skip(name, "this KL is switched off")
+                draft.skip(name, why)
         return
     draft.set(weight, "algorithm.kl", options.number(weight))
     draft.set(SWITCHES, "algorithm.kl_place", place)
@@ -219,15 +286,17 @@ def _set_one_kl(draft: Draft, on: bool, names: tuple[str, str], place: str) -> N
 def _set_selection(draft: Draft) -> None:
     """Set DAPO's dynamic sampling."""
     options = draft.options
-    if options.has("algorithm.filter_groups.enable"):
-        on = options.is_on("algorithm.filter_groups.enable")
-        draft.set("algorithm.filter_groups.enable", "algorithm.dynamic_sampling", on)
-        rounds = options.number("algorithm.filter_groups.max_num_gen_batches", default=10)
-        if on and rounds > 0:
-            draft.set("algorithm.filter_groups.max_num_gen_batches", "algorithm.max_rounds", int(rounds))
-    for name in ("metric", "max_num_gen_batches"):
-        if options.has(f"algorithm.filter_groups.{name}"):
-            options.read.add(f"algorithm.filter_groups.{name}")
+    switch, metric, limit = (f"algorithm.filter_groups.{name}" for name in ("enable", "metric", "max_num_gen_batches"))
+    on = options.is_on(switch)
+    if options.has(switch):
+        draft.set(f"{switch},{metric}" if options.get(metric) == "acc" else switch, "algorithm.dynamic_sampling", on)
+    if options.has(metric) and options.get(metric) != "acc":
+        draft.skip(metric, "groups with right and wrong answers are kept, as by acc, whatever their rewards")
+    rounds = options.number(limit, default=10)
+    if on and rounds > 0:
+        draft.set(limit, "algorithm.max_rounds", int(rounds))
+    elif options.has(limit):
+        draft.skip(limit, "0 has no limit; algorithm.max_rounds has one" if on else "filter_groups is off")
 
 
 def _set_reward(draft: Draft) -> None:

@@ -59,12 +59,15 @@ AVERAGES = {
 }
 SURROGATES = {
     "vanilla": "clip",
-    "gspo": "gspo",
+    "gspo": "gspo_token",
     "cispo": "cispo",
     "sapo": "sapo",
     "geo_mean": "gmpo",
     "gpg": "plain",
 }
+# verl's losses that average over rows, whatever loss_agg_mode says.
+OF_ROWS = ("gspo", "sapo", "geo_mean")
+DISCOUNTED = ("ppo", "reinforce_plus_plus")  # the commands that read a discount
 KL = {
     **{"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"},
     **{"kl+": "k1+", "k1+": "k1+", "abs+": "abs+", "mse+": "k2", "k2+": "k2", "low_var_kl+": "k3+", "k3+": "k3+"},
@@ -105,6 +108,7 @@ RULES = (
         values={"constant": "constant", "cosine": "cosine", "linear": "linear"},
     ),
     rename("algorithm.entropy", f"{ACTOR}entropy_coeff"),
+    rename("algorithm.average_length", f"{ACTOR}loss_scale_factor"),
     rename("algorithm.discount", "algorithm.gamma"),
     rename("evaluation.every", "trainer.test_freq", values={"-1": 0}, only=False),
     rename("run.save_every", "trainer.save_freq", values={"-1": 0}, only=False),
@@ -144,6 +148,8 @@ RULES = (
         *_under(ACTOR, "clip_ratio_low clip_ratio_high clip_ratio_c"),
     ),
     absent("the reference model is loaded if algorithm.kl is not 0", "actor_rollout_ref.ref.use_ref"),
+    absent("demonstrations that do not fit the model are left out, not cut", "data.max_length"),
+    absent("the parts are those of --reward", "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"),
     absent("a critic is a copy of the policy, with its settings", "critic. algorithm.use_pf_ppo algorithm.pf_ppo."),
     absent("the pool and its limits are settings of qed exgrpo", "trainer.experience. trainer.rollout_mode"),
     absent(hf.ONE_PROCESS, "trainer.nnodes trainer.n_gpus_per_node trainer.device ray_kwargs. ray_init."),

@@ -1,0 +1,99 @@
+"""What settings of verl become, and what an import says of those that qed lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from importing import import_files
+
+ACTOR = "actor_rollout_ref.actor."
+FILTER = "algorithm.filter_groups."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("algorithm.gamma=0.9", {"algorithm.discount": 0.9}),
+        ("algorithm.adv_estimator=reinforce_plus_plus algorithm.gamma=0.9", {"algorithm.discount": 0.9}),
+        (
+            "critic.ppo_epochs=2 critic.ppo_mini_batch_size=64",
+            {"algorithm.critic.passes": 2, "algorithm.critic.batch_size": 256, "learner.batch_size": 1024},
+        ),
+        ("critic.ppo_mini_batch_size=64 data.train_batch_size=32", {"algorithm.critic.batch_size": 128}),
+        # verl trains the policy from the step of that number on, counted from 1.
+        ("trainer.critic_warmup=10", {"algorithm.critic.warmup_steps": 9}),
+        ("trainer.critic_warmup=0", {"algorithm.critic.warmup_steps": 0}),
+        (
+            f"{ACTOR}policy_loss.loss_mode=gspo",
+            {"algorithm.surrogate": "gspo_token", "algorithm.average": "sequence", "algorithm.clip_dual": 0.0},
+        ),
+        (f"{ACTOR}policy_loss.loss_mode=geo_mean", {"algorithm.surrogate": "gmpo", "algorithm.average": "sequence"}),
+        (
+            f"{ACTOR}policy_loss.loss_mode=sapo {ACTOR}tau_neg=1.2",
+            {"algorithm.average": "sequence", "algorithm.sapo_temperatures": (1.0, 1.2)},
+        ),
+        (f"{ACTOR}policy_loss.loss_mode=cispo", {"algorithm.average": "token", "algorithm.clip_dual": 0.0}),
+        (
+            f"{ACTOR}loss_agg_mode=seq-mean-token-sum-norm {ACTOR}loss_scale_factor=2048",
+            {"algorithm.average": "constant", "algorithm.average_length": 2048},
+        ),
+        ("data.truncation=left", {"data.truncation": "left", "data.max_prompt_tokens": 512}),
+        ("data.truncation=left data.filter_overlong_prompts=True", {"data.truncation": "drop"}),
+        (f"{FILTER}enable=True {FILTER}metric=acc", {"algorithm.dynamic_sampling": True, "algorithm.max_rounds": 10}),
+        ("trainer.logger=['console','swanlab','wandb']", {"run.trackers": ("wandb",)}),
+        (
+            f"{ACTOR}use_kl_loss=True algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive",
+            {"algorithm.kl_place": "loss", "algorithm.kl_target": 0.0},
+        ),
+    ],
+)
+def test_a_setting_of_verl_keeps_its_meaning(tmp_path: Path, arguments: str, expected: dict[str, Any]) -> None:
+    result = import_files(tmp_path, "verl", [], "actor_rollout_ref.rollout.n=4", *arguments.split())
+    assert {key: result.values[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "remax", "gdpo", "reinforce_plus_plus_baseline"])
+def test_a_discount_that_no_estimator_reads_is_left_out(tmp_path: Path, estimator: str) -> None:
+    given = (f"algorithm.adv_estimator={estimator}", "actor_rollout_ref.rollout.n=4", "algorithm.gamma=0.9")
+    assert import_files(tmp_path, "verl", [], *given).notes["algorithm.gamma"] == "this estimator reads no discount"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (f"{FILTER}enable=True {FILTER}metric=seq_final_reward", {f"{FILTER}metric": "as by acc"}),
+        (
+            f"{FILTER}enable=True {FILTER}max_num_gen_batches=0",
+            {f"{FILTER}max_num_gen_batches": "0 has no limit; algorithm.max_rounds has one"},
+        ),
+        (f"{FILTER}max_num_gen_batches=4", {f"{FILTER}max_num_gen_batches": "filter_groups is off"}),
+        (f"{ACTOR}policy_loss.loss_mode=gspo {ACTOR}clip_ratio_c=3", {f"{ACTOR}clip_ratio_c": "no dual clip"}),
+        (f"{ACTOR}policy_loss.loss_mode=sapo {ACTOR}clip_ratio=0.3", {f"{ACTOR}clip_ratio": "no clip"}),
+        (f"{ACTOR}policy_loss.loss_mode=kl_cov", {f"{ACTOR}policy_loss.loss_mode": "qed has vanilla"}),
+        (
+            f"{ACTOR}use_kl_loss=True algorithm.use_kl_in_reward=True algorithm.kl_penalty=kl",
+            {"algorithm.use_kl_in_reward": "one KL at a time", "algorithm.kl_penalty": "one KL at a time"},
+        ),
+        (
+            "algorithm.adv_estimator=gdpo algorithm.use_kl_in_reward=True",
+            {"algorithm.use_kl_in_reward": "gdpo adds up the parts of the reward"},
+        ),
+        ("algorithm.adv_estimator=grpo critic.ppo_epochs=2", {"critic.ppo_epochs": "this estimator has no critic"}),
+        ("trainer.total_training_steps=9 trainer.total_epochs=2", {"trainer.total_epochs": "comes first"}),
+        ("data.truncation=middle", {"data.truncation": "middle has no equivalent; of its values qed knows left"}),
+    ],
+)
+def test_a_setting_of_verl_without_an_equivalent_is_named(
+    tmp_path: Path, arguments: str, expected: dict[str, str]
+) -> None:
+    notes = import_files(tmp_path, "verl", [], "actor_rollout_ref.rollout.n=4", *arguments.split()).notes
+    assert all(words in notes[name] for name, words in expected.items()), notes
+
+
+def test_demonstrations_of_verl_are_not_cut(tmp_path: Path) -> None:
+    given = ("verl.trainer.sft_trainer", "model.partial_pretrain=a/b", "data.max_length=512", "data.truncation=right")
+    result = import_files(tmp_path, "verl", [], *given)
+    assert result.imported.command == "sft"
+    assert {"data.max_length", "data.truncation"} <= set(result.notes)
