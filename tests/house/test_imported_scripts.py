@@ -1,4 +1,4 @@
-"""What settings of verl become, and what an import says of those that qed lacks."""
+"""What settings of verl become, and how shell scripts are read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,26 @@ from typing import Any
 import pytest
 from importing import import_files
 
+from qed.config.imports.read import read_options
+from qed.errors import UsageError
+
 ACTOR = "actor_rollout_ref.actor."
 FILTER = "algorithm.filter_groups."
+# Written as in verl's scripts for DAPO.
+SCRIPT = r"""
+max_prompt_length=$((1024 * 2))
+max_response_length=$((1024 * 20))
+train_prompt_bsz=512
+gen_prompt_bsz=$((train_prompt_bsz * (2 + 1)))
+ROOT=$(cd -- "$(dirname "$0")" && pwd)
+MODEL_PATH=${MODEL_PATH:-"${ROOT:-/data}/models/Qwen2.5-32B"}
+WHERE=${WHERE:-$MODEL_PATH}
+python3 -m verl.trainer.main_ppo \
+    data.max_prompt_length=${max_prompt_length} data.max_response_length=${max_response_length} \
+    data.gen_batch_size=${gen_prompt_bsz} data.train_batch_size=${train_prompt_bsz} \
+    actor_rollout_ref.model.path="$WHERE" actor_rollout_ref.rollout.n=16 algorithm.adv_estimator=grpo \
+    trainer.default_local_dir="${CHECKPOINTS}/run"
+"""
 
 
 @pytest.mark.parametrize(
@@ -92,8 +110,46 @@ def test_a_setting_of_verl_without_an_equivalent_is_named(
     assert all(words in notes[name] for name, words in expected.items()), notes
 
 
+def test_a_script_of_verl_is_computed(tmp_path: Path) -> None:
+    """Arithmetic, defaults that name variables, and variables that only the shell knows, which are said."""
+    script = tmp_path / "run.sh"
+    script.write_text(SCRIPT)
+    result = import_files(tmp_path, "verl", [script])
+    expected = {"data.max_prompt_tokens": 2048, "sampling.max_tokens": 20480, "sampling.problems_per_step": 512}
+    assert {key: result.values[key] for key in expected} == expected
+    rows = {row.theirs: row for row in result.imported.rows}
+    assert rows["data.gen_batch_size"].value == 1536
+    assert rows["actor_rollout_ref.model.path"].result == "/data/models/Qwen2.5-32B"
+    assert "does not say what this variable is" in result.notes["trainer.default_local_dir"]
+
+
 def test_demonstrations_of_verl_are_not_cut(tmp_path: Path) -> None:
     given = ("verl.trainer.sft_trainer", "model.partial_pretrain=a/b", "data.max_length=512", "data.truncation=right")
     result = import_files(tmp_path, "verl", [], *given)
     assert result.imported.command == "sft"
     assert {"data.max_length", "data.truncation"} <= set(result.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("train.py", "GRPOConfig(beta=0.1)\n", "is Python code, which is not run"),
+        ("train.ipynb", "{}", "is Python code, which is not run"),
+        ("run.sh", "echo hello\n", "has no settings"),
+        ("run.sh", f"x algorithm.adv_estimator=grpo {ACTOR}use_kl_loss=$KL\n", "it must be true or false"),
+        ("run.sh", "x algorithm.adv_estimator=grpo data.train_batch_size=$((4 ** 9))\n", "it must be a number"),
+        ("run.sh", "x algorithm.adv_estimator=grpo data.train_batch_size=$((N / 0))\n", "it must be a number"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, text: str, words: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        import_files(tmp_path, "verl", [file])
+    assert words in str(refused.value)
+
+
+def test_a_file_of_json_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "sft.json"
+    file.write_text('{"stage": "sft", "learning_rate": 1e-5}')
+    assert read_options([file], ()) == {"stage": "sft", "learning_rate": 1e-5}

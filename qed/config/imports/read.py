@@ -6,9 +6,11 @@ those of the form `--name value` or `a.b.c=value`. In YAML files `${a.b}` of Hyd
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,19 @@ import yaml
 from qed.config.yaml_text import load_yaml
 from qed.errors import UsageError
 
-YAML_SUFFIXES = (".yaml", ".yml")
-VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")
+YAML_SUFFIXES = (".yaml", ".yml", ".json")  # YAML contains JSON
+PYTHON_SUFFIXES = (".py", ".ipynb")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]((?:[^{}]|\{[^{}]*\})*))?\}|(\w+))")
 ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(?!=)(.*)$", re.DOTALL)
 DECLARATIONS = ("export", "declare", "local", "readonly")
 SETTING = re.compile(r"^\+{0,2}([A-Za-z_][\w-]*(?:[./][\w-]+)+)=(.*)$", re.DOTALL)
 OPTION = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 REFERENCE = re.compile(r"^\$\{(?:oc\.select:)?([\w.]+)(?:,(.*))?\}$")
+ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
+    ast.Div: operator.floordiv,
+}
 # The words after which a method's name follows, and files whose name is one.
 METHOD_AFTER = ("trl", "rlhf_type")
 FILES = ("config", "config_file")
@@ -43,6 +51,8 @@ def read_options(files: Sequence[Path], arguments: Sequence[str]) -> dict[str, A
 
 
 def _read_file(file: Path) -> dict[str, Any]:
+    if file.suffix in PYTHON_SUFFIXES:
+        raise UsageError(f"{file} is Python code, which is not run. Give its settings after --, as -- --beta 0.1.")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -50,7 +60,10 @@ def _read_file(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error
     if file.suffix not in YAML_SUFFIXES:
-        return _read_arguments(_split_script(text), file.parent)
+        found = _read_arguments(_split_script(text), file.parent)
+        if not found:
+            raise UsageError(f"{file} has no settings: none has the form --name value or a.b=value.")
+        return found
     try:
         tree = load_yaml(text)
     except yaml.YAMLError as error:
@@ -97,10 +110,11 @@ def _split_script(text: str) -> list[str]:
     variables: dict[str, str] = {}
     words: list[str] = []
     for line in re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).split("\n"):
-        found = _split_line(line)
+        found = _split_line(_compute_all(line, variables))
         # Assignments come first in a line, perhaps before a command.
         while found and (found[0] in DECLARATIONS or ASSIGNMENT.match(found[0])):
-            if match := ASSIGNMENT.match(found.pop(0)):
+            # What a command prints is not known.
+            if (match := ASSIGNMENT.match(found.pop(0))) and not match[2].startswith(("$(", "`")):
                 variables[match[1]] = _expand(match[2], variables)
         words += [_expand(word, variables) for word in found]
     return words
@@ -113,10 +127,29 @@ def _split_line(line: str) -> list[str]:
         return line.split()  # a quotation mark that is closed on another line
 
 
+def _compute_all(line: str, variables: Mapping[str, str]) -> str:
+    """Replace `$((1024 * n))` by its value; one that cannot be computed stays."""
+
+    def compute(match: re.Match[str]) -> str:
+        try:
+            return str(_compute(ast.parse(_expand(match[1], variables).strip(), mode="eval").body, variables))
+        except (SyntaxError, KeyError, TypeError, ValueError, ZeroDivisionError):
+            return match[0]
+
+    return ARITHMETIC.sub(compute, line)
+
+
+def _compute(node: ast.expr, variables: Mapping[str, str]) -> int:
+    """Compute the whole number of a shell's expression; raise a KeyError or ValueError for one that is not known."""
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](_compute(node.left, variables), _compute(node.right, variables))
+    return int(variables[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node))
+
+
 def _expand(text: str, variables: Mapping[str, str]) -> str:
     def put_in(match: re.Match[str]) -> str:
         name = match[1] or match[3]
-        return variables.get(name, match[2] if match[2] is not None else match[0])
+        return variables[name] if name in variables else match[0] if match[2] is None else _expand(match[2], variables)
 
     return VARIABLE.sub(put_in, text)
 
@@ -159,7 +192,7 @@ def _read_named_file(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _resolve(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace references of Hydra by what they refer to; those that cannot be resolved are left out."""
+    """Replace references of Hydra by what they refer to; those that cannot be resolved stay."""
     resolved = {}
     for name, value in options.items():
         for _ in range(5):
@@ -167,6 +200,5 @@ def _resolve(options: dict[str, Any]) -> dict[str, Any]:
             if match is None:
                 break
             value = options.get(match[1], _read_value(match[2] or ""))
-        if not (isinstance(value, str) and "${" in value):
-            resolved[name] = value
+        resolved[name] = value
     return resolved
