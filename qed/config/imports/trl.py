@@ -187,7 +187,8 @@ def _set_scale(draft: Draft) -> None:
             draft.set(theirs, key, value)
     else:
         draft.skip(theirs, f"qed has {', '.join(SCALES)}")
-    draft.set(theirs, "algorithm.std_epsilon", 1e-4, "TRL adds 1e-4 to the deviation")
+    if draft.values.get("algorithm.normalize_std") is not False:
+        draft.set(theirs, "algorithm.std_epsilon", 1e-4, "TRL adds 1e-4 to the deviation")
 
 
 def _set_rloo(draft: Draft, updates: float) -> None:
