@@ -256,8 +256,8 @@ class Rollout:
 
     @property
     def has_reward(self) -> bool:
-        """Whether a reward function applies, see `Grade`; True before grading."""
-        return self.grade is None or self.grade.has_reward
+        """Whether a reward function applies, see `Grade`, and has decided; True before grading."""
+        return self.grade is None or (self.grade.has_reward and self.grade.tier not in UNGRADED)
 
     @property
     def trained(self) -> Sequence[bool]:

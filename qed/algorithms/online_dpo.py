@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qed.algorithms.base import require, select_correct
 from qed.algorithms.parts.preferences import Preferences
-from qed.types import UNGRADED
 
 if TYPE_CHECKING:
     from qed.types import Groups, Rollout
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 def is_wrong(rollout: Rollout) -> bool:
     """Whether a completion has a reward and was judged wrong; False where the grader failed on it."""
-    grade = rollout.grade
-    return grade is not None and not grade.correct and grade.has_reward and grade.tier not in UNGRADED
+    return rollout.grade is not None and not rollout.grade.correct and rollout.has_reward
 
 
 @dataclass(frozen=True)

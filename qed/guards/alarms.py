@@ -30,7 +30,7 @@ GAP_NOW, GAP_FACTOR = 0.02, 3.0
 REWARD_RISE, HELD_OUT_RISE, SOLVED = 0.1, 0.01, 0.95
 # A format that is being learned inverts some pairs of answers; a fifth of them teaches to answer wrong.
 INVERTED = 0.2
-# Answers without a verdict get reward 0, so the policy learns to avoid them: a few are noise, a tenth is a bias.
+# Answers without a verdict are left out, and the policy learns from the others: a few are noise, a tenth is a bias.
 UNGRADED_NOW, UNGRADED_LATELY = 0.1, 0.02
 FORMAT_BEFORE, FORMAT_AFTER, ANSWERS_RISE, ANSWERS_GOOD = 0.5, 0.9, 0.05, 0.5
 
@@ -253,7 +253,7 @@ def ungraded(history: History) -> str | None:
     late, failed = (history.recent(key, 1)[0] for key in ("grading/timeouts", "grading/errors"))
     return (
         f"{share:.1%} of the answers could not be graded ({late:.0f} ran out of time and "
-        f"{failed:.0f} failed in this step); they earn nothing, whatever they say. See reason in rollouts/ and "
+        f"{failed:.0f} failed in this step); they are not trained on, whatever they say. See reason in rollouts/ and "
         "rewards.log; data.reward_seconds gives more time."
     )
 

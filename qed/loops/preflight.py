@@ -135,14 +135,14 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[F
         return rules.check_ends(int(ends.sum()), len(checked), "rows", imitated=not phase.settings.data.window)
     answers = flatten(groups)
     grades = [rollout.grade for rollout in answers if rollout.grade is not None]
-    rewards = [grade.reward for grade in grades if grade.has_reward]
+    rewards = [rollout.reward for rollout in answers if rollout.has_reward]
     figures = Answers(
         truncated=fmean(rollout.stop_reason == "length" for rollout in answers),
         readable=fmean(grade.format_ok for grade in grades),
         right=fmean(grade.correct for grade in grades),
         reward=fmean(rewards) if rewards else None,
         signal=fmean(len({rollout.reward for rollout in group if rollout.has_reward}) > 1 for group in groups),
-        without_reward=1 - len(rewards) / len(grades),
+        without_reward=fmean(not grade.has_reward for grade in grades),
     )
     ended = [rollout for rollout in answers if rollout.stop_reason == "stop"]
     trained = 0

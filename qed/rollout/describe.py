@@ -35,7 +35,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
     parts = sorted({name for _, verdict in graded for name in verdict.parts})
     return {
-        # Answers without a reward are counted below and are not part of reward statistics.
+        # Answers without a reward, also where grading failed, are counted below and are not part of its statistics.
         **({"reward/mean": fmean(rewards)} if rewards else {}),
         # An answer lacks the parts that do not apply to it.
         **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
@@ -47,7 +47,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
         "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
         **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
-        "grading/without_reward": sum(not rollout.has_reward for rollout in everything),
+        "grading/without_reward": sum(one.grade is not None and not one.grade.has_reward for one in everything),
         "length/total": sum(rollout.trained_count for rollout in rollouts),
         "length/mean": fmean(rollout.trained_count for rollout in rollouts),
         **({"length/right_mean": fmean(right)} if right else {}),

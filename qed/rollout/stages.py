@@ -268,7 +268,7 @@ def add_greedy(groups: Sequence[Group], requests: Sequence[Request], greedy: Ite
 
 
 def grade(groups: Groups, grader: Grader) -> None:
-    """Grade every rollout; one that could not be graded has reward 0 and is counted by its tier in `describe_groups`.
+    """Grade every rollout; one that could not be graded has no reward and is counted by its tier in `describe_groups`.
 
     Raises:
         Diverged: a reward is not finite.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.divergences import estimate_kl
-from qed.types import UNGRADED, Advantage, Group, Groups, Rollout
+from qed.types import Advantage, Group, Groups, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +33,7 @@ def is_counted(rollout: Rollout) -> bool:
 
 def _is_rewarded(rollout: Rollout) -> bool:
     """Whether a completion was graded and has a reward."""
-    grade = rollout.grade
-    return grade is not None and grade.has_reward and grade.tier not in UNGRADED
+    return rollout.grade is not None and rollout.has_reward
 
 
 def is_mixed(group: Group) -> bool:
