@@ -99,8 +99,12 @@ def _build_rows(columns: Sequence[Column]) -> Iterator[tuple[str, list[object]]]
     """Yield a row for each figure that any of the columns has."""
     summaries = [column.figures for column in columns]
     yield "problems × answers", [f"{figures['n']:,} × {figures.get('k', 1):,}" for figures in summaries]
-    max_k = max(figures.get("k", 1) for figures in summaries)
-    yield (f"right, avg@{max_k}" if max_k > 1 else "right"), [format_interval(figures) for figures in summaries]
+    temperatures = [read_number(figures.get("temperature")) for figures in summaries]
+    if len(set(temperatures)) > 1:
+        yield "temperature", [NO_VALUE if value is None else f"{value:g}" for value in temperatures]
+    sizes = sorted({figures.get("k", 1) for figures in summaries})
+    label = "right" if sizes == [1] else "right, avg@" + " or ".join(map(str, sizes))
+    yield label, [format_interval(figures) for figures in summaries]
     for name, label in EXTRACTIONS.items():
         yield label, [_format_bounds(figures.get("accuracy_by", {}).get(name)) for figures in summaries]
     for kind, label in (("pass", "one of {k} right, pass@{k}"), ("maj", "vote of {k} right, maj@{k}")):

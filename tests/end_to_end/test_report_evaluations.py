@@ -124,6 +124,19 @@ def test_runs_are_tested_in_pairs(tmp_path: Path) -> None:
     assert "require p" not in report(one, other).text
 
 
+def test_other_numbers_of_answers_and_temperatures_are_said(tmp_path: Path) -> None:
+    runs = [make_evaluation(tmp_path, name, 0.5, "sampled", answers) for name, answers in (("a", 2), ("b", 4))]
+    for run, temperature in zip(runs, (0.6, 1.0), strict=True):
+        (file,) = run.glob("eval/*/summary.json")
+        summary = json.loads(file.read_text())
+        summary["maths"]["sampled"]["temperature"] = temperature
+        file.write_text(json.dumps(summary))
+    page = report(*runs)
+    assert "right, avg@2 or 4" in page.text
+    assert "temperature 0.6 1" in page.text
+    assert "temperature" not in report(runs[0]).text
+
+
 @pytest.mark.parametrize(("decoding", "answers"), [("sampled", 4), ("greedy", 1), ("responses", 1)])
 def test_an_evaluation_alone_has_a_report(tmp_path: Path, decoding: str, answers: int) -> None:
     page = report(make_evaluation(tmp_path, "alone", 0.5, decoding, answers))

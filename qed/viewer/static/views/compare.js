@@ -234,7 +234,8 @@ async function showArms(view, runs, own) {
 }
 
 function showSettings(view, runs) {
-  const known = runs.filter((run) => run.settings).slice(0, 6);
+  // An evaluation has no settings of training; what its answers depend on is said beside its tests.
+  const known = runs.filter((run) => run.settings?.length).slice(0, 6);
   if (known.length < 2) return void replace(view.places.settings);
   const found = listDifferences(known);
   const show = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
