@@ -1,5 +1,6 @@
 """GRPO as a loop of one's own. It ends with the same weights, bit for bit, as `qed grpo` with the same settings, where
-a step is a single update."""
+a step is a single update. What `qed grpo` does beside this is left out: a KL in the reward, targets of KL and entropy,
+a moving reference, corrections for the sampler, curricula, evaluations and checkpoints."""
 
 import qed
 from qed.algorithms.base import StepContext

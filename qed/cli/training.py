@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qed.cluster.environment import is_first_rank, map_slurm, must_launch
+from qed.cluster.environment import describe_separate_tasks, is_first_rank, map_slurm, must_launch
 from qed.cluster.launch import run_ranks
 from qed.cluster.sweep import run_point
 from qed.config.arguments import drop_flags
@@ -38,6 +39,7 @@ def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[
     if {"-h", "--help", "--help-all"} & set(rest):
         print(format_command_help(_find_help_table(command, rest), everything="--help-all" in rest))
         return 0
+    sys.stderr.write(describe_separate_tasks())
     os.environ.update(map_slurm())
     resolved = resolve_settings(command, rest)
     launches = must_launch(resolved.flags.ranks) and not resolved.flags.dry_run

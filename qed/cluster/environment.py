@@ -62,14 +62,14 @@ def map_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     Slurm names no port and no address that all machines know, so MASTER_ADDR must be set; it shows too that the tasks
     belong to one run. A batch script is no task: SLURM_STEP_NUM_TASKS exists under `srun` only.
     """
-    tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
-    if not tasks.isdecimal() or int(tasks) < 2 or "MASTER_ADDR" not in environment or "RANK" in environment:
+    tasks = _read_tasks(environment)
+    if not tasks or "MASTER_ADDR" not in environment:
         return {}
     node = environment.get("SLURM_NODEID", "0")
-    local = _count_local_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", tasks), int(node))
+    local = _count_local_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", str(tasks)), int(node))
     variables = {
         "RANK": environment["SLURM_PROCID"],
-        "WORLD_SIZE": tasks,
+        "WORLD_SIZE": str(tasks),
         "LOCAL_RANK": environment["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": str(local),
         "GROUP_RANK": node,
@@ -77,6 +77,24 @@ def map_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     threads = environment.get("SLURM_CPUS_PER_TASK") or str(share_cores(local))
     defaults = {"MASTER_PORT": SLURM_PORT, "OMP_NUM_THREADS": threads}
     return variables | {name: value for name, value in defaults.items() if name not in environment}
+
+
+def describe_separate_tasks(environment: Mapping[str, str] = os.environ) -> str:
+    """Return a line of warning for the first of several tasks of `srun` that are no ranks of one run; else nothing."""
+    tasks = _read_tasks(environment)
+    if not tasks or "MASTER_ADDR" in environment or environment.get("SLURM_PROCID", "0") != "0":
+        return ""
+    return (
+        f"Warning: srun has started {tasks} tasks, and each trains by itself. For one run with a rank in each, set "
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) before srun.\n'
+    )
+
+
+def _read_tasks(environment: Mapping[str, str]) -> int:
+    """Return how many tasks `srun` has started with this process; 0 if there is one, or another launcher."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
+    several = tasks.isdecimal() and int(tasks) > 1 and "RANK" not in environment
+    return int(tasks) if several else 0
 
 
 def share_cores(ranks: int) -> int:

@@ -36,7 +36,8 @@ MAX_REASON = 600  # characters
 RESTARTS = 3  # of Ray Train itself, if it cannot start its workers
 # Variables of the command whose names begin so are those of the ranks too; all others are those of each node.
 CARRIED = ("QED_", "HF_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUBLAS_", "NCCL_", "GLOO_", "TOKENIZERS_")
-SECRETS = ("WANDB_", "TRACKIO_", "MLFLOW_")
+CARRIED += ("MALLOC_",)
+SECRETS = ("WANDB_", "TRACKIO_", "MLFLOW_", "OPENAI_")
 
 
 def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
@@ -57,7 +58,8 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
     settings = resolved.settings
     if not settings.run.out:
         raise UsageError("--cluster needs the run's folder, on storage that all nodes share: add --out DIR.")
-    carried = {name: value for name, value in os.environ.items() if name.startswith((*CARRIED, *SECRETS))}
+    keys = name_keys(settings)
+    carried = {k: v for k, v in os.environ.items() if k.startswith((*CARRIED, *SECRETS)) or k in keys}
     job = Job(
         arguments=tuple(drop_flags(arguments, "cluster")),
         folder=settings.run.out,
@@ -74,6 +76,13 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
         servers = f", servers: {engines.count}" if engines else ""
         say(f"Ray cluster at {session.address}: {session}; learners: {learners.count}{servers}.")
         return _Launch(job, learners, engines, signals, stdout).run()
+
+
+def name_keys(settings: Settings | PipelineSettings) -> set[str]:
+    """Return the environment variables in which rewards look for the keys of their servers."""
+    phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
+    options = [option.partition("=") for phase in phases for option in phase.data.reward_options]
+    return {value.strip() for name, _, value in options if name.strip().endswith(".key_variable")}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from qed.cluster.ray_control import (
     read_inode,
 )
 from qed.cluster.ray_session import Session
-from qed.cluster.ray_train import place_learners
+from qed.cluster.ray_train import name_keys, place_learners
 from qed.cluster.watch import LOST, Patience, Watch
 from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
@@ -67,6 +67,13 @@ def error(run: Run) -> Refused:
 )
 def test_what_does_not_run_on_a_cluster(error: Refused, arguments: list[str], said: str) -> None:
     assert said in error(*arguments)
+
+
+def test_keys_of_reward_servers_are_found() -> None:
+    options = "http.url=http://x:1/v1,http.model=m,http.key_variable=JUDGE_KEY"
+    given = ["--rl.data.reward", "http", "--rl.data.reward_options", options]
+    assert name_keys(resolve_settings("pipeline", given).settings) == {"JUDGE_KEY"}
+    assert name_keys(resolve_settings("grpo", []).settings) == set()
 
 
 def test_without_ray_the_message_says_what_to_install(error: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from qed.cli import training
 from qed.cluster import environment
-from qed.cluster.environment import map_slurm, must_launch, read_world
+from qed.cluster.environment import describe_separate_tasks, map_slurm, must_launch, read_world
 from qed.config.arguments import drop_flags
 from qed.config.resolve import resolve_settings
 from qed.config.sweep import list_points
@@ -170,6 +170,20 @@ def test_a_task_of_srun_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     more = map_slurm({**SLURM, "MASTER_PORT": "5", "SLURM_CPUS_PER_TASK": "6"})
     assert more["OMP_NUM_THREADS"] == "6"
     assert "MASTER_PORT" not in more
+
+
+def test_tasks_of_srun_without_an_address_are_said_to_be_runs_of_their_own(
+    run: Run, recipes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**SLURM, "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR")
+    code, _, err = run("grpo", "--steps", "3")
+    assert (code, len(recipes.calls)) == (0, 1)
+    assert "srun has started 11 tasks, and each trains by itself" in err
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert run("grpo", "--steps", "3")[2] == ""
+    assert describe_separate_tasks({**SLURM, "SLURM_PROCID": "0"}) == ""
 
 
 @pytest.mark.parametrize("change", [{"RANK": "0"}, {"MASTER_ADDR": None}, {"SLURM_STEP_NUM_TASKS": "1"}])
