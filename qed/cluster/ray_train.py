@@ -35,8 +35,8 @@ LEAVING = 30.0  # seconds that Ray Train gets to end when the ranks have
 MAX_REASON = 600  # characters
 RESTARTS = 3  # of Ray Train itself, if it cannot start its workers
 # Variables of the command whose names begin so are those of the ranks too; all others are those of each node.
-CARRIED = ("QED_", "HF_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUBLAS_", "NCCL_", "GLOO_", "TOKENIZERS_")
-CARRIED += ("MALLOC_",)
+THREADS = ("OMP_", "MKL_", "KMP_")
+CARRIED = (*THREADS, "QED_", "HF_", "TORCH", "PYTORCH_", "CUBLAS_", "NCCL_", "GLOO_", "TOKENIZERS_", "MALLOC_")
 SECRETS = ("WANDB_", "TRACKIO_", "MLFLOW_", "OPENAI_")
 
 

@@ -91,7 +91,8 @@ class Endpoint:
             wait = _read_wait(reply.headers.get("retry-after"))
             raise RequestError(f"{name}: status {reply.status}", "status", reply.status, wait)
         if not 200 <= reply.status < 300:
-            shown = read_reason(reply.body)
+            moved = reply.headers.get("location")
+            shown = read_reason(reply.body) or (f"it points to {moved}" if moved else "it gives no reason")
             raise RequestError(
                 f"{name} refuses the request with status {reply.status}: {shown}", "status", reply.status
             )

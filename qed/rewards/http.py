@@ -193,6 +193,9 @@ class HttpReward:
             return parse_score(self._chat.read_reply(self._endpoint.post(request)), self._scale)
         reply = self._endpoint.post(request)
         place = self.read or PLACES[self.kind]
+        results = reply.get("data") if isinstance(reply, dict) else None
+        if not self.read and isinstance(results, list) and len(results) != 1:
+            raise RequestError(f"the reply has {len(results)} results for one answer: {str(reply)[:200]}")
         score = _find_number(reply, place)
         if score is None or not math.isfinite(score):
             raise RequestError(f"the reply has no number at {place}: {str(reply)[:200]}")

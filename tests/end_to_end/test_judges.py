@@ -89,6 +89,17 @@ def test_a_reward_model_grades_stored_answers(
     assert all(path == "/any" and content.keys() == {"model", *body} for path, content in asked)
 
 
+def test_two_scores_for_one_answer_are_none(qed: Callable[..., Any], tmp_path: Path) -> None:
+    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
+    file.write_text(json.dumps({"question": "q", "gold": "1", "response": "1"}) + "\n")
+    with serve(lambda *_: (200, {"data": [{"score": 0.5}, {"score": 0.1}]})) as url:
+        options = f"http.url={url},http.model=m,http.kind=score,http.threshold=0.5"
+        qed("grade", file, "--reward", "http", "--reward-options", options, "--out", out)
+    (row,) = read_lines(out)
+    assert row["tier"] == "error"
+    assert "2 results for one answer" in row["reason"]
+
+
 def test_a_server_that_is_down_ends_a_run_before_its_first_step(qed: Callable[..., Any], tmp_path: Path) -> None:
     with serve(lambda *_: (200, {})) as url:
         pass

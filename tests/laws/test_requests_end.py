@@ -46,6 +46,12 @@ def test_a_refusal_is_not_repeated(status: int) -> None:
     assert asked == [{"a": 1}]
 
 
+@pytest.mark.parametrize(("status", "said"), [(302, "it points to http"), (403, "it gives no reason")])
+def test_a_refusal_without_words_says_what_is_known(status: int, said: str) -> None:
+    with serve(lambda *_: (status, b"")) as url, pytest.raises(RequestError, match=f"status {status}: {said}"):
+        Endpoint(url).post({})
+
+
 def test_a_server_that_always_fails_is_given_up() -> None:
     with serve(lambda *_: (503, {})) as url, pytest.raises(RequestError, match=r"status 503 \(3 attempts"):
         Endpoint(url, attempts=3).post({})
