@@ -189,6 +189,11 @@ class Grade:
     weights: Mapping[str, float] = field(default_factory=dict)
     has_reward: bool = True
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether there is a reward, and no grader ran out of time or failed."""
+        return self.has_reward and self.tier not in UNGRADED
+
 
 # The type of a rollout's columns. Log-probs keep float64, so that a resumed run has the same bits.
 COLUMNS = {
@@ -256,8 +261,8 @@ class Rollout:
 
     @property
     def has_reward(self) -> bool:
-        """Whether a reward function applies, see `Grade`, and has decided; True before grading."""
-        return self.grade is None or (self.grade.has_reward and self.grade.tier not in UNGRADED)
+        """Whether a reward function applies and has decided, see `Grade.is_decided`; True before grading."""
+        return self.grade is None or self.grade.is_decided
 
     @property
     def trained(self) -> Sequence[bool]:

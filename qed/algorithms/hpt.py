@@ -62,7 +62,8 @@ class Hpt(PolicyGradient):
 
     def _choose(self, group: Group) -> Group:
         demonstrations, answers = _split(group)
-        failed = len(select_correct(answers)) <= self.gate * len(answers)
+        judged = [answer for answer in answers if answer.has_reward]
+        failed = judged and len(select_correct(judged)) <= self.gate * len(judged)
         return demonstrations if demonstrations and failed else answers
 
     def weigh_imitated(self, mask: Tensor) -> Tensor:

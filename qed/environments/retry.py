@@ -32,7 +32,7 @@ class Retry(Environment):
 
     def step(self, state: State) -> Reply | None:
         """Say that a wrong answer is wrong; a right one, or one that nothing could judge, ends the answer."""
-        wrong = state.grade is not None and not state.grade.correct and state.grade.has_reward
+        wrong = state.grade is not None and state.grade.is_decided and not state.grade.correct
         return Reply(self.text, message=True) if wrong else None
 
     def finish(self, grade: Grade, rewards: Sequence[float]) -> Grade:

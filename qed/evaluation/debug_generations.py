@@ -160,7 +160,7 @@ def list_advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]
         advice.append("Most answers are cut off before they end: raise sampling.max_tokens.")
     if figures.get("without_reward"):
         advice.append(
-            f"{figures['without_reward']:,} answers have no reward: every reward function returned None or NaN."
+            f"{figures['without_reward']:,} answers have no reward: no reward function applies to them, or it failed."
         )
     if not figures["in_format"]:
         tags = Counter(tag for rollout in flatten(groups) for tag in count_tags(rollout.text))

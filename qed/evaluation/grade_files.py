@@ -53,7 +53,7 @@ class Graded(NamedTuple):
         """Return the row with the columns of its verdict; `rewarded` adds the reward and its parts."""
         grade = self.grade
         values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
-        more = {"reward": grade.reward if grade.has_reward else None, "parts": dict(grade.parts)} if rewarded else {}
+        more = {"reward": grade.reward if grade.is_decided else None, "parts": dict(grade.parts)} if rewarded else {}
         return {**self.row, **dict(zip(ADDED, values, strict=True)), **more, **self.also}
 
     def add_to(self, summary: Summary, writer: Writer | None, rewarded: bool) -> None:
@@ -255,8 +255,8 @@ class Summary:
         if grade.tier == "error" and not self.failure:
             self.failure = grade.reason
         self.classes[graded.kind] += 1
-        self.reward += grade.reward if grade.has_reward else 0.0
-        self.counts["without_reward"] += not grade.has_reward
+        self.reward += grade.reward if grade.is_decided else 0.0
+        self.counts["without_reward"] += not grade.is_decided
         self.spent += graded.seconds
         self.slowest = max(self.slowest, graded.seconds)
         self.counts["correct"] += grade.correct

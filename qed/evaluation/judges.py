@@ -11,12 +11,12 @@ from qed.data.splits import load_prompt
 from qed.grading.judge import POLL_SECONDS
 from qed.guards.signals import check_signals
 from qed.models.load import pick_device
-from qed.net.chat import ChatModel
+from qed.net.chat import ChatModel, remove_thought
 from qed.net.endpoint import RequestError
 from qed.rollout.policy import load_policy
 from qed.rollout.stages import sample
 from qed.sampling.base import Sampling
-from qed.types import Problem, Request
+from qed.types import Problem, Request, Rollout
 
 Ask = Callable[[Sequence[str]], Iterator[tuple[int, str | None, str]]]
 """Asks a judge, and yields the number of each request with its reply, or None and the reason, in any order."""
@@ -70,6 +70,16 @@ def ask_local(settings: Settings) -> Ask:
             chosen = [Request(problems[number], 1) for number in numbers]
             groups = sample(chosen, policy.sampler, template, sampling, (settings.run.seed, "judge"))
             for number, group in zip(numbers, groups, strict=True):
-                yield number, group[0].text.rpartition("</think>")[2].strip(), ""
+                yield number, *_read_reply(group[0], sampling.max_tokens)
 
     return ask
+
+
+def _read_reply(rollout: Rollout, max_tokens: int) -> tuple[str | None, str]:
+    """Return a reply without its reasoning, or None and the reason."""
+    if rollout.stop_reason == "length":
+        return None, f"the reply was cut off at {max_tokens} tokens, so its end is not known"
+    try:
+        return remove_thought(rollout.text), ""
+    except RequestError as error:
+        return None, str(error)

@@ -59,12 +59,15 @@ class _Item:
     requests: tuple[str, ...]
 
 
-def judge_outputs(judgement: Judgement, name: str, ask: Ask, console: Console) -> dict[str, Any]:
+def judge_outputs(
+    judgement: Judgement, name: str, identity: Sequence[Any], ask: Ask, console: Console
+) -> dict[str, Any]:
     """Judge outputs, write verdicts and figures, and print the figures.
 
     Args:
         judgement: what is judged.
-        name: of the judge; its replies are kept under this name.
+        name: of the judge.
+        identity: what determines its replies besides the requests; they are kept under it.
         ask: asks the judge.
         console: for progress and figures.
 
@@ -76,7 +79,7 @@ def judge_outputs(judgement: Judgement, name: str, ask: Ask, console: Console) -
     cache = ReplyCache(judgement.out / f"{stem}.replies.jsonl")
     requests = [request for item in items for request in item.requests]
     try:
-        replies = _collect_replies(requests, name, ask, cache, console)
+        replies = _collect_replies(requests, name, identity, ask, cache, console)
     except (Interrupted, KeyboardInterrupt) as stopped:
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
         console.end_phase()
@@ -148,23 +151,23 @@ def _read_row(row: Any, path: Path, number: int) -> dict[str, str]:
 
 
 def _collect_replies(
-    requests: Sequence[str], name: str, ask: Ask, cache: ReplyCache, console: Console
+    requests: Sequence[str], name: str, identity: Sequence[Any], ask: Ask, cache: ReplyCache, console: Console
 ) -> dict[str, tuple[str | None, str]]:
     """Return the reply to each request, or None and the reason; known replies are not asked for again."""
     replies: dict[str, tuple[str | None, str]] = {}
     for request in dict.fromkeys(requests):
-        known = cache.find([name, request])
+        known = cache.find([*identity, request])
         if known is not None:
             replies[request] = (known, "")
     waiting = [request for request in dict.fromkeys(requests) if request not in replies]
-    if replies and waiting:
+    if replies:
         console.say(f"{len(replies)} of {len(replies) + len(waiting)} replies are already there.")
     console.phase("", len(replies), "reply")
     total = len(replies) + len(waiting)
     for number, reply, reason in ask(waiting) if waiting else ():
         replies[waiting[number]] = (reply, reason)
         if reply is not None:
-            cache.add([name, waiting[number]], reply)
+            cache.add([*identity, waiting[number]], reply)
         console.step(len(replies), total, {})
     console.end_phase()
     if waiting and not any(reply is not None for reply, _ in replies.values()):

@@ -45,17 +45,32 @@ class ChatModel:
         """Return the text of a server's reply, without the reasoning of a model that thinks.
 
         Raises:
-            RequestError: the reply has no text.
+            RequestError: the reply has no text, or was cut off.
         """
         try:
-            text = reply["choices"][0]["message"]["content"]
+            choice = reply["choices"][0]
+            text = choice["message"]["content"]
         except (KeyError, IndexError, TypeError) as error:
             raise RequestError(f"the reply is not that of a chat endpoint: {str(reply)[:200]}") from error
         if not isinstance(text, str) or not text.strip():
             raise RequestError(
                 f"the reply has no text; a model that thinks may need more than {self.max_tokens} tokens"
             )
-        return text.rpartition("</think>")[2].strip()
+        if choice.get("finish_reason") == "length":
+            raise RequestError(f"the reply was cut off at {self.max_tokens} tokens, so its end is not known")
+        return remove_thought(text)
+
+
+def remove_thought(text: str) -> str:
+    """Return a reply without the reasoning before it.
+
+    Raises:
+        RequestError: the reasoning has no end, so that there is no reply.
+    """
+    _, end, reply = text.rpartition("</think>")
+    if not end and "<think>" in text:
+        raise RequestError("the reply ends within its reasoning")
+    return reply.strip()
 
 
 def complete_address(url: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import select
 import ssl
 import threading
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 from qed.errors import UsageError
 from qed.net.deadlines import CancelScope, Deadline, keeper
+from qed.net.keys import read_key
 
 MAX_BYTES = 16 * 2**20  # of a reply
 SHOWN = 200  # characters of a refusal in a message
@@ -62,11 +62,12 @@ class HttpClient:
         key_variable: the environment variable with the key, sent as a bearer token; empty or unset sends none.
 
     Raises:
-        UsageError: the address is not one of http or https.
+        UsageError: the address is not one of http or https, or the key cannot be sent.
     """
 
     def __init__(self, url: str, key_variable: str = "") -> None:
         check_address(url)
+        read_key(key_variable)
         self.url, self.key_variable = url.rstrip("/"), key_variable
         parts = urlsplit(self.url)
         self.name = parts.netloc
@@ -290,7 +291,7 @@ class HttpClient:
         return RequestError(f"{self.name}: the connection ended before the reply did: {reason}", "closed")
 
     def _headers(self, body: bytes | None) -> dict[str, str]:
-        key = os.environ.get(self.key_variable, "") if self.key_variable else ""
+        key = read_key(self.key_variable)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         return {**headers, **({"Authorization": f"Bearer {key}"} if key else {})}
 

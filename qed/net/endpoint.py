@@ -28,8 +28,8 @@ class Endpoint:
         key_variable: the environment variable with the key, sent as a bearer token; empty or unset sends none.
         seconds: deadline of an attempt.
         attempts: the most attempts of a request.
-        patience: a server that has answered before and cannot be reached now is asked again for so many seconds, in
-            however many attempts.
+        patience: a server that has answered before and cannot be reached is asked again until it has been away for so
+            many seconds, in however many attempts.
 
     Raises:
         UsageError: the address is not one of http or https.
@@ -45,6 +45,7 @@ class Endpoint:
         """Refuse an address that cannot be requested."""
         self._client = HttpClient(self.url, self.key_variable)
         self._has_answered = False
+        self._away_since: float | None = None
         if self.seconds <= 0 or self.attempts < 1:
             raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
 
@@ -65,7 +66,6 @@ class Endpoint:
         self._client.close()
 
     def _ask(self, method: str, content: Any) -> Any:
-        began = time.monotonic()
         for attempt in count(1):
             try:
                 reply = self._client.request(method, "", content, seconds=self.seconds, max_bytes=MAX_BYTES)
@@ -74,16 +74,22 @@ class Endpoint:
                 may_pass = error.kind in ("refused", "timed out", "closed") or error.status in PASSING
                 if not may_pass:
                     raise
-                is_away = self._has_answered and (error.kind == "refused" or error.status in AWAY)
-                if attempt >= self.attempts and not (is_away and time.monotonic() - began < self.patience):
+                is_away = error.kind == "refused" or error.status in AWAY
+                if attempt >= self.attempts and not (is_away and self._may_return()):
                     raise RequestError(f"{error} ({attempt} attempts)", error.kind, error.status) from error
                 doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
                 if self._client.scope.wait(max(doubled, error.wait)):
                     break
             else:
-                self._has_answered = True
+                self._has_answered, self._away_since = True, None
                 return value
         raise RequestError("the request was cancelled", "cancelled")
+
+    def _may_return(self) -> bool:
+        """Return whether a server that is away is waited for: it was there, and is not away for long."""
+        now = time.monotonic()
+        self._away_since = now if self._away_since is None else self._away_since
+        return self._has_answered and now - self._away_since < self.patience
 
     def _read_reply(self, reply: Reply) -> Any:
         name = self._client.name

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from qed.grading.judge import serve
 from qed.rewards import options as settings
 from qed.rewards.adapters import GradeFunction, find_functions
 from qed.rewards.callables import CallableReward
-from qed.rewards.forms.calling import wait_for
+from qed.rewards.forms.calling import Grades, call_or_replace, wait_for
 from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
@@ -92,9 +92,20 @@ class Reward:
 
     def grade(self, rollouts: Sequence[Rollout]) -> list[Grade]:
         """Grade the answers to one problem, in order."""
-        columns = wait_for([part.function(rollouts) for part in self.parts])
+        columns = wait_for([self._call(part, rollouts) for part in self.parts])
         rows = zip(*columns, strict=True)
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
+
+    def _call(self, part: Part, rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
+        """Call a part; one that only logs does not apply where it fails, so that it takes no reward from an answer."""
+        if part.weight or part.name == self.judge:
+            return part.function(rollouts)
+
+        def leave_out(error: Exception) -> Grades:
+            print(f"{part.name}, which has weight 0, failed: {type(error).__name__}: {error}")  # noqa: T201
+            return [None] * len(rollouts)
+
+        return call_or_replace(part.function, rollouts, leave_out)
 
     def _sum(self, rollout: Rollout, grades: Sequence[Grade | None]) -> Grade:
         """Return the weighted sum of the grades of one answer, with each part logged under its name.

@@ -106,10 +106,12 @@ class HttpReward:
             RequestError: the server does not score it.
         """
         request = self._build_request(rollout)
-        score = self._replies.find([self._endpoint.url, request])
-        if score is None:
+        # How the score is read from the reply belongs to it: another place or scale gives another one.
+        asked = [self._endpoint.url, request, self.kind, self._place, self._scale]
+        score = self._replies.find(asked)
+        if not isinstance(score, int | float) or not math.isfinite(score):
             score = self._fetch_score(request)
-            self._replies.add([self._endpoint.url, request], score)
+            self._replies.add(asked, score)
         value = float(score) / self._scale
         correct = self.judges and value >= self.threshold
         return Grade(value, correct, True, None, {"score": float(score)}, tier="http", reason=f"score {score:g}")
@@ -140,6 +142,10 @@ class HttpReward:
     @cached_property
     def _replies(self) -> ReplyCache:
         return ReplyCache(Path(self.cache) if self.cache else None)
+
+    @property
+    def _place(self) -> str:
+        return self.read or PLACES.get(self.kind, "")
 
     @cached_property
     def _scale(self) -> float:
@@ -192,13 +198,12 @@ class HttpReward:
         if self.kind == "chat":
             return parse_score(self._chat.read_reply(self._endpoint.post(request)), self._scale)
         reply = self._endpoint.post(request)
-        place = self.read or PLACES[self.kind]
         results = reply.get("data") if isinstance(reply, dict) else None
         if not self.read and isinstance(results, list) and len(results) != 1:
             raise RequestError(f"the reply has {len(results)} results for one answer: {str(reply)[:200]}")
-        score = _find_number(reply, place)
+        score = _find_number(reply, self._place)
         if score is None or not math.isfinite(score):
-            raise RequestError(f"the reply has no number at {place}: {str(reply)[:200]}")
+            raise RequestError(f"the reply has no number at {self._place}: {str(reply)[:200]}")
         return score
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean
 
-from qed.algorithms.parts.guidance import is_wrong_trace
+from qed.algorithms.parts.guidance import is_right_trace
 from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.stages import flatten
 from qed.types import UNGRADED, Groups
@@ -24,6 +25,9 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything
     demonstrations = [rollout for rollout in everything if rollout.source == "expert"]
     demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
+    wrong_traces = sum(rollout.has_reward and not is_right_trace(rollout) for rollout in demonstrations)
+    # Replayed answers were graded in an earlier step.
+    tiers = Counter(one.grade.tier for one in everything if one.grade is not None and one.source != "replay")
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
     own = [[one for one in group if one.is_on_policy] for group in groups]
@@ -46,7 +50,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
         "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
         "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
-        **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
+        **{f"grading/{tier}s": tiers[tier] for tier in UNGRADED},
         "grading/without_reward": sum(one.grade is not None and not one.grade.has_reward for one in everything),
         "length/total": sum(rollout.trained_count for rollout in rollouts),
         "length/mean": fmean(rollout.trained_count for rollout in rollouts),
@@ -55,5 +59,5 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
         **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
         **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
-        **({"guidance/wrong_traces": sum(map(is_wrong_trace, demonstrations))} if demonstrations else {}),
+        **({"guidance/wrong_traces": wrong_traces} if demonstrations else {}),
     }

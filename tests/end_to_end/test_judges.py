@@ -89,17 +89,6 @@ def test_a_reward_model_grades_stored_answers(
     assert all(path == "/any" and content.keys() == {"model", *body} for path, content in asked)
 
 
-def test_two_scores_for_one_answer_are_none(qed: Callable[..., Any], tmp_path: Path) -> None:
-    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
-    file.write_text(json.dumps({"question": "q", "gold": "1", "response": "1"}) + "\n")
-    with serve(lambda *_: (200, {"data": [{"score": 0.5}, {"score": 0.1}]})) as url:
-        options = f"http.url={url},http.model=m,http.kind=score,http.threshold=0.5"
-        qed("grade", file, "--reward", "http", "--reward-options", options, "--out", out)
-    (row,) = read_lines(out)
-    assert row["tier"] == "error"
-    assert "2 results for one answer" in row["reason"]
-
-
 def test_a_server_that_is_down_ends_a_run_before_its_first_step(qed: Callable[..., Any], tmp_path: Path) -> None:
     with serve(lambda *_: (200, {})) as url:
         pass
@@ -208,11 +197,12 @@ def test_an_interrupted_judgement_continues(qed: Callable[..., Any], outputs: Pa
     command = ["judge", outputs, "--model", "judge", "--concurrency", 1, "--json", "--url"]
     with serve(answer) as url:
         first = qed(*command, url)
-    assert first.code == 0
-    assert first.result["not_judged"] == 4  # one has its second order missing
-    with serve(prefer_longer) as url:
+        assert first.code == 0
+        assert first.result["not_judged"] == 4  # one has its second order missing
+        asked[5:] = []
         second = qed(*command, url)
-    assert second.result["value"] == pytest.approx(2.5 / 6)
+    assert second.result["not_judged"] == 4
+    assert len(asked) == 12, "5 of before, and the 7 that are missing"
     with serve(lambda *_: (401, {"error": "bad key"})) as url:
         refused = qed("judge", outputs, "--model", "other", "--url", url)
     assert refused.code == 3
@@ -249,8 +239,8 @@ def test_a_rubric_of_ones_own_and_a_local_judge(qed: Callable[..., Any], outputs
     local = qed(
         "judge", outputs, "--model", "new:tiny", "--max-tokens", 4, "--json", "--rubric", "safety", "--limit", 2
     )
-    assert local.code == 0, local.err
-    assert local.result["not_judged"] == 2, "an untrained model says neither word"
+    assert local.code == 3
+    assert "cut off at 4 tokens" in local.err, "an untrained model does not end"
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,9 @@ def test_a_reward_of_the_shelf_and_one_of_ones_own(run: Run, file: Path, tmp_pat
     code, said, _ = run("grade", file, "--reward", mine, "--seconds", "0.3", "--out", out, "--json")
     summary = json.loads(said.splitlines()[-1])
     assert (code, summary["timeouts"]) == (0, 1)
-    assert [row["reward"] for row in graded(out)] == [1, 1, 0, 0, 0, 0]
+    assert [row["reward"] for row in graded(out)] == [1, 1, 0, None, 0, 0]
     assert graded(out)[3]["tier"] == "timeout"
+    assert (summary["mean_reward"], summary["without_reward"]) == (0.4, 1)
 
 
 def test_columns_by_name_nested_and_known(run: Run, tmp_path: Path) -> None:

@@ -68,6 +68,9 @@ def test_a_server_that_was_there_is_asked_for_longer(monkeypatch: pytest.MonkeyP
         with pytest.raises(RequestError, match=r"status 500 \(2 attempts"):
             endpoint.post({})
         replies[:] = [(status, {})] * 9
+        endpoint.patience = 0.0  # it has been away for longer by now
+        with pytest.raises(RequestError, match=rf"status {status} \(2 attempts"):
+            endpoint.post({})
         with pytest.raises(RequestError, match=rf"status {status} \(2 attempts"):
             Endpoint(url, attempts=2, patience=60.0).post({})
 

@@ -35,7 +35,7 @@ from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
 from qed.training.flops import count_sampled_work
 from qed.training.parallel import Parallel
-from qed.types import Completion, Grade, Group, Problem, Request
+from qed.types import UNGRADED, Completion, Grade, Group, Problem, Request
 
 END = 1
 ADDRESS = (5, "rollout", 1)
@@ -251,6 +251,14 @@ def test_a_turns_reward_is_added_and_a_retry_is_discounted() -> None:
             assert grade.reward == pytest.approx(1.0 + sum(rollout.turn_rewards))
     retried = Retry(discount=0.5).finish(Grade(1.0, True, True, None), (0.0, 0.0))
     assert retried.reward == 0.25
+
+
+@pytest.mark.parametrize("tier", UNGRADED)
+def test_a_retry_does_not_call_an_answer_wrong_that_nothing_judged(tier: str) -> None:
+    grade = Grade(0.0, False, False, None, tier=tier)
+    state = State(Problem("p", "?", "1"), ("1",), grade)
+    assert Retry().step(state) is None
+    assert Retry().step(replace(state, grade=Grade(0.0, False, True, None))) is not None
 
 
 def test_a_retry_stops_at_a_right_answer() -> None:

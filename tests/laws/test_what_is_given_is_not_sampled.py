@@ -281,6 +281,9 @@ def test_figures_are_of_the_policys_own_answers() -> None:
     assert (found["accuracy"], found["reward/mean"], found["length/mean"]) == (0, 0, 3)
     assert (found["guidance/trace_reward"], found["guidance/wrong_traces"]) == (1, 0)
     assert (found["groups/zero_std"], found["groups/all_wrong"], found["groups/all_right"]) == (0, 1, 0)
+    made[0].grade = Grade(0.0, False, False, None, tier="error")
+    found = describe_groups([made])
+    assert (found["grading/errors"], found["guidance/wrong_traces"], "guidance/trace_reward" in found) == (1, 0, False)
 
 
 def test_a_greedy_baseline_is_asked_for_beside_what_is_given() -> None:

@@ -51,6 +51,16 @@ def test_a_problem_without_a_demonstration_is_reinforced() -> None:
     assert Hpt().rows([several]) == several[4:]
 
 
+def test_answers_that_nothing_judged_are_not_wrong() -> None:
+    failed = Grade(0.0, False, False, None, tier="error")
+    members = group(0)
+    for answer in members[:3]:
+        answer.grade = failed
+    assert Hpt().rows([members]) == members[4:], "the one that was judged is wrong"
+    members[3].grade = failed
+    assert Hpt().rows([members]) == members[:4]
+
+
 def test_a_greedy_baseline_is_neither_counted_nor_trained() -> None:
     members = [*group(0), rollout(True, "greedy")]
     assert Hpt().rows([members]) == members[4:5]

@@ -117,6 +117,10 @@ def test_a_problem_is_unsolved_if_its_own_answers_have_rewards_and_none_is_right
     assert not is_unsolved([answer("a", False), answer("a", True)])
     assert not is_unsolved([answer("a", False, has_reward=False)]), "nobody knows"
     assert not is_unsolved([answer("a", True, "expert")])
+    failed = answer("a", False)
+    failed.grade = Grade(0.0, False, False, None, tier="timeout")
+    assert not is_unsolved([failed])
+    assert is_unsolved([failed, answer("a", False)])
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -28,7 +28,7 @@ class Guidance(Protocol):
         """Return the requests with their demonstrations."""
 
     def drop_wrong_traces(self, groups: Groups) -> list[Group]:
-        """Remove complete demonstrations that the grader judges wrong, unless they are to be kept."""
+        """Remove complete demonstrations that the grader judges wrong, or fails on, unless they are to be kept."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ def drop_wrong_traces(groups: Groups, wrong_traces: WrongTraces) -> list[Group]:
     """Remove complete demonstrations that the grader judges wrong, unless they are to be kept."""
     if wrong_traces == "keep":
         return list(groups)
-    return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
+    return [[one for one in group if one.source != "expert" or is_right_trace(one)] for group in groups]
 
 
-def is_wrong_trace(rollout: Rollout) -> bool:
-    """Whether a rollout is a complete demonstration that the grader did not judge correct."""
-    return rollout.source == "expert" and not (rollout.grade is not None and rollout.grade.correct)
+def is_right_trace(rollout: Rollout) -> bool:
+    """Whether the grader judged a complete demonstration correct."""
+    return rollout.grade is not None and rollout.grade.correct

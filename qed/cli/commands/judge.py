@@ -7,7 +7,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
 from qed.errors import UsageError
@@ -41,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     rubric = args.rubric or (PREFERENCE if references else SAFETY)
     judgement = Judgement(args.outputs, references, rubric, args.out or args.outputs.parent, args.limit)
     with watch_signals():
-        figures = judge_outputs(judgement, args.model, _load_judge(args), Console(args.json))
+        ask, identity = _load_judge(args)
+        figures = judge_outputs(judgement, args.model, identity, ask, Console(args.json))
     if args.json:
         print(json.dumps(figures))
     return 0
@@ -81,13 +82,17 @@ def _check_numbers(args: argparse.Namespace) -> None:
         raise UsageError("qed judge: --limit must not be negative.")
 
 
-def _load_judge(args: argparse.Namespace) -> Ask:
+def _load_judge(args: argparse.Namespace) -> tuple[Ask, list[Any]]:
+    """Return what asks the judge, and what determines its replies besides the requests."""
     if not args.url:
         from qed.evaluation.judges import ask_local
+        from qed.evaluation.weights import hash_weights
         from qed.rollout.trained import resolve_model_settings
 
         given = {"data.prompt": "chat", "model.device": args.device, "sampling.max_tokens": str(args.max_tokens)}
-        return ask_local(resolve_model_settings(None, args.model, given))
+        settings = resolve_model_settings(None, args.model, given)
+        name = settings.model.name
+        return ask_local(settings), [name, hash_weights(Path(name)), args.max_tokens]
     from qed.evaluation.judges import ask_endpoint
     from qed.net.chat import ChatModel, complete_address
     from qed.net.endpoint import Endpoint
@@ -99,4 +104,5 @@ def _load_judge(args: argparse.Namespace) -> Ask:
     if not isinstance(extra, dict):
         raise UsageError('qed judge: --extra must be a JSON object such as {"seed": 1}.')
     endpoint = Endpoint(complete_address(args.url), args.key_variable, args.seconds)
-    return ask_endpoint(ChatModel(endpoint, args.model, args.max_tokens, extra), args.concurrency)
+    model = ChatModel(endpoint, args.model, args.max_tokens, extra)
+    return ask_endpoint(model, args.concurrency), [endpoint.url, model.build_request([])]

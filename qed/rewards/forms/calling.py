@@ -80,6 +80,26 @@ def read_later(result: Any, read: Callable[[Any], Read]) -> Read | Awaitable[Rea
     return finish()
 
 
+def call_or_replace(
+    function: GradeFunction, rollouts: Sequence[Rollout], replacement: Callable[[Exception], Grades]
+) -> Grades | Awaitable[Grades]:
+    """Return what a function returns, or an awaitable of it; where it raises, the replacement for the exception."""
+    try:
+        result = function(rollouts)
+    except Exception as error:  # noqa: BLE001 -- a user's own code may raise anything
+        return replacement(error)
+    if not inspect.isawaitable(result):
+        return result
+
+    async def finish() -> Grades:
+        try:
+            return await result
+        except Exception as error:  # noqa: BLE001
+            return replacement(error)
+
+    return finish()
+
+
 def join_results(results: Sequence[Any]) -> Any:
     """Return the results as a list, or an awaitable of it if any of them is awaitable; these are awaited together."""
     return _gather(results) if any(map(inspect.isawaitable, results)) else list(results)
