@@ -70,6 +70,12 @@ class RankLost(QedError):
     exit_code = 75
 
 
+class ServersGone(QedError):
+    """Servers that the run needs and does not start itself are gone for too long. The exit code is EX_TEMPFAIL."""
+
+    exit_code = 75
+
+
 class Interrupted(QedError):
     """A run that a signal ended, after its state was saved. The exit code is that of the signal."""
 

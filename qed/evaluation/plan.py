@@ -124,7 +124,7 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     settings = replace(settings, data=loaded[0].data)
     if settings.sampling.sampler == "server":
         policy = load_remote_policy(settings)
-        require_one_version(policy, console)
+        require_one_version(policy, settings.model.name, console)
     else:
         policy = load_policy(settings, problems, pick_device(settings.model.device), None)
     report_handover(policy.sampler, console.say)

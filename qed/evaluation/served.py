@@ -69,10 +69,15 @@ def list_urls(policy: Policy) -> list[str]:
     return [server.url for server in sampler.servers]
 
 
-def require_one_version(policy: Policy, console: Console) -> None:
-    """Refuse servers with weights of different versions, and say that their log-probs are not checked here.
+def require_one_version(policy: Policy, name: str, console: Console) -> None:
+    """Refuse servers with weights of different versions, and say what they serve and that nothing is checked here.
 
     From now on an answer of another version ends the evaluation.
+
+    Args:
+        policy: with the servers.
+        name: of the model whose tokenizer is used.
+        console: for what is said.
 
     Raises:
         UsageError: the versions differ.
@@ -83,7 +88,11 @@ def require_one_version(policy: Policy, console: Console) -> None:
         told = ", ".join(f"{url} has {version}" for url, version in versions.items())
         raise UsageError(f"The servers have weights of different versions: {told}. Evaluate with servers of one.")
     (version,) = sampler.allowed = frozenset(versions.values())
+    root = str(sampler.servers[0].capabilities.details.get("root", ""))
+    if root and root != name and Path(root).resolve() != Path(name).resolve():
+        console.say(
+            f"The server serves the weights of {root}; {name} is the tokenizer, and the name of the evaluation."
+        )
     if version:
-        root = sampler.servers[0].capabilities.details.get("root", "")
         console.say(f"The server has weights of version {version}, which a run has sent, in place of those of {root}.")
     console.say("The log-probs of servers are not compared with the model's own: its weights are not loaded here.")

@@ -77,7 +77,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                 stats = update_critic(phase, collected.groups, step) + update_policy(phase, minibatches, step)
                 stats += make_extra_updates(phase, collected, collector.pool, step)
                 token_stats.score_after(step)
-            with timer("sync"):
+            with timer("sync"), phase.failures.hold():
                 source.load(step)
             learner.adapt(phase.record(step, stats, collected.sampled, counts, collected.groups))
             source.release(step, learner.algorithm)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from qed.loops.checkpointer import Checkpointer
 from qed.loops.critic import open_critic, open_trunk_critic
 from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
+from qed.loops.failures import Failures
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
 from qed.loops.mismatch import read_figures, rest_servers
@@ -115,9 +115,8 @@ class Phase:
         of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, of_phase)
         self.evaluator = Evaluator(setup, settings, (offset, self.last), self.metrics, recorded)
-        self._is_updating = False  # since the first update of a step, until it is complete
-        setup.save_and_describe_exit = self.save_and_describe_exit
-        setup.save_after_error = self.save_after_error
+        self.failures = Failures(setup, self.checkpointer, self.evaluator)
+        setup.save_and_describe_exit, setup.save_after_error = self.save_and_describe_exit, self.failures.save
 
     def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """Return the phase's endless shuffled stream of items, at the position of the checkpoint if the run resumes.
@@ -175,7 +174,7 @@ class Phase:
 
         `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
-        self._is_updating = True
+        self.failures.is_updating = True
         if self.settings.sampling.colocate:
             rest_servers(self.setup.sampler)
         stats = self.non_finite.update(self.learner, rows, step, step - self.offset - 1)
@@ -184,7 +183,7 @@ class Phase:
 
     def update_critic(self, critic: ValueLearner, rows: Sequence[Rollout], step: int) -> Stats:
         """Make one optimizer step of the critic and return its statistics; from then on signals are deferred."""
-        self._is_updating = True
+        self.failures.is_updating = True
         stats = self.non_finite.update(critic, rows, step, step - self.offset - 1)
         self.defer_signals()
         return {name: value for name, value in stats.items() if name.startswith("critic/") or name == SKIPPED}
@@ -218,12 +217,17 @@ class Phase:
         return self.metrics.write(step, figures)
 
     def end_step(self, step: int) -> None:
-        """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again."""
+        """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again.
+
+        Raises:
+            QedError: what was held since the update, see `Failures.hold`.
+        """
         self.checkpointer.complete_step(step)
-        self.setup.stop.deferred = self._is_updating = False
+        self.setup.stop.deferred = False
         if self.setup.profiler is not None:
             self.setup.profiler.end_step(step)
         self.setup.parallel.agree_on_stop(self.setup.stop)
+        self.failures.settle()
 
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate before the first step, after the last, and every `evaluation.every` steps between."""
@@ -260,22 +264,6 @@ class Phase:
             f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "
             f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
         )
-
-    def save_after_error(self) -> None:
-        """Save the last complete step after an error, and say how to resume.
-
-        Nothing is saved if the weights are no longer those of that step, if it is where this attempt began, or of
-        several ranks, which would wait for the one that failed.
-        """
-        saver, is_between = self.checkpointer, self._is_updating or self.setup.stop.deferred
-        if is_between or self.setup.parallel.world > 1 or saver.step == saver.first:
-            return
-        with suppress(Exception):  # what has ended the run is raised, and not that its state cannot be saved
-            saver.save(self.evaluator.scores, last=True)
-            self.setup.console.say(
-                f"An error ends the run; step {saver.step}, the last complete one, is saved. Continue with the same "
-                f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
-            )
 
     def finish(self) -> None:
         """Close the phase, and warn if none of its steps had a gradient.

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from qed.config.phases import Settings
-from qed.errors import Interrupted, ModelError, QedError, UsageError
+from qed.errors import Interrupted, ModelError, QedError, ServersGone, UsageError
 from qed.guards.redaction import redact
 from qed.loops.setup import Setup
 from qed.models.load import load_tokenizer, read_window
@@ -90,7 +90,8 @@ class ServedTeacher:
         except Interrupted:
             raise
         except QedError as error:
-            raise QedError(f"The teacher cannot score: {error}") from error
+            kind = ServersGone if isinstance(error, ServersGone) else QedError
+            raise kind(f"The teacher cannot score: {error}") from error
 
 
 def open_teacher(setup: Setup, settings: Settings) -> ServedTeacher | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from qed.errors import QedError
+from qed.errors import QedError, ServersGone
 from qed.guards.signals import check_signals
 from qed.rollout.probe import Learner, Reading, Stale, Values, read_probe, require_change, require_reading
 from qed.rollout.weights_folder import Format, WeightsFolder, Writes
@@ -296,7 +296,7 @@ class WeightsSync:
 
     def _restart(self, server: Server, reason: str) -> Server:
         if self.restart is None:
-            raise QedError(f"The server {server.url} is lost ({reason}). Start it again, and resume the run.")
+            raise ServersGone(f"The server {server.url} is lost ({reason}). Start it again, and resume the run.")
         self._before.pop(server, None)
         return self.restart(server)
 

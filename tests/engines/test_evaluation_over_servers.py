@@ -93,8 +93,8 @@ def test_weights_that_change_meanwhile_end_it(
 ) -> None:
     """A training run that updates the server would mix the answers of several steps."""
 
-    def require(policy: Any, console: Any) -> None:
-        require_one_version(policy, console)
+    def require(policy: Any, name: str, console: Any) -> None:
+        require_one_version(policy, name, console)
         update(engine.connect().servers[0], engine.models.newer, 3)
 
     monkeypatch.setattr("qed.evaluation.plan.require_one_version", require)
@@ -102,6 +102,33 @@ def test_weights_that_change_meanwhile_end_it(
     folder, told = evaluate("there", *options, "--greedy", "--samples", 1)
     assert "got other weights meanwhile (version 3 in place of" in told
     assert not list(read_lines(folder / "sums.jsonl"))
+
+
+def test_another_model_than_the_named_one_is_said(
+    native: Engine, evaluate: Callable[..., Any], problems: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in native.models.folder.iterdir():
+        (copy / file.name).symlink_to(file)
+    for folder, said in ((copy, True), (native.models.folder, False)):
+        capfd.readouterr()
+        options = (
+            "--tasks",
+            problems,
+            "--max-tokens",
+            4,
+            "--greedy",
+            "--samples",
+            1,
+            "--out",
+            tmp_path / f"to-{folder.name}",
+        )
+        arguments = ("evaluate", "--sampler", "server", "--url", native.url, "--model", folder, *options)
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        assert not left.value.code
+        assert (f"The server serves the weights of {native.models.folder}" in capfd.readouterr().out) == said
 
 
 def test_mistakes_are_told(native: Engine, evaluate: Callable[..., Any], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from qed.errors import Interrupted, QedError
+from qed.errors import Interrupted, QedError, ServersGone
 from qed.net.deadlines import CancelScope
 from qed.sampling.server.calls import Call
 from qed.sampling.server.dialect import ServerLost
@@ -188,7 +188,7 @@ class Balancer(Generic[S]):
         restarting = any(slot.restarting for slot in self.slots)  # which has a deadline of its own
         if not restarting and self._down_since is not None and now - self._down_since > self.patience:
             lost = "; ".join(slot.describe() for slot in self.slots)
-            raise QedError(
+            raise ServersGone(
                 f"All servers are lost, and none came back within {self.patience:g} s ({lost}). Look at their logs, "
                 "start them again, and resume the run; sampling.request_seconds is how long it waits."
             )
