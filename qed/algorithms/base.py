@@ -113,6 +113,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         return {} if self.average == "constant" else {"average_length": f"average={self.average}"}
 
     @property
+    def moving_weights(self) -> dict[str, float]:
+        """The weights in the loss that `adapt` moves towards a target, by the names of their metrics."""
+        return {}
+
+    @property
     def reference(self) -> bool:
         """Whether the loss reads the log-probs of a frozen reference model."""
         return False

@@ -211,6 +211,7 @@ class Phase:
         needed = self._pop_flops() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
         figures |= measure_thoughts(groups, self.setup.template.thought_tags) | read_figures(self.setup.sampler)
+        figures |= self.learner.algorithm.moving_weights
         if self.settings.run.save_rollouts and any(groups):
             self.setup.run.rollouts(step, groups, trained)
         self.setup.console.step(step, self.last, figures)

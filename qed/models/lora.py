@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,10 @@ def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
 def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
     """Write the adapters in peft's own layout; `tensors` are those of `gather_adapters`, else the current ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.peft_config[NAME].save_pretrained(folder)
+    config = copy(model.peft_config[NAME])
+    if isinstance(config.target_modules, set):  # whose order differs between processes
+        config.target_modules = sorted(config.target_modules)
+    config.save_pretrained(folder)
     save_file(dict(tensors or gather_adapters(model)), folder / WEIGHTS, metadata={"format": "pt"})
 
 

@@ -242,6 +242,10 @@ def test_a_run_whose_settings_stood_side_by_side_goes_on(qed: Callable[..., Any]
     arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, "--learner.batch_size", 10, *options]
     whole = tmp_path / "whole"
     assert qed(*arguments, "--out", whole).code == 0
+    steps = [row for row in read_lines(whole / "metrics.jsonl") if "train/loss" in row]
+    assert steps[0]["kl/weight"] == 0.1
+    assert len({row["kl/weight"] for row in steps}) == len(steps), "it moves in each step, and is told"
+    assert all("policy/entropy_weight" in row for row in steps)
     former = cut(whole, 2, tmp_path / "former")
     short = {path: name for name, path in find_short_names(flatten_fields(Grpo())).items()}
     saved = yaml.safe_load((former / "settings.yaml").read_text(encoding="utf-8"))

@@ -97,6 +97,11 @@ def test_a_reward_of_the_shelf_and_one_of_ones_own(run: Run, file: Path, tmp_pat
     assert [row["reward"] for row in graded(out)] == [1, 1, 0, None, 0, 0]
     assert graded(out)[3]["tier"] == "timeout"
     assert (summary["mean_reward"], summary["without_reward"]) == (0.4, 1)
+    mine.write_text("def compute_score(*_, **__):\n    return 1 / 0\n")
+    code, _, err = run("grade", file, "--reward", mine, "--out", out)
+    assert code == 1
+    assert "The reward failed on all of 6 answers." in err
+    assert len(graded(out)) == 6
 
 
 def test_columns_by_name_nested_and_known(run: Run, tmp_path: Path) -> None:
@@ -287,7 +292,7 @@ def test_why_a_reward_fails_is_said(run: Run, file: Path, tmp_path: Path, body: 
     reward = tmp_path / "mine.py"
     reward.write_text(f"from qed.types import Grade\ndef reward(rollout):\n    {body}\n")
     code, out, _ = run("grade", file, "--reward", reward)
-    assert code == 0
+    assert code == 1
     assert "The grader failed, first with: " in out
     assert told in out
     assert told in json.loads(run("grade", file, "--reward", reward, "--json")[1].splitlines()[-1])["first_error"]

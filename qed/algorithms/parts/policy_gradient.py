@@ -85,6 +85,16 @@ class PolicyGradient(Algorithm):
         return super().unread | inner
 
     @property
+    def moving_weights(self) -> dict[str, float]:
+        """Those of the KL and of the entropy bonus, where they have targets."""
+        weights, chosen = {}, self.regularizer
+        if chosen.kl_target:
+            weights["kl/weight"] = chosen.kl
+        if chosen.entropy_target:
+            weights["policy/entropy_weight"] = chosen.bonus
+        return weights
+
+    @property
     def demonstrations(self) -> Guidance | None:
         """The settings of the demonstrations that join the groups; None without a field `guidance`."""
         guidance: Guidance | None = getattr(self, "guidance", None)

@@ -14,7 +14,7 @@ from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.values import split_items
-from qed.errors import DataError, UsageError
+from qed.errors import DataError, QedError, UsageError
 from qed.grading.policy import find_policy
 from qed.guards.redaction import strip_control
 
@@ -53,6 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     figures = _grade_files(args)
     if args.json:
         print(json.dumps(figures))
+    if figures.get("n") and figures.get("errors") == figures["n"]:
+        raise QedError(f"The reward failed on all of {figures['n']:,} answers.")
     return 0
 
 
