@@ -97,6 +97,7 @@ class AheadCollector:
         self._loaded: int | None = getattr(collector.sampler, "version", None)
         self._turn = threading.Lock()  # held by who uses the sampler
         self._stop = Stop()
+        self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="sampling ahead", daemon=True)
 
     def choose_version(self, step: int) -> int:
@@ -121,6 +122,9 @@ class AheadCollector:
             yield self
         except Interrupted:
             self._finish_checkpoint()
+            raise
+        except Exception:
+            self._has_failed = True
             raise
         finally:
             self._stop.received = signal.SIGTERM
@@ -178,11 +182,16 @@ class AheadCollector:
     def settle(self, step: int) -> RolloutCollector:
         """Return the collector's state for the checkpoint of a step, once all that it holds is collected.
 
+        After an error it is what was collected until then: newer weights sample the rest where the run resumes.
+
         Raises:
             Interrupted: a stop signal has come.
             Exception: what has ended the thread.
         """
         last = min(step + self.staleness, self.steps.last)
+        if self._has_failed:
+            with self._changed:
+                last = max((number for number in self._collected if number <= last), default=last)
         _, behind = self._await_step(last, lambda: check_signals("wait", progress=False))
         with self._changed:
             ahead = {number: self._collected[number][0] for number in range(step + 1, last + 1)}

@@ -3,6 +3,7 @@ that was cut goes on as the one that was not. The sampler is one with weights of
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from cutting import ONLINE, SHARED, SMALL, assert_same, by_chance, cut, forked, 
 
 from qed.errors import QedError
 from qed.guards.watchdog import list_children
+from qed.runs import manifest
 from qed.runs.run import read_lines
 from qed.types import Groups
 
@@ -108,6 +110,30 @@ def test_a_cut_run_goes_on_with_what_was_sampled_ahead(
         assert fresh <= kept <= fresh + waiting
         waiting += sampled - kept - int(row["groups/dropped"])
     assert any(row["groups/dropped"] for row in counts)
+
+
+@pytest.mark.parametrize("failing", [4, 6])
+def test_an_error_keeps_what_was_sampled_until_then(
+    trained: Callable[..., Path], qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """The reward fails while step 4 or 6 is sampled ahead; newer weights sample what is missing."""
+    calls = itertools.count(1)
+
+    def fail(groups: Groups, grader: Any) -> None:
+        if next(calls) == failing:
+            raise QedError("the server is gone")
+        by_chance(groups, grader)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qed.rollout.collector.grade", fail)
+        failed = qed(*command(tmp_path, 2, *GRPO), "--out", tmp_path / "part", "--run.save_every", 0)
+    assert failed.code == 1
+    (step,) = manifest.list_checkpoints(tmp_path / "part")
+    assert f"step {step}, the last complete one, is saved" in failed.out + failed.err
+    assert failing - 3 <= step < failing
+    versions = read_versions(trained("part", 2, *GRPO, "--run.save_every", 0, "--resume"))
+    assert versions[: failing - 1] == [{max(0, n - 2)} for n in range(failing - 1)]
+    assert versions[failing - 1 :] == [{max(step, n - 2)} for n in range(failing - 1, STEPS)]
 
 
 @pytest.mark.faults
