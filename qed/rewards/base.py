@@ -23,6 +23,7 @@ from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
+LEFT_OUT = "left out"  # the tier of a part that failed and only logs; no answer has it
 FINAL_ANSWER = "accuracy"  # the reward that checks the final answer, whatever the format
 
 
@@ -97,13 +98,13 @@ class Reward:
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
     def _call(self, part: Part, rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
-        """Call a part; one that only logs does not apply where it fails, so that it takes no reward from an answer."""
+        """Call a part; where one that only logs fails, it has no reward, and takes none from the answer."""
         if part.weight or part.name == self.judge:
             return part.function(rollouts)
 
         def leave_out(error: Exception) -> Grades:
-            print(f"{part.name}, which has weight 0, failed: {type(error).__name__}: {error}")  # noqa: T201
-            return [None] * len(rollouts)
+            reason = f"{part.name}, of weight 0, failed: {type(error).__name__}: {error}"
+            return [Grade(0.0, False, False, None, tier=LEFT_OUT, reason=reason, has_reward=False)] * len(rollouts)
 
         return call_or_replace(part.function, rollouts, leave_out)
 
@@ -116,7 +117,8 @@ class Reward:
         alone = len(self.parts) == 1 and self.parts[0].weight == 1 and self.parts[0].precompute is None
         if alone and grades[0] is not None:
             return grades[0]
-        graded = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
+        known = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
+        graded = [(part, grade) for part, grade in known if grade.tier != LEFT_OUT]
         applicable = [(part, grade) for part, grade in graded if grade.has_reward]
         logged: dict[str, float] = {}
         for part, grade in applicable:
@@ -126,6 +128,8 @@ class Reward:
         reward = sum((part.weight * grade.reward for part, grade in applicable if part.weight), 0.0)
         weights = {part.name: part.weight for part, _ in applicable}
         verdict = self._choose_verdict(rollout, graded)
+        left_out = [grade.reason for _, grade in known if grade.tier == LEFT_OUT]
+        verdict = replace(verdict, reason="; ".join(filter(None, [verdict.reason, *left_out])))
         return replace(verdict, reward=reward, parts=logged, weights=weights, has_reward=bool(applicable))
 
     def _choose_verdict(self, rollout: Rollout, graded: Sequence[tuple[Part, Grade]]) -> Grade:

@@ -80,9 +80,15 @@ def test_a_function_returns_a_number_a_grade_or_nothing() -> None:
 
 def test_functions_have_weights_and_join_other_rewards() -> None:
     names = ("accuracy", "0.5*<callable>", "0*<callable 2>")
-    (grades, _) = make(count_characters, len, names=names, pool=Pool())(make_groups("12"))
+    failing = "TypeError: object of type 'Rollout' has no len()"
+    (grades, _) = make(len, count_characters, names=names, pool=Pool())(make_groups("12"))
     assert (grades[0].tier, grades[0].reward) == ("error", 0.0)
-    assert "TypeError: object of type 'Rollout' has no len()" in grades[0].reason
+    assert failing in grades[0].reason
+    (grades, _) = make(count_characters, len, names=names, pool=Pool())(make_groups("12"))
+    assert (grades[0].tier, grades[0].reward) == ("string", 1.01), "a part of weight 0 takes no reward"
+    assert "of weight 0, failed: " in grades[0].reason
+    assert failing in grades[0].reason
+    assert "callable_2" not in grades[0].parts
     (grades, _) = make(count_characters, lambda rollout: 7, names=names)(make_groups("12"))
     assert grades[0].reward == 1.01
     assert grades[0].parts["count_characters"] == 0.02

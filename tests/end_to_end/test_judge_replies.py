@@ -95,6 +95,7 @@ def test_a_part_that_only_logs_takes_no_reward_where_it_fails(qed: Callable[...,
             (row,) = read_lines(out)
             assert (row["reward"], row["tier"] == "error") == (expected, expected is None)
             assert "http" not in row["parts"]
+            assert "bad key" in row["reason"]
 
 
 @pytest.mark.parametrize(("key", "code"), [("sk-secret-0123456789\r\n", 0), ("sk-\u20ac", 2), ("sk-a\nb", 2)])

@@ -55,7 +55,7 @@ def test_the_table_has_what_the_run_has_written(ask: Asked) -> None:
         assert rollout.grade is not None
         expected = (rollout.grade.correct, rollout.grade.tier, rollout.stop_reason, rollout.source, rollout.given)
         assert tuple(row[name] for name in ("correct", "tier", "stop_reason", "source", "given")) == expected
-        assert row["reward"] == pytest.approx(rollout.reward)
+        assert row["reward"] == (pytest.approx(rollout.reward) if rollout.has_reward else None)
         assert row["advantage"] == pytest.approx(rollout.advantage, abs=1e-6)
         assert row["n_tokens"] == len(rollout.output)
     assert "shingles" not in reply["rows"]
@@ -63,7 +63,7 @@ def test_the_table_has_what_the_run_has_written(ask: Asked) -> None:
     for group, rollouts in zip(reply["groups"], written, strict=True):
         assert group["id"] == rollouts[0].problem.id
         assert group["n_right"] == sum(bool(one.grade and one.grade.correct) for one in rollouts)
-        assert group["reward_mean"] == pytest.approx(fmean(one.reward for one in rollouts))
+        assert group["reward_mean"] == pytest.approx(fmean(one.reward for one in rollouts if one.has_reward))
         assert group["subject"] == rollouts[0].problem.meta["subject"]
 
 
