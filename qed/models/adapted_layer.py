@@ -77,7 +77,7 @@ class _Adapted(torch.autograd.Function):
         product = nn.functional.linear(states, weight, None if bias is None else bias.to(dtype))
         ctx.save_for_backward(states, inner, weight, lower, upper)
         ctx.factor, ctx.dtypes = factor, (down.dtype, up.dtype)
-        return torch.addmm(product, inner, upper.T, alpha=factor)
+        return product.addmm_(inner, upper.T, alpha=factor)
 
     @staticmethod
     @once_differentiable
@@ -85,7 +85,7 @@ class _Adapted(torch.autograd.Function):
         states, inner, weight, lower, upper = ctx.saved_tensors
         slope = slopes[0].to(states.dtype)
         of_inner = (slope @ upper).mul_(ctx.factor)
-        of_states = torch.addmm(slope @ weight, of_inner, lower) if ctx.needs_input_grad[0] else None
+        of_states = (slope @ weight).addmm_(of_inner, lower) if ctx.needs_input_grad[0] else None
         of_up = (slope.T @ inner).mul_(ctx.factor)
         of_down = of_inner.T @ states
         return of_states, None, None, of_down.to(ctx.dtypes[0]), of_up.to(ctx.dtypes[1]), None

@@ -22,15 +22,16 @@ from transformers import (
 )
 
 from qed.config.settings import ModelSettings
+from qed.models.adapted_layer import read_adapter
 from qed.models.lora import add_adapters
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.draw import draw_tokens
-from qed.sampling.native import batch, decoders
+from qed.sampling.native import batch, decoders, projection
 from qed.sampling.native.cuda_decoder import CudaDecoder
 from qed.sampling.native.decoder import LlamaDecoder
 from qed.sampling.native.decoding_trial import find_fault
-from qed.sampling.native.projection import Projections
+from qed.sampling.native.projection import Joined, Projections
 from qed.sampling.native.sampler import NativeSampler
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -173,6 +174,34 @@ def test_adapters_beside_their_weights(enabled: bool) -> None:
     torch.testing.assert_close(projections.take(layer.mlp.down_proj)(inner), layer.mlp.down_proj(inner))
 
 
+@pytest.mark.parametrize(("name", "bias"), [("qwen2", True), ("mistral", False)])
+def test_adapters_together_beside_large_weights(name: str, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen weights in the precision of the products are not copied."""
+    monkeypatch.setattr(projection, "SMALL", 0)
+    model: Any = add_adapters(build(name).to(torch.bfloat16), ModelSettings(lora_rank=4), 0)
+    attention = model.base_model.layers[0].self_attn
+    modules = [attention.q_proj, attention.k_proj, attention.v_proj]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for path, weight in model.named_parameters():
+            if "lora_B" in path or path.endswith("bias"):
+                weight.normal_()
+        projections = Projections(model)
+        projections.packs, projections.compiled, projections.casts = False, False, True
+        join = projections.join(*modules)
+        assert isinstance(join, Joined)
+        assert isinstance(join.multiply, projection._AdaptedTogether)
+        states = torch.randn(5, 64)
+        for found, module in zip(join(states), modules, strict=True):
+            base, adapter = module.get_base_layer(), read_adapter(module)
+            assert adapter is not None
+            assert (base.bias is not None) == bias
+            added = states @ adapter.down.T @ adapter.up.T * adapter.factor
+            expected = torch.nn.functional.linear(states, base.weight, base.bias) + added
+            assert found.dtype == torch.bfloat16
+            torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=5e-2)
+            torch.testing.assert_close(found, module(states).to(found.dtype), rtol=2e-2, atol=5e-2)
+
+
 @pytest.mark.parametrize(("width", "queries", "capability"), [(128, 64, 86), (256, 16, 86), (256, 64, 120)])
 def test_blocks_fit_small_devices(width: int, queries: int, capability: int) -> None:
     """A multiprocessor of compute capability 8.6 or 12.0 has 99 KiB for a program's blocks."""
@@ -216,18 +245,30 @@ def test_draws_on_a_device() -> None:
     check_draws(torch.device("cuda"), draw_tokens)
 
 
+def adapt(model: Any, dtype: torch.dtype) -> Any:
+    """Add adapters that change the logits, to frozen linear layers of a precision."""
+    adapted = add_adapters(model, ModelSettings(lora_rank=4), 0)
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.05)
+        elif "_proj.base_layer" in name:
+            weight.data = weight.data.to(dtype)
+    return adapted
+
+
 @pytest.mark.gpu
 @NEEDS_CUDA
-@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("adapted", ["", "float32", "bfloat16"])
 @pytest.mark.parametrize("shared", [1, 999])
 @pytest.mark.parametrize("name", MODELS)
-def test_steps_on_a_device(name: str, shared: int, adapted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_a_device(name: str, shared: int, adapted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16 tokens and log-probs are those of torch's operations but for rounding, with graphs and without."""
     monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
     changes = {"num_attention_heads": 14, "num_key_value_heads": 2, "hidden_size": 14 * 64, "head_dim": 64}
     model: Any = build(name, **{**changes, "initializer_range": 0.05})
     if adapted:
-        model = add_adapters(model, ModelSettings(lora_rank=4), 0)
+        model = adapt(model, getattr(torch, adapted))
+    monkeypatch.setattr(projection, "SMALL", 0)
     model = model.cuda()
     (prompts, seeds), found = ask(12, 5, 150), []
     made, original = list[Any](), decoders.choose_decoder

@@ -65,6 +65,9 @@ class Projections:
         copied = all(layer.weight.dtype != self.cast for layer in plain) if self.casts else self.packs
         joins = copied or sum(layer.weight.numel() for layer in plain) <= SMALL
         same = len(biased) == 1 and len(factors) <= 1 and len(adapters) in (0, len(modules))
+        uncast = all(layer.weight.dtype == self.cast for layer in plain)
+        if len(plain) == len(modules) == len(adapters) and same and not joins and uncast:
+            return Joined(_AdaptedTogether(plain, adapters), [len(layer.weight) for layer in plain])
         if len(plain) < len(modules) or not same or not joins:
             functions = [self._build(*each) for each in zip(modules, found, strict=True)]
             return lambda states: [function(states) for function in functions]
@@ -74,9 +77,7 @@ class Projections:
             torch.cat([layer.bias for layer in plain if layer.bias is not None]) if biased == {True} else None,
         )
         if adapters:
-            ups: Tensor = torch.block_diag(*(adapter.up for adapter in adapters))  # type: ignore[no-untyped-call]
-            downs = torch.cat([adapter.down for adapter in adapters])
-            multiply = _Adapted(multiply, Adapter(downs, ups, adapters[0].factor), self.cast)
+            multiply = _Adapted(multiply, _join_adapters(adapters), self.cast)
         return Joined(multiply, [len(layer.weight) for layer in plain])
 
     def take(self, module: Any) -> Callable[[Tensor], Tensor]:
@@ -140,7 +141,46 @@ class _Adapted:
     def __call__(self, states: Tensor) -> Tensor:
         """Return [R, outputs] of states [R, inputs]."""
         inner = nn.functional.linear(states, self.down)
-        return torch.addmm(self.multiply(states), inner, self.up.T, alpha=self.factor)
+        return self.multiply(states).addmm_(inner, self.up.T, alpha=self.factor)
+
+
+class _AdaptedTogether:
+    """Computes layers of the same states and their adapters into one tensor; their weights are not copied.
+
+    The small products of all adapters are two: a decoding step spends more time on starting each than on computing it.
+
+    Args:
+        layers: with weights in the dtype of the products.
+        adapters: of the layers, with one factor.
+    """
+
+    def __init__(self, layers: Sequence[_Weights], adapters: Sequence[Adapter]) -> None:
+        self.weights = [layer.weight for layer in layers]
+        dtype = self.weights[0].dtype
+        self.down, self.up, self.factor = _join_adapters(adapters)
+        self.down, self.up = self.down.to(dtype), self.up.to(dtype)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases).to(dtype) if biases else None
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return [R, outputs] of states [R, inputs]."""
+        states = states.to(self.down.dtype)
+        product = states.new_empty(len(states), len(self.up))
+        if self.bias is not None:
+            product.copy_(self.bias)
+        sizes = [len(weight) for weight in self.weights]
+        for weight, part in zip(self.weights, torch.split_with_sizes(product, sizes, 1), strict=True):
+            if self.bias is None:
+                torch.mm(states, weight.T, out=part)
+            else:
+                part.addmm_(states, weight.T)
+        return product.addmm_(states @ self.down.T, self.up.T, alpha=self.factor)
+
+
+def _join_adapters(adapters: Sequence[Adapter]) -> Adapter:
+    """Return one adapter that adds what several of the same states and factor add, one after the other."""
+    ups: Tensor = torch.block_diag(*(adapter.up for adapter in adapters))  # type: ignore[no-untyped-call]
+    return Adapter(torch.cat([adapter.down for adapter in adapters]), ups, adapters[0].factor)
 
 
 def _read_adapted(module: Any) -> _Weights | None:
