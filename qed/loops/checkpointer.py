@@ -119,11 +119,11 @@ class Checkpointer:
         Raises:
             QedError: a checkpoint could not be written in the background.
         """
-        if self.settings.run.save_async:
-            self.setup.parallel.exchange(self.setup.saver.check)
         self.step = step
         self.position = self.stream.position if self.stream else 0
         self._copied = self.collector.copy() if self.collector else None
+        if self.settings.run.save_async:
+            self.setup.parallel.exchange(self.setup.saver.check)
 
     def save(
         self, scores: Mapping[int, float], best: bool = False, last: bool = False, provisional: bool = False
@@ -142,11 +142,11 @@ class Checkpointer:
             QedError: the disk is full or cannot be written, now or for the checkpoint before.
         """
         run, saver, parallel = self.setup.run, self.setup.saver, self.setup.parallel
-        if self.step == self._saved and not best and not last:
+        if self._is_saved() and not best and not last:
             return
         with self.setup.timer("save"):
             parallel.exchange(saver.wait)
-            if self.step == self._saved and (self.setup.best == self.step or not best):
+            if self._is_saved() and (self.setup.best == self.step or not best):
                 return
             self.before_saving()
             rows = self._copied.to_rows() if self._copied else []  # waits for what is sampled ahead
@@ -165,6 +165,9 @@ class Checkpointer:
             writer = CheckpointWriter(run, self.step, self.setup.model, self.setup.tokenizer, target, content, ranks)
             save_checkpoint(writer, then, background)
             self._saved = self.step
+
+    def _is_saved(self) -> bool:
+        return self.step == self._saved and not self.setup.saver.has_failed
 
     def settle_evaluation(self, step: int, scores: Mapping[int, float], best: bool) -> None:
         """Let BEST name a step whose evaluation has ended, if it is the best; else its checkpoint may be deleted.

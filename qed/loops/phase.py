@@ -223,7 +223,8 @@ class Phase:
         Raises:
             QedError: what was held since the update, see `Failures.hold`.
         """
-        self.checkpointer.complete_step(step)
+        with self.failures.hold():
+            self.checkpointer.complete_step(step)
         self.setup.stop.deferred = False
         if self.setup.profiler is not None:
             self.setup.profiler.end_step(step)

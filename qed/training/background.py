@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 
 class BackgroundSaver:
-    """Runs work in a thread; at most one piece of work is in flight, and an error is raised in the caller's thread."""
+    """Runs work in a thread; at most one piece of work is in flight, and an error is raised in the caller's thread.
+
+    `has_failed` is True from the time such an error is raised until other work starts.
+    """
 
     def __init__(self) -> None:
+        self.has_failed = False
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -20,6 +24,7 @@ class BackgroundSaver:
             QedError: the work before has failed.
         """
         self.wait()
+        self.has_failed = False
         # The process may end without it: a second signal ends a run at once, and a half checkpoint is no checkpoint.
         self._thread = threading.Thread(target=self._run, args=(works,), name="checkpoint", daemon=True)
         self._thread.start()
@@ -44,6 +49,7 @@ class BackgroundSaver:
             self._thread = None
         error, self._error = self._error, None
         if error is not None:
+            self.has_failed = True
             raise error
 
     def _run(self, works: tuple[Callable[[], None], ...]) -> None:

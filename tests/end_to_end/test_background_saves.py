@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,9 @@ def test_a_fault_in_the_background_leaves_whole_checkpoints(
     found = manifest.list_checkpoints(run)
     assert found
     assert not any(map(manifest.list_damage, found.values()))
+    claimed = re.search(r"step (\d+), the last complete one, is saved", said)
+    assert (claimed is not None) == (fault == "enospc"), said
+    assert claimed is None or int(claimed[1]) == max(found), "what is said to be saved is saved"
     if fault != "kill":
         assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
     gone_on, then = forked([*arguments, *ASYNC, "--out", run, "--resume"], log)
