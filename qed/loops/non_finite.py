@@ -74,6 +74,11 @@ def describe_end(setup: Setup, error: Diverged) -> Diverged:
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 
 
+def is_of_rewards(error: Diverged) -> bool:
+    """Return whether nothing but rewards is not finite, so that the weights are sound."""
+    return {name for rollout in error.rollouts for name in find_not_finite(rollout)} == {"reward"}
+
+
 def dump_batch(setup: Setup, step: int, rollouts: Sequence[Rollout]) -> Path:
     """Write all fields of a batch's rollouts into the run's folder, as ASCII JSON lines, and return the file's path."""
     folder = setup.run.folder / "dumps"

@@ -12,7 +12,7 @@ from qed.errors import Diverged, Interrupted, NothingTrained
 from qed.loops.checkpointer import finish_saving
 from qed.loops.epochs import recall_steps
 from qed.loops.evaluation_servers import open_background_evaluator
-from qed.loops.non_finite import describe_end
+from qed.loops.non_finite import describe_end, is_of_rewards
 from qed.loops.online import train_online
 from qed.loops.preferences import train_preferences
 from qed.loops.resume import list_phases
@@ -75,6 +75,8 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
         with finish_saving(setup):
             loop(setup, settings, name, offset)
     except Diverged as error:
+        if is_of_rewards(error):
+            setup.save_after_error()
         raise describe_end(setup, error) from error
     except Interrupted as stopped:
         if setup.save_and_describe_exit is None:

@@ -122,6 +122,21 @@ def test_a_reward(qed: Callable[..., Any], tmp_path: Path, value: str, said: str
     assert rows[0]["not_finite"] == ["reward"]
 
 
+def test_a_reward_after_a_complete_step_does_not_lose_it(qed: Callable[..., Any], tmp_path: Path) -> None:
+    reward, run = tmp_path / "mine.py", tmp_path / "run"
+    head = "from pathlib import Path\nfrom qed.types import Grade\ndef reward(rollout):\n"
+    graded = "    return Grade({}, False, True, None)\n".format
+    seen = f"    seen = Path({str(run / 'metrics.jsonl')!r})\n"
+    broken = graded("float('nan') if seen.exists() and 'train/live_rows' in seen.read_text() else len(rollout.text)")
+    reward.write_text(head + seen + broken, encoding="utf-8")
+    more = ("--reward", reward, "--evaluation.every", 0, "--run.on_no_signal", "warn")
+    done = qed(*arguments("grpo", tmp_path, *more))
+    assert_stopped(done, run, 2, "The reward of", "The checkpoint of step 1 is complete")
+    assert [path.name for path in (run / "checkpoints").iterdir() if path.is_dir()] == ["step_000001"]
+    reward.write_text(head + graded("len(rollout.text)"), encoding="utf-8")
+    assert qed(*arguments("grpo", tmp_path, *more), "--resume", "--allow-change", "data.reward").code == 0
+
+
 def test_advantages_that_the_algorithm_makes(
     qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
