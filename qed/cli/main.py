@@ -18,6 +18,7 @@ import qed
 from qed import host
 from qed.cli.overview import format_overview
 from qed.config import plugins
+from qed.config.user_code import find_users_line
 from qed.console.unread import drop_unread
 from qed.errors import INTERRUPTED, DataError, QedError, UsageError
 from qed.guards.parents import die_with_launcher
@@ -86,7 +87,8 @@ def _report_error(error: Exception, debug: bool) -> int:
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())
-    message = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
+    cause = find_users_line(error) or "a bug in qed, or an unusual environment"
+    message = f"error: {type(error).__name__}: {text} ({cause}; {where})"
     print(strip_control(redact(message)), file=sys.stderr)
     return 1
 

@@ -65,7 +65,7 @@ def _read_leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:
         plugins.check_leaf(str(setting.shelf), name)
     except UsageError as error:
         raise UsageError(f"{raw.origin}: {setting.key}: {error}") from error
-    return name if plugins.is_users_own(name) else name.replace("-", "_")
+    return plugins.spell_leaf(name)
 
 
 def check_user_code(name: str, origin: str, key: str, flags: Flags) -> None:

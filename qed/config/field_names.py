@@ -38,11 +38,10 @@ def find_shown_names(paths: Collection[str]) -> dict[str, str]:
     return {path: short.get(path, path) if path.partition(".")[0] in SHOWN_SHORT else path for path in paths}
 
 
-def find_shadowed(paths: Iterable[str]) -> dict[str, str]:
-    """Map each field of an algorithm itself that hides a setting of a shown part to the path that it hides."""
-    paths = list(paths)
+def find_shadowed(paths: Collection[str], own: Iterable[str]) -> dict[str, str]:
+    """Map each field or name of an algorithm itself that hides a setting of a shown part to the path that it hides."""
     hidden = {_shorten(path): path for path in paths if path.partition(".")[0] in SHOWN_SHORT and "." in path}
-    return {name: hidden[name] for name in paths if name in hidden}
+    return {name: hidden[name] for name in (*paths, *own) if name in hidden}
 
 
 def flatten_fields(settings: Any) -> dict[str, Any]:

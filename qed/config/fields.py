@@ -186,4 +186,4 @@ def _read_documentation(module: str) -> dict[tuple[str, str], str]:
 def resolve_algorithm_name(command: str) -> str:
     """Return the name of a command's algorithm as its file spells it; raise a UsageError if there is none."""
     plugins.check_leaf("algorithms", command)
-    return command if plugins.is_users_own(command) else command.replace("-", "_")
+    return plugins.spell_leaf(command)

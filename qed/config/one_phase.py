@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from qed.config.fields import PHASES, Table
 from qed.config.layers import Layer
+from qed.config.plugins import spell_leaf
 
 SKIPS = tuple(f"skip_{phase}" for phase in PHASES)
 
@@ -29,7 +30,7 @@ def _find_phase(layers: Sequence[Layer], table: Table) -> str:
         return ""
     for phase in PHASES:
         named = [entry.raw.text for layer in layers for entry in layer if entry.key == f"{phase}.method"]
-        if named and named[-1].replace("-", "_") == table.methods[""]:
+        if named and spell_leaf(named[-1]) == table.methods[""]:
             return phase
     algorithm = table.sections["algorithm"]
     imitates = not getattr(algorithm, "online", False) and getattr(algorithm, "together", 1) == 1

@@ -6,17 +6,20 @@ A shelf is a folder of plugins, its leaves. Listing one reads the first docstrin
 from __future__ import annotations
 
 import ast
+import dataclasses
+import difflib
 import functools
 import importlib
+import inspect
 import os
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from qed.config.user_code import load_file, load_module
+from qed.config.user_code import HOME, load_file, load_module
 from qed.errors import UsageError, suggest_nearest
 
-HOME = Path(__file__).parents[1]
+NEAR = 0.8  # similarity from which on the name of a method is taken for another one's
 # The folder of each shelf, and the name that each of its leaves defines; an algorithm defines a subclass instead.
 SHELVES = {
     "algorithms": ("algorithms", ""),
@@ -85,6 +88,11 @@ def is_users_own(name: str) -> bool:
     return name.endswith(".py") or ("." in name and "/" not in name and all(p.isidentifier() for p in name.split(".")))
 
 
+def spell_leaf(name: str) -> str:
+    """Return the name of a leaf as its file spells it, with _ for -, or the name of the user's own code unchanged."""
+    return name if is_users_own(name) else name.replace("-", "_")
+
+
 def check_leaf(shelf_name: str, name: str) -> None:
     """Raise a UsageError if the name is neither a leaf of the shelf nor user code."""
     if is_users_own(name):
@@ -126,4 +134,35 @@ def load_algorithm(name: str) -> type[Any]:
         raise UsageError(
             f"{name} must define exactly one subclass of qed.algorithms.base.Algorithm, not {len(classes)}."
         )
+    _require_read(classes[0], name)
     return classes[0]
+
+
+def _require_read(kind: type[Any], name: str) -> None:
+    """Refuse an algorithm of which a part would be ignored.
+
+    Raises:
+        UsageError: it is no dataclass, or has a default or a method that nothing reads.
+    """
+    own, inherited = vars(kind), {key for base in kind.__mro__[1:] for key in dir(base)}
+    if "__dataclass_params__" not in own:
+        raise UsageError(
+            f"{name}: {kind.__name__} needs the line @dataclass(frozen=True) above it; without it, its fields would be "
+            "no settings and its defaults those of the algorithm that it is derived from."
+        )
+    settings = {field.name for field in dataclasses.fields(kind)}
+    for key in sorted(settings & own.keys() - inspect.get_annotations(kind).keys()):
+        raise UsageError(
+            f"{name}: {kind.__name__}.{key} hides the setting algorithm.{key}, which keeps its old default. Write "
+            f"{key}: TYPE = ... for another default; a method needs another name."
+        )
+    functions = {key: value for key, value in own.items() if isinstance(value, FunctionType)}
+    called = {used for function in functions.values() for used in function.__code__.co_names}
+    hooks = [key for key in inherited if not key.startswith("_")]
+    for key in functions.keys() - inherited - called:
+        near = difflib.get_close_matches(key, hooks, 1, NEAR)
+        if near and not key.startswith("_"):
+            raise UsageError(
+                f"{name}: {kind.__name__}.{key} is a method that nothing calls. Did you mean {near[0]}? A name that "
+                "begins with _ is left alone."
+            )

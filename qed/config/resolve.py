@@ -18,6 +18,7 @@ from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, r
 from qed.config.names import format_name, suggest
 from qed.config.one_phase import take_phase
 from qed.config.phases import PipelineSettings, Settings
+from qed.config.plugins import spell_leaf
 from qed.config.saved import read_saved_layer
 from qed.config.training_commands import PIPELINES
 from qed.config.values import COMMAND_LINE, coerce_value
@@ -154,7 +155,7 @@ def _choose_method(phase: str, name: str, layers: Sequence[Layer], flags: Flags)
 def _drop_method(layer: Layer, table: Table) -> Layer:
     """Return a layer without its `method:`, which a saved run contains and which must match the command."""
     for entry in layer:
-        other = entry.raw.text.replace("-", "_")
+        other = spell_leaf(entry.raw.text)
         if entry.key == "method" and other != table.methods.get(""):
             raise UsageError(f"{entry.raw.origin}: this is a configuration of {other}. Use `qed {other}` for it.")
     return [entry for entry in layer if entry.key != "method"]

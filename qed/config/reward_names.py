@@ -55,8 +55,7 @@ def parse_reward(text: str) -> RewardEntry:
         source, function = name.strip(), ""
     if not source:
         raise UsageError(f"The reward '{text}' has no name.")
-    users_own = plugins.is_users_own(source)
-    return RewardEntry(factor, source if users_own else source.replace("-", "_"), function)
+    return RewardEntry(factor, plugins.spell_leaf(source), function)
 
 
 def _read_weight(text: str) -> float:

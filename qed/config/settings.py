@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal
 
 from qed.errors import UsageError
@@ -257,7 +258,11 @@ class RunSettings:
         require(self.keep_best >= 1, "run.keep_best must be at least 1: the best checkpoint is always kept.")
         require(self.log_every >= 0, "run.log_every must not be negative.")
         require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
-        require(len(set(self.trackers)) == len(self.trackers), "run.trackers names a tracker twice.")
+        stems = [PurePath(name).stem for name in self.trackers]
+        require(
+            len(set(stems)) == len(stems),
+            "run.trackers names a tracker twice, or two files of one name; each tracker has a folder of its name.",
+        )
         valid = self.on_non_finite == "stop" or self.non_finite_skips > 0
         steps = self.profile_steps
         fits = not self.profile or (steps is not None and 1 <= steps[0] <= steps[1])

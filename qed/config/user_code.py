@@ -7,14 +7,19 @@ does not need. Folders that an author would have on the path are added at its en
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +39,9 @@ PACKAGES = {
     "yaml": "pyyaml",
 }
 
+HOME = Path(__file__).parents[1]
+# Code that is not the user's.
+LIBRARIES = tuple(os.path.join(folder, "") for folder in (str(HOME), get_path("stdlib"), get_path("purelib")))
 PREFIX = "qed_user_"  # of the names under which files and their packages are imported
 
 
@@ -75,6 +83,63 @@ def load_module(name: str) -> ModuleType:
     _append_to_path(Path.cwd())
     module: ModuleType = _import(name, lambda: importlib.import_module(name))
     return module
+
+
+def list_files(name: str) -> list[Path]:
+    """List the file of the user's code, by its path or dotted name, and those of its folder that it imports.
+
+    Of an installed package it is the one file.
+    """
+    waiting = [Path(name)] if name.endswith(".py") else _find_module_file(name)
+    found: list[Path] = []
+    while waiting:
+        file = waiting.pop()
+        if file in found or not file.is_file():
+            continue
+        found.append(file)
+        if not str(file.resolve()).startswith(LIBRARIES):
+            waiting += _list_imported(file)
+    return found
+
+
+def _find_module_file(name: str) -> list[Path]:
+    _append_to_path(Path.cwd())
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name)
+        return [Path(spec.origin)] if spec is not None and spec.has_location and spec.origin else []
+    return []
+
+
+def _list_imported(file: Path) -> Iterator[Path]:
+    """List where the modules that a file imports would be in its folder; most are elsewhere."""
+    tree = ast.parse("")
+    with suppress(SyntaxError, ValueError):
+        tree = ast.parse(file.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names, folder = [alias.name for alias in node.names], file.parent
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+            above = file.resolve().parents
+            folder = above[min(node.level, len(above)) - 1] if node.level > 1 else file.parent
+        else:
+            continue
+        for name in filter(None, names):
+            place = folder.joinpath(*name.split("."))
+            yield from (place.with_suffix(".py"), place / "__init__.py")
+
+
+def find_users_line(error: BaseException) -> str:
+    """Return the innermost line of the user's own code that qed called and an error has passed; empty if there is none.
+
+    A mistake in the user's own code often shows only in what it calls.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((place for place, frame in enumerate(frames) if frame.filename.startswith(LIBRARIES[0])), len(frames))
+    # The code that a dataclass writes for itself has no source.
+    own = [frame for frame in frames[first:] if frame.line and not frame.filename.startswith(LIBRARIES)]
+    return f"line {own[-1].lineno} of {own[-1].filename}" if own else ""
 
 
 def _import(shown: str, load: Callable[[], Any]) -> Any:

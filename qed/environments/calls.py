@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import os
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from sysconfig import get_path
 from typing import Any
 
-from qed.config.plugins import HOME
+from qed.config.user_code import find_users_line
 from qed.environments.base import Environment, Reply, State, replace_halves
 from qed.errors import QedError, UsageError
 from qed.rewards.forms.calling import check_grade
 from qed.types import Grade, Problem
-
-# Code that is not the user's: a mistake in the user's own often shows only in what it calls.
-LIBRARIES = tuple(os.path.join(folder, "") for folder in (str(HOME), get_path("stdlib"), get_path("purelib")))
 
 
 def ask_messages(environment: Environment, problem: Problem) -> list[str]:
@@ -100,17 +94,8 @@ def _call(environment: Environment, method: str, *arguments: Any) -> Any:
     except Exception as error:
         raise UsageError(
             f"The environment {type(environment).__name__} failed with {type(error).__name__}: {error} "
-            f"({_find_line(error)})."
+            f"({find_users_line(error) or method})."
         ) from error
-
-
-def _find_line(error: Exception) -> str:
-    """Return the innermost line of the user's own code that an error has passed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    # The code that a dataclass writes for itself has no source.
-    own = [frame for frame in frames if frame.line and not frame.filename.startswith(LIBRARIES)]
-    place = (own or frames)[-1]
-    return f"line {place.lineno} of {place.filename}"
 
 
 def _refuse(environment: Environment, method: str, why: str) -> UsageError:

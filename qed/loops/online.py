@@ -140,6 +140,7 @@ def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollec
         curriculum=curriculum if curriculum.active else None,
         timer=setup.timer,
         window=read_window(setup.model),
+        say=setup.console.say,
     )
     phase.attach_collector(collector)
     return collector

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from qed.config.phases import Settings
+from qed.config.plugins import is_users_own
 from qed.config.reward_names import parse_reward
+from qed.config.user_code import list_files
 from qed.data.splits import VALIDATION, LoadedProblems
 from qed.errors import UsageError
 from qed.loops.material import Material, hash_problems
@@ -85,9 +86,10 @@ def _report_other_held_out(held_out: Mapping[str, str], run: Run, say: Callable[
 
 
 def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dict[str, str]:
-    """Return a hash of each of the user's files that is a reward, a prompt or an environment, by its name.
+    """Return a hash of each of the user's files that decides what is trained, by its name.
 
-    What a file imports is not looked at.
+    These are algorithms, rewards, prompts, environments and samplers, by path or dotted name, and the files beside them
+    that they import.
 
     Raises:
         UsageError: the run is resumed, a file has changed, and no `--allow-change data.*` allows it.
@@ -95,14 +97,20 @@ def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dic
     data = [phase.data for phase in phases]
     names = [parse_reward(text).source for each in data for text in each.reward]
     names += [name for each in data for name in (each.prompt, each.environment)]
-    files = {name: Path(name) for name in names if name.endswith(".py")}
-    hashes = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
+    names += [name for phase in phases for name in (phase.method, phase.sampling.sampler)]
+    files = {
+        name if number == 0 else str(file): file
+        for name in filter(is_users_own, names)
+        for number, file in enumerate(list_files(name))
+    }
+    hashes = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
     before = _read_last_data(run).get("own_files", {}) if launch.resume else {}
     changed = [name for name, found in hashes.items() if before.get(name, found) != found]
     if changed and not _may_change_data(launch):
         raise UsageError(
-            f"{changed[0]} has changed since {run.folder} began, so that one run would have two rewards, prompts or "
-            "environments. Restore the file, start another run, or allow the change with --allow-change data.reward."
+            f"{changed[0]} has changed since {run.folder} began, so that one run would have two algorithms, rewards, "
+            "prompts or environments. Restore the file, start another run, or allow the change with --allow-change "
+            "data.reward."
         )
     return hashes
 

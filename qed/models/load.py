@@ -34,6 +34,7 @@ from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config
 from qed.models.fast_float32 import is_faster, recompute_alike
+from qed.models.initial_weights import seed_initial_weights
 from qed.models.precision import KeepFloat64, cast_weights, read_weights_dtype, require_float64
 from qed.models.rounded_products import lacks_bfloat16
 from qed.models.sources import (
@@ -45,7 +46,6 @@ from qed.models.sources import (
     require_folder,
     silence_length_warning,
 )
-from qed.randomness import derive_seed
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 disable_progress_bar()
@@ -118,8 +118,7 @@ def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, 
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initial weights"))
+    with seed_initial_weights(seed, "initial weights"):
         return Qwen2ForCausalLM(config), tokenizer
 
 

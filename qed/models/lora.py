@@ -25,8 +25,8 @@ from qed.models import qlora
 from qed.models.adapted_layer import NAME, is_adapted_linear, read_adapter
 from qed.models.adapters import CONFIG, WEIGHTS, name_base
 from qed.models.families import split_head
+from qed.models.initial_weights import seed_initial_weights
 from qed.models.weights import Source, gather, is_sharded
-from qed.randomness import derive_seed
 
 STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
 EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
@@ -63,8 +63,7 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
         base_model_name_or_path=name_base(settings.name),
         revision=settings.revision or None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "adapters"))
+    with seed_initial_weights(seed, "adapters"):
         adapted: nn.Module = inject_adapter_in_model(config, model)
     set_precision(adapted, settings.precision)
     return adapted

@@ -7,7 +7,7 @@ them, and their recorded log-probs correct for it. So are the steps that `qed.ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from qed.algorithms.base import Algorithm, ScoreFn, StepContext
@@ -21,6 +21,8 @@ from qed.rollout.stages import RequestBatch, Stream, add_greedy, ask_greedily, g
 from qed.rollout.teacher_prompts import show_demonstrations
 from qed.sampling.base import Sampler, build_sampling
 from qed.types import Group, Problem, Rollout
+
+SAID_ROUNDS = tuple(10**power for power in range(1, 10))  # after which it is said that a step still samples
 
 
 @dataclass
@@ -45,7 +47,8 @@ class RolloutCollector:
     number of the run's steps before the phase. `surplus` holds filtered groups that no step has used yet, `pool` is the
     replay buffer, `ahead` the steps that the run had sampled ahead when it was saved, by their number, `curriculum`
     chooses the problems where it is not None; all are part of every checkpoint. `timer` times grading and scoring apart
-    from sampling. `window` is the longest sequence that the learner's model reads, in tokens.
+    from sampling. `window` is the longest sequence that the learner's model reads, in tokens. `say` prints that a step
+    samples round after round.
     """
 
     stream: Stream[Problem]
@@ -61,6 +64,7 @@ class RolloutCollector:
     ahead: dict[int, CollectedStep] = field(default_factory=dict)
     curriculum: Curriculum | None = None
     window: int = 1 << 30
+    say: Callable[[str], None] = lambda _: None
 
     @property
     def position(self) -> int:
@@ -68,9 +72,10 @@ class RolloutCollector:
         return self.stream.position
 
     def collect(self, algorithm: Algorithm, context: StepContext, version: int | None = None) -> CollectedStep:
-        """Sample and grade the groups of a step, at most `problems_per_step`; further groups become surplus.
+        """Sample and grade the groups of a step; those of a further round that are too many become surplus.
 
-        A step that was sampled before the run was saved is returned as it was.
+        A step has at most `problems_per_step` groups, or as many as the algorithm plans for so many problems. One that
+        was sampled before the run was saved is returned as it was.
 
         Args:
             algorithm: of the policy that samples.
@@ -83,14 +88,19 @@ class RolloutCollector:
         version = number - 1 if version is None else version
         wanted = self.settings.problems_per_step
         surplus, counts = len(self.surplus), Counter[str]()
-        accepted, sampled, rounds = self.surplus, list[Group](), 0
+        accepted, sampled, rounds, most = self.surplus, list[Group](), 0, wanted
         while not algorithm.enough(accepted, wanted, rounds):
             asked = {group[0].problem.id for group in sampled}
             fresh = self._sample_round(algorithm, context, version, rounds, counts, asked)
             sampled += fresh
             accepted = accepted + algorithm.filter_groups(fresh)
-            rounds += 1
-        groups, self.surplus = accepted[:wanted], accepted[wanted:]
+            rounds, most = rounds + 1, max(most, len(fresh))
+            if rounds in SAID_ROUNDS:
+                self.say(
+                    f"Step {number} has sampled {rounds} rounds, {len(sampled)} groups, of which {len(accepted)} are "
+                    f"kept: {type(algorithm).__name__}.enough asks for more."
+                )
+        groups, self.surplus = accepted[:most], accepted[most:]
         dropped = surplus + len(sampled) - len(accepted)
         record: dict[str, float] = {"groups/rounds": rounds, "groups/kept": len(groups), "groups/dropped": dropped}
         return CollectedStep(groups, sampled, record | counts | (self.curriculum.describe() if self.curriculum else {}))

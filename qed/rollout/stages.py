@@ -296,6 +296,11 @@ def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
     """Give every rollout its advantage and, with a critic, the returns that this one learns."""
     for group, advantages in zip(groups, algorithm.credit(groups), strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
+            if isinstance(advantage, tuple | list) and len(advantage) != len(rollout.output):
+                raise UsageError(
+                    f"{type(algorithm).__name__}.credit has returned {len(advantage)} advantages for an answer of "
+                    f"{len(rollout.output)} tokens: it takes a number, or a tuple with one for each token."
+                )
             rollout.advantage = advantage
             if algorithm.value_model is not None:
                 rollout.returns = algorithm.compute_returns(rollout)

@@ -163,6 +163,54 @@ def test_another_reward_in_the_same_file_is_refused(qed: Callable[..., Any], tmp
     assert qed(*arguments, "--steps", STEPS + 3, "--resume").code == 0  # as it is by now
 
 
+def test_another_algorithm_in_the_same_file_and_what_it_imports_are_refused(
+    qed: Callable[..., Any], tmp_path: Path
+) -> None:
+    problems, _ = write_data(tmp_path)
+    method, beside = tmp_path / "doubled.py", tmp_path / "doubled_factor.py"
+    text = (
+        "from dataclasses import dataclass\nfrom qed.algorithms.grpo import Grpo\nfrom doubled_factor import FACTOR\n"
+    )
+    text += "@dataclass(frozen=True)\nclass Doubled(Grpo):\n"
+    text += "    def advantages(self, rewards): return FACTOR * super().advantages(rewards)\n"
+    method.write_text(text, encoding="utf-8")
+    beside.write_text("FACTOR = 2\n", encoding="utf-8")
+    arguments = [method, "--tasks", problems, *SMALL, *ONLINE, "--out", tmp_path / "run"]
+    assert qed(*arguments).code == 0
+    for file, changed in ((method, text.replace("FACTOR *", "-FACTOR *")), (beside, "FACTOR = 3\n")):
+        before = file.read_text(encoding="utf-8")
+        file.write_text(changed, encoding="utf-8")
+        done = qed(*arguments, "--steps", STEPS + 1, "--resume")
+        assert (done.code, f"{file} has changed since" in done.err) == (2, True), done.err
+        file.write_text(before, encoding="utf-8")
+    assert qed(*arguments, "--steps", STEPS + 1, "--resume").code == 0
+
+
+def test_a_mistake_in_ones_own_algorithm_names_its_line(qed: Callable[..., Any], tmp_path: Path) -> None:
+    problems, _ = write_data(tmp_path)
+    method = tmp_path / "mistaken.py"
+    text = "from dataclasses import dataclass\nfrom qed.algorithms.grpo import Grpo\n"
+    text += "@dataclass(frozen=True)\nclass Mistaken(Grpo):\n    def advantages(self, rewards): return rewards.men()\n"
+    method.write_text(text, encoding="utf-8")
+    done = qed(method, "--tasks", problems, *SMALL, *ONLINE, "--out", tmp_path / "run")
+    assert done.code == 1
+    assert f"(line 5 of {method}; " in done.err
+    assert "a bug in qed" not in done.err
+
+
+def test_trackers_whose_files_have_one_name_are_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
+    problems, _ = write_data(tmp_path)
+    files = [tmp_path / name / "mine.py" for name in ("one", "two")]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    trackers = f"run: {{trackers: [{files[0]}, {files[1]}]}}"
+    config = tmp_path / "config.yaml"
+    config.write_text(trackers, encoding="utf-8")
+    done = qed("grpo", config, "--allow-user-code", "--tasks", problems, *SMALL, "--out", tmp_path / "run")
+    assert (done.code, "two files of one name" in done.err) == (2, True), done.err
+
+
 @pytest.mark.parametrize(
     ("setting", "method", "others"),
     [

@@ -17,6 +17,8 @@ Estimator = Literal[
 ]
 # These compare the completions of a group, so a group of one always gets 0.
 COMPARING = frozenset({"group", "leave_one_out", "opo", "gpg", "passk", "max_rl", "gdpo"})
+# These read only the rewards of a group, by an algorithm's method `advantages`.
+CALLING_ADVANTAGES = frozenset({"group", "none", "leave_one_out", "passk", "max_rl"})
 # These compute an advantage for every token.
 TOKEN_LEVEL = frozenset({"remax", "returns"})
 WHITEN_EPSILON = 1e-8  # added to the variance

@@ -65,15 +65,18 @@ class PolicyGradient(Algorithm):
         super().__post_init__()
         requirements.require_compatible(self.advantage, self.surrogate, self.correction, self.regularizer)
         requirements.require_critic(self.advantage, self.value_model)
+        own = type(self)
+        if own.advantages is not PolicyGradient.advantages and own.credit is PolicyGradient.credit:
+            requirements.require_call_of_advantages(self.advantage, own.__name__, self.imitates)
         if self.imitates:
             requirements.require_split_statistics(self.advantage, self.regularizer)
-        for name, path in find_shadowed(flatten_fields(self)).items():
+        for name, path in find_shadowed(flatten_fields(self), vars(own).keys() - own.__dataclass_fields__).items():
             part, _, inner = path.partition(".")
             kind = type(getattr(self, part)).__name__
             require(
                 False,
-                f"{type(self).__name__} has a field {name}, which would hide algorithm.{path}. For another default "
-                f"write {part}: {kind} = {kind}({inner}=...); for a setting of your own take another name.",
+                f"{type(self).__name__} has {name}, which would hide algorithm.{path}. For another default "
+                f"write {part}: {kind} = {kind}({inner}=...); for a setting or method of your own take another name.",
             )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qed.algorithms.base import require
+from qed.algorithms.parts.estimators import CALLING_ADVANTAGES
 
 if TYPE_CHECKING:
     from qed.algorithms.parts.advantage import AdvantageEstimator
@@ -39,6 +40,17 @@ def require_critic(advantage: AdvantageEstimator, critic: Critic | None) -> None
         critic is None or advantage.estimator == "gae",
         f"algorithm.estimator={advantage.estimator} reads no values of a critic: leave it at gae, or take another "
         "algorithm, such as qed grpo.",
+    )
+
+
+def require_call_of_advantages(advantage: AdvantageEstimator, name: str, imitates: bool) -> None:
+    """Refuse settings with which an algorithm's own method `advantages` would never be called."""
+    batch = advantage.std_over == "batch"
+    reason = "algorithm.std_over=batch" if batch else f"algorithm.estimator={advantage.estimator}"
+    require(
+        advantage.estimator in CALLING_ADVANTAGES and not batch and not imitates,
+        f"{name} has its own method advantages, which {'imitation' if imitates else reason} does not call: it reads "
+        "more than the rewards of a group. Override credit in place of it, or take the estimator group.",
     )
 
 
