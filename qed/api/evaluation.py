@@ -139,6 +139,9 @@ def evaluate(model: str | os.PathLike[str] | Run | None = None, tasks: Any = Non
 def list_model_options(model: str | os.PathLike[str] | Run | None, texts: Mapping[str, str]) -> Sequence[str]:
     """Return a model and keywords as options of `qed evaluate`."""
     options = [] if model is None else ["--model", os.fspath(model.path if isinstance(model, Run) else model)]
+    if isinstance(model, Run) and model.given is not None and "config" not in texts:
+        # Its settings name no other code than this process has executed already.
+        texts = {"allow_user_code": "true", **texts}
     for key, text in texts.items():
         option = "--tasks" if key == "evaluation.tasks" else f"--{key.replace('_', '-')}"
         if option == "--tasks" and text.startswith("["):

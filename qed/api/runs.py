@@ -49,7 +49,8 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         # The rows that `qed.train` was given in Python, by name: no file has them, and an evaluation may need them.
-        self.given: Mapping[str, list[Row]] = {}
+        # None if this process has not trained the run.
+        self.given: Mapping[str, list[Row]] | None = None
 
     def __repr__(self) -> str:
         return f"qed.load_run({str(self.path)!r})"

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Collection, Mapping
 
 from qed.cli.commands.base import Parser
-from qed.config import plugins
+from qed.config.arguments import Flags
+from qed.config.checks import check_user_code
 from qed.config.layers import Entry, find_config, read_layers
 from qed.config.resolve import read_sources
 from qed.config.reward_names import parse_reward
@@ -150,8 +151,4 @@ def _refuse_user_code(option: str, entry: Entry) -> None:
     if option not in (*read, "prompt", "sampler"):
         return
     for text in (part.strip() for whole in _list_texts(entry) for part in whole.split(",")):
-        if plugins.is_users_own(read.get(option, str)(text)):
-            raise UsageError(
-                f"{entry.raw.origin}: {entry.shown} names code outside of qed, {text}, which would be executed. A YAML "
-                "file may come from somebody else, so this needs --allow-user-code, or the name on the command line."
-            )
+        check_user_code(read.get(option, str)(text), entry.raw.origin, entry.shown, Flags())

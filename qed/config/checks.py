@@ -73,7 +73,7 @@ def check_user_code(name: str, origin: str, key: str, flags: Flags) -> None:
     if plugins.is_users_own(name) and origin != COMMAND_LINE and not flags.allow_user_code:
         raise UsageError(
             f"{origin}: {key} names code outside of qed, {name}, which would be executed. A YAML file may come from "
-            "somebody else, so this needs --allow-user-code, or the name on the command line."
+            "somebody else, so this needs --allow-user-code (Python: allow_user_code=True), or the name as an argument."
         )
 
 

@@ -300,8 +300,13 @@ settings = {"evaluation.problems": 2, "run.preflight": False, "run.on_no_signal"
 settings["sampling"] = {"problems_per_step": 4, "group_size": 4, "max_tokens": 8}
 print("began")
 run = qed.train("grpo", tasks="train.jsonl", reward="./mine.py", steps=1, out="run", **settings)
-result = qed.evaluate(run, "train.jsonl", limit=2, greedy=True, max_tokens=4, preflight=False, out="evaluation",
-    allow_user_code=True)
+result = qed.evaluate(run, "train.jsonl", limit=2, greedy=True, max_tokens=4, preflight=False, out="evaluation")
+try:
+    qed.evaluate(qed.load_run("run"), "train.jsonl", out="again")
+except qed.errors.UsageError as error:
+    assert "allow_user_code=True" in str(error)
+else:
+    raise AssertionError("a run that another process may have written names code")
 print(len(list(run.rollouts(1))), result.accuracy)
 """
 
