@@ -94,7 +94,9 @@ def flag_too_few(problems: int) -> dict[str, bool]:
 def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
     """Compute means over answers: format, reward and its parts, lengths, and failures."""
     tokens = [row for row in rows if row.get("n_tokens")]
-    parts = sorted({name for row in rows for name in row.get("parts") or {}})
+    wrong = [row for row in tokens if not row["correct"] and row.get("tier") not in UNGRADED]
+    parts = [row["parts"] for row in rows if row.get("parts") and row.get("reward", 0.0) is not None]
+    names = sorted({name for own in parts for name in own})
     thoughts = [row["reasoning_chars"] for row in rows if row.get("reasoning_chars")]
     classes = [row["class"] for row in rows if row.get("class")]
     turns = [len(row.get("turns") or []) + 1 for row in rows]
@@ -104,12 +106,10 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
         # The reward of an answer without one is None.
         "reward": _compute_mean([float(reward) for row in rows if (reward := row.get("reward", 0.0)) is not None]),
         "without_reward": sum(row.get("reward", 0.0) is None for row in rows),
-        "parts": {
-            name: fmean(row["parts"][name] for row in rows if name in (row.get("parts") or {})) for name in parts
-        },
+        "parts": {name: fmean(own[name] for own in parts if name in own) for name in names},
         "mean_tokens": _compute_mean([row["n_tokens"] for row in tokens]),
         "right_tokens": _compute_mean([row["n_tokens"] for row in tokens if row["correct"]]),
-        "wrong_tokens": _compute_mean([row["n_tokens"] for row in tokens if not row["correct"]]),
+        "wrong_tokens": _compute_mean([row["n_tokens"] for row in wrong]),
         **({"mean_turns": fmean(turns)} if max(turns) > 1 else {}),
         "mean_chars": fmean(len(str(row.get("text") or "")) for row in rows),
         "truncated_frac": fmean(row.get("stop_reason") == "length" for row in rows),

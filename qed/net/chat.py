@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from qed.net.endpoint import Endpoint, RequestError
 
 PATH = "/chat/completions"
+THOUGHT = re.compile(r"\A.*(?:^[ \t]*</think>|</think>[ \t]*\n)", re.DOTALL | re.MULTILINE)
 Message = dict[str, str]  # with a role and a content
 
 
@@ -62,15 +64,21 @@ class ChatModel:
 
 
 def remove_thought(text: str) -> str:
-    """Return a reply without the reasoning before it.
+    """Return a reply without the reasoning before it, whose first tag may be part of the prompt.
+
+    A judge may quote the tags of an answer: of both tags in a reply that does not begin with reasoning, only one at the
+    end or the beginning of a line ends it.
 
     Raises:
         RequestError: the reasoning has no end, so that there is no reply.
     """
+    text = text.strip()
     _, end, reply = text.rpartition("</think>")
-    if not end and "<think>" in text:
+    if text.startswith("<think>") and not end:
         raise RequestError("the reply ends within its reasoning")
-    return reply.strip()
+    if "<think>" in text and not text.startswith("<think>"):
+        return THOUGHT.sub("", text).strip()
+    return reply.strip() if any(map(str.isalnum, reply)) else text
 
 
 def complete_address(url: str) -> str:

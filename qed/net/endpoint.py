@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from qed.net.client import MAX_BYTES, HttpClient, Reply, RequestError, read_reas
 __all__ = ["MAX_BYTES", "PASSING", "Endpoint", "RequestError"]
 
 PASSING = {408, 425, 429, 500, 502, 503, 504, 529}  # states of a server that may pass
-AWAY = {429, 502, 503, 529}  # those of a server that starts, or has too much to do
+BUSY = 429  # the state of a server that has too much to do, and answers others meanwhile
+AWAY = {BUSY, 502, 503, 529}  # those of a server that starts, or has too much to do
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two attempts; the wait doubles from the first to the longest
 
 
@@ -29,7 +31,7 @@ class Endpoint:
         seconds: deadline of an attempt.
         attempts: the most attempts of a request.
         patience: a server that has answered before and cannot be reached is asked again until it has been away for so
-            many seconds, in however many attempts.
+            many seconds, in however many attempts. One that answers other requests meanwhile is not away.
 
     Raises:
         UsageError: the address is not one of http or https.
@@ -44,7 +46,7 @@ class Endpoint:
     def __post_init__(self) -> None:
         """Refuse an address that cannot be requested."""
         self._client = HttpClient(self.url, self.key_variable)
-        self._has_answered = False
+        self._answered_at: float | None = None
         self._away_since: float | None = None
         if self.seconds <= 0 or self.attempts < 1:
             raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
@@ -66,6 +68,7 @@ class Endpoint:
         self._client.close()
 
     def _ask(self, method: str, content: Any) -> Any:
+        failed_at = math.inf
         for attempt in count(1):
             try:
                 reply = self._client.request(method, "", content, seconds=self.seconds, max_bytes=MAX_BYTES)
@@ -74,22 +77,24 @@ class Endpoint:
                 may_pass = error.kind in ("refused", "timed out", "closed") or error.status in PASSING
                 if not may_pass:
                     raise
+                failed_at = min(failed_at, time.monotonic())
                 is_away = error.kind == "refused" or error.status in AWAY
-                if attempt >= self.attempts and not (is_away and self._may_return()):
+                since = math.inf if error.status == BUSY else failed_at
+                if attempt >= self.attempts and not (is_away and self._may_return(since)):
                     raise RequestError(f"{error} ({attempt} attempts)", error.kind, error.status) from error
-                doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+                doubled = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt - 1, 99)) * random.uniform(0.5, 1.0)
                 if self._client.scope.wait(max(doubled, error.wait)):
                     break
             else:
-                self._has_answered, self._away_since = True, None
+                self._answered_at, self._away_since = time.monotonic(), None
                 return value
         raise RequestError("the request was cancelled", "cancelled")
 
-    def _may_return(self) -> bool:
-        """Return whether a server that is away is waited for: it was there, and is not away for long."""
-        now = time.monotonic()
+    def _may_return(self, since: float) -> bool:
+        """Return whether a server is waited for: it was there before a time and not since, and is not away for long."""
+        now, answered_at = time.monotonic(), self._answered_at
         self._away_since = now if self._away_since is None else self._away_since
-        return self._has_answered and now - self._away_since < self.patience
+        return answered_at is not None and answered_at < since and now - self._away_since < self.patience
 
     def _read_reply(self, reply: Reply) -> Any:
         name = self._client.name

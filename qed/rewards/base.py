@@ -21,7 +21,7 @@ from qed.rewards.callables import CallableReward
 from qed.rewards.forms.calling import Grades, call_or_replace, wait_for
 from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
-from qed.types import Grade, Rollout
+from qed.types import UNGRADED, Grade, Rollout
 
 LEFT_OUT = "left out"  # the tier of a part that failed and only logs; no answer has it
 FINAL_ANSWER = "accuracy"  # the reward that checks the final answer, whatever the format
@@ -97,9 +97,13 @@ class Reward:
         rows = zip(*columns, strict=True)
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
+    def _counts(self, part: Part) -> bool:
+        """Return whether a part that fails leaves the answer without a reward."""
+        return bool(part.weight) or part.name == self.judge
+
     def _call(self, part: Part, rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
         """Call a part; where one that only logs fails, it has no reward, and takes none from the answer."""
-        if part.weight or part.name == self.judge:
+        if self._counts(part):
             return part.function(rollouts)
 
         def leave_out(error: Exception) -> Grades:
@@ -112,13 +116,16 @@ class Reward:
         """Return the weighted sum of the grades of one answer, with each part logged under its name.
 
         The verdict is that of the first part that decides correctness, else of the first that checks the format. If no
-        part applies there is no reward; if only parts of weight 0 apply, the reward is 0 (as in TRL).
+        part applies there is no reward; if only parts of weight 0 apply, the reward is 0 (as in TRL). Nor is there one
+        if a part could not decide, unless it only logs.
         """
         alone = len(self.parts) == 1 and self.parts[0].weight == 1 and self.parts[0].precompute is None
         if alone and grades[0] is not None:
             return grades[0]
         known = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
-        graded = [(part, grade) for part, grade in known if grade.tier != LEFT_OUT]
+        if undecided := [grade for part, grade in known if grade.tier in UNGRADED and self._counts(part)]:
+            return replace(undecided[0], parts={})
+        graded = [(part, grade) for part, grade in known if grade.tier not in (LEFT_OUT, *UNGRADED)]
         applicable = [(part, grade) for part, grade in graded if grade.has_reward]
         logged: dict[str, float] = {}
         for part, grade in applicable:
@@ -128,7 +135,7 @@ class Reward:
         reward = sum((part.weight * grade.reward for part, grade in applicable if part.weight), 0.0)
         weights = {part.name: part.weight for part, _ in applicable}
         verdict = self._choose_verdict(rollout, graded)
-        left_out = [grade.reason for _, grade in known if grade.tier == LEFT_OUT]
+        left_out = [grade.reason for _, grade in known if grade.tier in (LEFT_OUT, *UNGRADED)]
         verdict = replace(verdict, reason="; ".join(filter(None, [verdict.reason, *left_out])))
         return replace(verdict, reward=reward, parts=logged, weights=weights, has_reward=bool(applicable))
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from qed.algorithms.parts.guidance import is_right_trace
 from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.stages import flatten
-from qed.types import UNGRADED, Groups
+from qed.types import UNGRADED, Grade, Groups, Rollout
 
 
 def describe_groups(groups: Groups) -> dict[str, float]:
@@ -28,25 +28,27 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     wrong_traces = sum(rollout.has_reward and not is_right_trace(rollout) for rollout in demonstrations)
     # Replayed answers were graded in an earlier step.
     tiers = Counter(one.grade.tier for one in everything if one.grade is not None and one.source != "replay")
-    graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
+    graded = [(rollout, verdict) for rollout in rollouts if (verdict := _find_verdict(rollout)) is not None]
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
     own = [[one for one in group if one.is_on_policy] for group in groups]
     inverted = compute_inverted_share(own)
-    verdicts = [[one.grade is not None and one.grade.correct for one in group] for group in filter(None, own)]
+    verdicts = [[verdict.correct for one in group if (verdict := _find_verdict(one)) is not None] for group in own]
+    verdicts = [group for group in verdicts if group]
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
     turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
-    parts = sorted({name for _, verdict in graded for name in verdict.parts})
+    parts = [verdict.parts for _, verdict in graded if verdict.has_reward]
+    names = sorted({name for own in parts for name in own})
     return {
-        # Answers without a reward, also where grading failed, are counted below and are not part of its statistics.
+        # Answers that no grader could judge are counted below and are in no other statistic of grades.
         **({"reward/mean": fmean(rewards)} if rewards else {}),
         # An answer lacks the parts that do not apply to it.
-        **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
+        **{f"reward/{name}/mean": fmean(own[name] for own in parts if name in own) for name in names},
         **({"reward/greedy": fmean(greedy)} if greedy else {}),
         **({"reward/inverted": inverted} if inverted is not None else {}),
-        "accuracy": fmean(verdict.correct for _, verdict in graded),
-        "format": fmean(verdict.format_ok for _, verdict in graded),
+        **({"accuracy": fmean(verdict.correct for _, verdict in graded)} if graded else {}),
+        **({"format": fmean(verdict.format_ok for _, verdict in graded)} if graded else {}),
         "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
         "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
         "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
@@ -61,3 +63,9 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
         **({"guidance/wrong_traces": wrong_traces} if demonstrations else {}),
     }
+
+
+def _find_verdict(rollout: Rollout) -> Grade | None:
+    """Return the grade of an answer; None if there is none, or if no grader could decide."""
+    grade = rollout.grade
+    return None if grade is None or grade.tier in UNGRADED else grade

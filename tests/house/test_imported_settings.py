@@ -123,6 +123,17 @@ def test_a_setting_of_trl_without_an_equivalent_is_named(
     assert all(words in notes[name] for name, words in expected.items()), notes
 
 
+def test_an_imported_cispo_has_no_setting_without_effect(tmp_path: Path) -> None:
+    result = trl(tmp_path, "trl grpo --loss_type cispo --epsilon 0.1 --epsilon_high 2")
+    assert result.values["algorithm.clip_high"] == 2.0
+    assert "clip_low" not in str(result.imported.rows)
+
+
+def test_a_variable_that_only_the_shell_knows_is_no_default(tmp_path: Path) -> None:
+    notes = trl(tmp_path, "trl grpo --learning_rate ${LR}").notes
+    assert "does not say what this variable is" in notes["learning_rate"]
+
+
 CONFIGS = {
     **{name: f"trainer/{name}_config.py" for name in ("grpo", "rloo", "dpo", "sft")},
     "online_dpo": "experimental/online_dpo/online_dpo_config.py",

@@ -14,6 +14,7 @@ from qed.errors import UsageError
 from qed.grading.judge import build_failed_grade
 from qed.rewards.base import load_reward
 from qed.rewards.grader import JudgingGrader, join, make_grader
+from qed.rollout.describe import describe_groups
 from qed.types import Problem, Rollout
 
 LEAVES = sorted(set(plugins.list_leaves("rewards")) - {"http", "model"})  # which need a server, and a model
@@ -53,6 +54,32 @@ def test_a_weight_of_zero_changes_no_reward(names: list[str], extra: str, answer
     logged = load_reward([*names, f"0*{extra}"], max_tokens=100).grade(answers)
     assert [grade.reward for grade in logged] == [grade.reward for grade in without]
     assert all(extra in grade.parts for grade in logged)
+
+
+@pytest.mark.parametrize(
+    ("names", "reward"),
+    [
+        (["math_verify"], None),
+        (["boxed", "math_verify"], None),
+        (["0*math_verify", "boxed"], None),  # the first that judges
+        (["boxed", "0*math_verify"], 1.0),
+        (["format_only", "0.5*length", "-1*math_verify"], None),
+    ],
+)
+def test_a_part_that_cannot_decide_takes_the_reward_unless_it_only_logs(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], reward: float | None
+) -> None:
+    """It paid 0 beside the others, so that an answer was trained with a part of its reward."""
+    monkeypatch.setattr("qed.grading.symbolic.are_equal", lambda gold, answer: (False, "timeout", "more than 5 s"))
+    (answer,) = rollouts(["so \\boxed{12}"])
+    (answer.grade,) = load_reward(names, max_tokens=100).grade([answer])
+    found = describe_groups([[answer]])
+    assert answer.has_reward == (reward is not None)
+    assert "more than 5 s" in answer.grade.reason
+    assert found.get("reward/mean") == reward
+    assert found["grading/timeouts"] == (reward is None)
+    assert any(name.startswith("reward/") for name in found) == ("accuracy" in found) == (reward is not None)
+    assert reward is None or ("math_verify" not in answer.grade.parts and answer.grade.reward == reward)
 
 
 @given(st.lists(st.sampled_from(LEAVES), min_size=1, max_size=3, unique=True), ANSWERS)

@@ -142,13 +142,9 @@ def test_what_could_not_be_graded_is_counted_and_left_out() -> None:
     late, broken = build_failed_grade("timeout", "too long"), build_failed_grade("error", "IndexError")
     grade(groups, lambda _: [[late, broken, Grade(1.0, True, True, "1")]])
     found = describe_groups(groups)
-    # As in the advantages, an answer without a verdict is none with a reward of 0.
+    # As in the advantages, an answer without a verdict is none with a reward of 0, and no wrong one.
     assert (found["grading/timeouts"], found["grading/errors"], found["reward/mean"]) == (1, 1, 1)
-    assert (found["groups/zero_std"], found["accuracy"], found["grading/without_reward"]) == (
-        1,
-        pytest.approx(1 / 3),
-        0,
-    )
+    assert (found["groups/zero_std"], found["accuracy"], found["grading/without_reward"]) == (1, 1, 0)
     with pytest.raises(QedError, match="on all of 3 answers, first with: IndexError"):
         grade(groups, lambda _: [[broken] * 3])
 

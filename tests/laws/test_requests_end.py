@@ -16,7 +16,7 @@ from serving import chat_reply, serve
 from qed.errors import UsageError
 from qed.net import endpoint as net
 from qed.net.cache import ReplyCache
-from qed.net.chat import ChatModel, complete_address
+from qed.net.chat import ChatModel, complete_address, remove_thought
 from qed.net.endpoint import Endpoint, RequestError
 
 
@@ -73,6 +73,51 @@ def test_a_server_that_was_there_is_asked_for_longer(monkeypatch: pytest.MonkeyP
             endpoint.post({})
         with pytest.raises(RequestError, match=rf"status {status} \(2 attempts"):
             Endpoint(url, attempts=2, patience=60.0).post({})
+
+
+def test_a_request_that_alone_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers others meanwhile is there: its worker fails on this one."""
+    monkeypatch.setattr(net, "LONGEST_WAIT", 0.01)
+    seen: list[Any] = []
+
+    def answer(path: str, content: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        seen.append(content)
+        return (503 if content["poison"] else 200), {}
+
+    with serve(answer) as url:
+        endpoint = Endpoint(url, attempts=3, patience=60.0)
+        endpoint.post({"poison": False})
+        wait = endpoint._client.scope.wait
+        # Another request is answered between two attempts.
+        monkeypatch.setattr(
+            endpoint._client.scope, "wait", lambda seconds: endpoint.post({"poison": False}) and wait(0)
+        )
+        with pytest.raises(RequestError, match=r"status 503 \(3 attempts"):
+            endpoint.post({"poison": True})
+    assert sum(content["poison"] for content in seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ("<think>a\n</think>\n\nScore: 3", "Score: 3"),
+        ("<think>it has no </think> tag</think>Score: 3", "Score: 3"),
+        ("a thought\n</think>\n\nScore: 3", "Score: 3"),
+        ("a thought</think>Score: 3", "Score: 3"),
+        ("it opens <think> once\n</think>\nScore: 3", "Score: 3"),
+        ("The answer opens with <think> and never closes it. Score: 3", None),
+        ("It wrote <think> and </think> in one line. Score: 3", None),
+        ("Score: 3. It never wrote </think>.", None),
+        ("Score: 3", None),
+    ],
+)
+def test_what_a_model_thought_is_no_part_of_its_reply(text: str, reply: str | None) -> None:
+    assert remove_thought(text) == (text if reply is None else reply)
+
+
+def test_a_thought_without_an_end_is_no_reply() -> None:
+    with pytest.raises(RequestError, match="within its reasoning"):
+        remove_thought(" <think>it wrote 3")
 
 
 def test_nobody_listens() -> None:

@@ -197,8 +197,8 @@ def _resolve(options: dict[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         for _ in range(5):
             match = REFERENCE.match(value) if isinstance(value, str) else None
-            if match is None:
-                break
+            if match is None or (match[1] not in options and match[2] is None and "." not in match[1]):
+                break  # perhaps a variable of the shell
             value = options.get(match[1], _read_value(match[2] or ""))
         resolved[name] = value
     return resolved

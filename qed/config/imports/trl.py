@@ -158,8 +158,9 @@ def _set_bounds(draft: Draft, surrogate: str) -> None:
     options = draft.options
     low, delta = options.number("epsilon"), options.number("delta")
     high = options.number("epsilon_high", default=low)
-    if surrogate in ("clip", "gspo", "cispo"):
+    if surrogate in ("clip", "gspo"):
         draft.set("epsilon", "algorithm.clip_low", low)
+    if surrogate in ("clip", "gspo", "cispo"):
         draft.set("epsilon,epsilon_high", "algorithm.clip_high", high)
     if surrogate == "cispo":
         draft.set("loss_type", "algorithm.cispo_clip", "trl", "clips at epsilon_high itself")

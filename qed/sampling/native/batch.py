@@ -37,7 +37,7 @@ from qed.types import Completion
 
 # Finished rows are removed when at least 1 in so many rows has finished, by device. On CUDA this is done less often,
 # because a graph must be captured again for the smaller number of rows.
-COMPACT_SHARE = {"cpu": 8, "mps": 8, "cuda": 2}
+COMPACT_SHARE = {"cpu": 16, "mps": 8, "cuda": 2}
 MEMORY_SHARE = 0.5  # of the memory that weights and training leave on the device, for the KV cache
 KEPT_SHARE = 0.5  # of that, for answers that may have another turn
 STOP_EVERY = 8  # steps between two searches for stop strings
