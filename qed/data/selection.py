@@ -6,6 +6,7 @@ Problems that are left out are counted by reason.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -52,7 +53,11 @@ def has_right_solution(problem: Problem) -> bool:
     if reply:
         return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
     stated = extract_final_answer(problem.solution)
-    return bool(problem.solution) and (stated is None or equal(problem.answer, stated.answer).correct)
+    if stated is None or equal(problem.answer, stated.answer).correct:
+        return bool(problem.solution)
+    # The last value of a last sentence is often not meant as the answer: "We get 5. This took 3 steps."
+    named = re.search(rf"(?<!\w){re.escape(problem.answer)}(?!\w)", problem.solution)
+    return stated.source == "sentence" and bool(named)
 
 
 def split_validation(

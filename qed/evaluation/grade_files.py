@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from qed.data.sources.rows import Place, Row, Rows
 from qed.data.sources.writing import Writer
-from qed.errors import DataError, suggest_nearest
+from qed.errors import DataError, QedError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
 from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
@@ -323,3 +323,16 @@ class Summary:
             return {}
         first = compute_accuracy(list(group_by_problem(self.verdicts).values()))
         return {**{key: first[key] for key in ("ci_lo", "ci_hi")}, **summarize_verdicts(self.verdicts)}
+
+
+def require_graded(figures: Mapping[str, Any]) -> None:
+    """Refuse the figures of answers of which none could be graded; those of a shard or an evaluation are none.
+
+    Raises:
+        QedError: grading failed or ran out of time on all of them.
+    """
+    count = figures.get("n")
+    if count and figures["errors"] + figures["timeouts"] == count:
+        late = figures["timeouts"]
+        over = f", on {late:,} by taking too long" if late else ""
+        raise QedError(f"The reward failed on all of {count:,} answers{over}.")

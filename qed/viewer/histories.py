@@ -64,7 +64,7 @@ class History:
     stamps: dict[Source, Stamp] = field(default_factory=dict)  # of the files that have been read
     columns: dict[str, array[Any]] = field(
         default_factory=lambda: {
-            **{name: array("q") for name in ("problem", "step", "series", "group", "n", "n_right")},
+            **{name: array("q") for name in ("problem", "step", "series", "group", "n", "n_right", "earned")},
             "reward": array("d"),
         }
     )
@@ -92,6 +92,7 @@ class History:
                 "n": read_count(group.get("n")),
                 "n_right": read_count(group.get("n_right")),
                 "reward": np.nan if reward is None else reward,
+                "earned": 0 if reward is None else read_count(group.get("n")),  # answers of the mean
             }
             row = known.setdefault((values["problem"], values["series"]), len(self.columns["n"])) if task else None
             if row is None or row == len(self.columns["n"]):
@@ -102,12 +103,14 @@ class History:
 
     def _merge(self, row: int, values: Row) -> None:
         """Add further answers to a visit."""
-        columns, n = self.columns, values["n"]
-        total = columns["n"][row] + n
-        if total:
-            columns["reward"][row] += (values["reward"] - columns["reward"][row]) * n / total
-        columns["n"][row] = total
-        columns["n_right"][row] += values["n_right"]
+        columns, earned, reward = self.columns, values["earned"], self.columns["reward"][row]
+        total = columns["earned"][row] + earned
+        if earned:
+            columns["reward"][row] = (
+                reward + (values["reward"] - reward) * earned / total if total > earned else values["reward"]
+            )
+        for name in ("n", "n_right", "earned"):
+            columns[name][row] += values[name]
 
     def read(self, name: str) -> Any:
         """Return a column as an array of its own."""

@@ -5,6 +5,7 @@ Every rule reads the columns of a step's index, never the answers themselves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -159,12 +160,15 @@ def _find_ungraded(rows: Rows) -> Iterator[Answer]:
 
 
 def _find_equal_groups(rows: Rows) -> Iterator[Answer]:
+    numbers, tiers = rows.read("group"), rows.read("tier")
+    failed = Counter(numbers[row] for row in range(rows.count) if tiers[row] in UNGRADED)
     for number, group in enumerate(rows.groups):
         low, high = (read_number(group.get(name)) for name in ("reward_min", "reward_max"))
-        count, right = read_count(group.get("n")), read_count(group.get("n_right"))
+        count, right = read_count(group.get("n")) - failed[number], read_count(group.get("n_right"))
         if count > 1 and low is not None and low == high:
             which = "all right" if right == count else "none right" if right == 0 else f"{right} of {count} right"
-            detail = f"all {count} answers earn {low:.3g}; {which}"
+            graded = " that could be graded" if failed[number] else ""
+            detail = f"all {count} answers{graded} earn {low:.3g}; {which}"
             yield Answer(rows.step, number, None, float(count), rows.read_question(number), detail)
 
 

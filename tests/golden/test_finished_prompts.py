@@ -146,6 +146,20 @@ def test_correct_only_judges_the_reply_itself(reply: str, right: bool) -> None:
     assert has_right_solution(read(tagged)) == right
 
 
+@pytest.mark.parametrize(
+    ("solution", "right"),
+    [
+        ("We add 2 and 3 and get 5. This took 3 steps.", True),
+        ("The answer is 5. This took 3 steps.", True),
+        ("The answer is 6.", False),
+        ("So it is 6.", False),
+        ("The answer is 6, not 5.", False),
+    ],
+)
+def test_correct_only_reads_words_that_state_an_answer(solution: str, right: bool) -> None:
+    assert has_right_solution(read({"question": Q, "solution": solution, "answer": "5"})) == right
+
+
 def test_luffys_target_is_the_demonstration() -> None:
     """`prepare_sft` writes prompts in the chat template, which opens the thought, and targets without its tag."""
     target = "2+3=5\n</think>\n\nIt is \\boxed{5}."

@@ -102,6 +102,15 @@ def test_a_reward_of_the_shelf_and_one_of_ones_own(run: Run, file: Path, tmp_pat
     assert code == 1
     assert "The reward failed on all of 6 answers." in err
     assert len(graded(out)) == 6
+    mine.write_text(
+        "def compute_score(data_source, solution_str, *_, **__):\n    while '5' in solution_str: pass\n    1 / 0\n"
+    )
+    shared = tmp_path / "shared.jsonl"
+    assert run("grade", file, "--reward", mine, "--seconds", "0.2", "--out", shared, "--shard", "1/1")[0] == 0
+    code, _, err = run("merge", shared)
+    assert code == 1
+    assert "The reward failed on all of 6 answers, on 1 by taking too long." in err
+    assert len(graded(shared)) == 6
 
 
 def test_columns_by_name_nested_and_known(run: Run, tmp_path: Path) -> None:

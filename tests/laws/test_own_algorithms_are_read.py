@@ -101,6 +101,13 @@ def test_advantages_of_ones_own_are_called_with_the_others(settings: dict[str, A
     assert [one.advantage for one in group] == [0.0, 2.0]
 
 
+def test_a_setting_that_a_method_of_ones_own_may_read_is_not_said_to_have_no_effect() -> None:
+    settings: dict[str, Any] = {"estimator": "none"}
+    assert "advantage.normalize_std" in PolicyGradient(**settings).unread
+    assert "advantage.normalize_std" not in Own(**settings).unread
+    assert Own(**settings).unread.keys() < PolicyGradient(**settings).unread.keys()
+
+
 @pytest.mark.parametrize("count", [0, 2, 4])
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_as_many_advantages_as_tokens(kind: Any, count: int) -> None:

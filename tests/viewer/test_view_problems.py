@@ -167,6 +167,15 @@ def test_decodings_are_forgotten_each_on_its_own() -> None:
     assert (first.step, first.decoding) == (0, "greedy")
 
 
+def test_answers_without_a_reward_are_not_in_the_mean_of_a_visit() -> None:
+    history = histories.History()
+    rewards = (None, 1.0, None, 0.0, 0.0)
+    groups = [{"id": "p", "question": "?", "n": 1, "n_right": reward == 1, "reward_mean": reward} for reward in rewards]
+    history.add(1, "task", groups)
+    (visit,) = history.list_visits("p")
+    assert (visit.n, visit.n_right, visit.reward_mean) == (5, 1, pytest.approx(1 / 3))
+
+
 def test_scattered_answers_of_an_evaluation_are_one_visit(tmp_path: Path) -> None:
     """The first answer to each problem, then the second: a right and a wrong one at once are nothing forgotten."""
     rows = [

@@ -79,6 +79,15 @@ def test_a_group_whose_answers_earn_the_same_is_an_item_without_an_answer() -> N
     ]
 
 
+def test_answers_that_could_not_be_graded_earn_nothing_that_is_equal() -> None:
+    failed = {"reward": None, "tier": "error"}
+    groups = [RIGHT, failed, failed], [RIGHT, RIGHT, failed]
+    items = inspect_step(build(*groups), 3).flagged["zero_spread"].answers
+    assert [(item.group, item.detail) for item in items] == [
+        (1, "all 2 answers that could be graded earn 1; all right")
+    ]
+
+
 def test_columns_that_an_older_file_lacks_flag_nothing() -> None:
     index = build([RIGHT, {}])
     for name in list(index.columns):

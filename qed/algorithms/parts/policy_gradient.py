@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from qed.training.batch import Batch
 
 
+# Methods that read the settings of a part.
+READERS = {
+    "advantage": ("advantages", "credit"),
+    "surrogate": ("terms", "loss"),
+    "correction": ("terms", "loss"),
+    "selection": ("enough", "filter_groups"),
+}
+
+
 @dataclass(frozen=True)
 class PolicyGradient(Algorithm):
     """Changes the probability of tokens in proportion to their advantage.
@@ -81,10 +90,15 @@ class PolicyGradient(Algorithm):
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that have no effect, with those of the parts; shaping has clips of its own."""
+        """The settings that have no effect, with those of the parts; shaping has clips of its own.
+
+        A part is left out where a class derived from qed's has methods of its own, which may read it.
+        """
         parts = ["advantage", "correction", "regularizer", "selection"]
         parts += [] if hasattr(self, "shaping") else ["surrogate"]
-        inner = {f"{part}.{name}": why for part in parts for name, why in getattr(self, part).unread.items()}
+        own = {key for kind in type(self).__mro__ if not kind.__module__.startswith("qed.") for key in vars(kind)}
+        kept = [part for part in parts if not own.intersection(READERS.get(part, ()))]
+        inner = {f"{part}.{name}": why for part in kept for name, why in getattr(self, part).unread.items()}
         return super().unread | inner
 
     @property

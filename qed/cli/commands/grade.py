@@ -14,7 +14,7 @@ from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.values import split_items
-from qed.errors import DataError, QedError, UsageError
+from qed.errors import DataError, UsageError
 from qed.grading.policy import find_policy
 from qed.guards.redaction import strip_control
 
@@ -50,11 +50,12 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     if not args.files:
         raise UsageError("qed grade needs a file of answers, or --explain GOLD ANSWER.")
+    from qed.evaluation.grade_files import require_graded
+
     figures = _grade_files(args)
     if args.json:
         print(json.dumps(figures))
-    if figures.get("n") and figures.get("errors") == figures["n"]:
-        raise QedError(f"The reward failed on all of {figures['n']:,} answers.")
+    require_graded(figures)
     return 0
 
 

@@ -30,9 +30,11 @@ def run(arguments: Sequence[str]) -> int:
     add("--json", action="store_true", help="print the figures as one line of JSON, as the last line of stdout")
     args = parser.parse(arguments)
     from qed.console.live import Console
+    from qed.evaluation.grade_files import require_graded
     from qed.evaluation.merge import merge
 
     result = merge(args.out, args.shards, args.overwrite, Console(args.json))
     if args.json:
         print(json.dumps(result))
+    require_graded(result)
     return 0

@@ -238,7 +238,7 @@ class ServerSampler:
         least = self.version
         rows = server.complete(job, on_progress, scope)
         versions = {completion.version for row in rows for completion in row}
-        if self.allowed and (others := versions - self.allowed):
+        if self.allowed and (others := (versions | {server.read_version()}) - self.allowed):
             raise UsageError(
                 f"The server {server.url} got other weights meanwhile (version {others.pop()} in place of "
                 f"{', '.join(map(str, self.allowed))}): a training run updates it. Use a server of its own."

@@ -140,12 +140,12 @@ class VllmServer(Server):
             raise QedError(f"The server {self.url} did not clear its prefix cache, because answers are under way.")
 
     def read_version(self) -> int | None:
-        """Return the version that this run has set; None if the server was started again since."""
-        if self.version is not None and self.adapter is None:
+        """Return the version that the server names, or the adapter's; None if it was started again since."""
+        if self.adapter is None:
             with suppress(QedError, ServerLost):
                 named = str(self.ask("GET", "/weight_info").get("weight_version"))
                 self.version = int(named) if named.isdecimal() else None
-        elif self.adapter is not None:
+        else:
             served = {card["id"] for card in self.ask("GET", "/v1/models")["data"]}
             self.version = self.version if self.adapter in served else None
         return self.version
