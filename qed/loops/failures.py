@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch.optim import Optimizer
 
 from qed.errors import QedError
 from qed.loops.checkpointer import Checkpointer
@@ -15,13 +17,22 @@ from qed.loops.setup import Setup
 class Failures:
     """Knows whether the weights are those of the last complete step, and saves it after an error.
 
-    `is_updating` is True from the first update of a step until the step is complete.
+    Args:
+        setup: of the run.
+        checkpointer: saves the phase.
+        evaluator: has the scores of its evaluations.
+        optimizers: change the weights of the policy and of a critic. What fails before the first of them begins, such
+            as a backward pass for which memory does not suffice, has changed nothing.
     """
 
-    def __init__(self, setup: Setup, checkpointer: Checkpointer, evaluator: Evaluator) -> None:
+    def __init__(
+        self, setup: Setup, checkpointer: Checkpointer, evaluator: Evaluator, optimizers: Sequence[Optimizer]
+    ) -> None:
         self.setup, self.checkpointer, self.evaluator = setup, checkpointer, evaluator
-        self.is_updating = False
+        self._is_updating = False  # from the first change of a weight until the step is complete
         self._held: QedError | None = None
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._begin_update)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -37,7 +48,7 @@ class Failures:
         Raises:
             QedError: that error.
         """
-        self.is_updating = False
+        self._is_updating = False
         if self._held is not None:
             raise self._held
 
@@ -47,12 +58,18 @@ class Failures:
         Nothing is saved if the weights are no longer those of that step, if it is where this attempt began, or of
         several ranks, which would wait for the one that failed.
         """
-        saver, is_between = self.checkpointer, self.is_updating or self.setup.stop.deferred
+        saver, is_between = self.checkpointer, self._is_updating or self.setup.stop.deferred
         if is_between or self.setup.parallel.world > 1 or saver.step == saver.first:
             return
-        with suppress(Exception):  # what has ended the run is raised, and not that its state cannot be saved
+        try:
             saver.save(self.evaluator.scores, last=True)
-            self.setup.console.say(
-                f"An error ends the run; step {saver.step}, the last complete one, is saved. Continue with the same "
-                f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
-            )
+        except Exception as error:  # noqa: BLE001 -- what has ended the run is raised
+            self.setup.console.say(f"Step {saver.step}, the last complete one, could not be saved: {error}")
+            return
+        self.setup.console.say(
+            f"An error ends the run; step {saver.step}, the last complete one, is saved. Continue with the same "
+            f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
+        )
+
+    def _begin_update(self, *_: object) -> None:
+        self._is_updating = True

@@ -115,7 +115,8 @@ class Phase:
         of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, of_phase)
         self.evaluator = Evaluator(setup, settings, (offset, self.last), self.metrics, recorded)
-        self.failures = Failures(setup, self.checkpointer, self.evaluator)
+        optimizers = [learner.optimizer for learner in (self.learner, own and own.learner) if learner]
+        self.failures = Failures(setup, self.checkpointer, self.evaluator, optimizers)
         setup.save_and_describe_exit, setup.save_after_error = self.save_and_describe_exit, self.failures.save
 
     def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
@@ -174,7 +175,6 @@ class Phase:
 
         `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
-        self.failures.is_updating = True
         if self.settings.sampling.colocate:
             rest_servers(self.setup.sampler)
         stats = self.non_finite.update(self.learner, rows, step, step - self.offset - 1)
@@ -183,7 +183,6 @@ class Phase:
 
     def update_critic(self, critic: ValueLearner, rows: Sequence[Rollout], step: int) -> Stats:
         """Make one optimizer step of the critic and return its statistics; from then on signals are deferred."""
-        self.failures.is_updating = True
         stats = self.non_finite.update(critic, rows, step, step - self.offset - 1)
         self.defer_signals()
         return {name: value for name, value in stats.items() if name.startswith("critic/") or name == SKIPPED}

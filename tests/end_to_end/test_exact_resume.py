@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.errors import QedError
 from qed.loops.ahead import InTurn
-from qed.loops.non_finite import NonFinitePolicy
 from qed.rollout import collector
 from qed.runs import manifest
 from qed.runs.run import read_lines
+from qed.training.learner import Learner
 
 SHELF = plugins.list_leaves("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
@@ -144,8 +145,13 @@ def test_a_cut_run_goes_on_as_if_it_were_whole(resumed: Callable[..., Path], nam
 
 @pytest.mark.parametrize(
     ("owner", "name", "saved"),
-    [(collector, "grade", [2]), (NonFinitePolicy, "update", []), (InTurn, "load", [3])],
-    ids=["grade", "update", "load"],
+    [
+        (collector, "grade", [2]),
+        (Learner, "accumulate", [2]),
+        (import_module("torch.optim.adam"), "adam", []),
+        (InTurn, "load", [3]),
+    ],
+    ids=["grade", "gradient", "optimizer", "load"],
 )
 def test_an_error_loses_no_step_that_was_complete(
     qed: Callable[..., Any],
@@ -155,17 +161,17 @@ def test_an_error_loses_no_step_that_was_complete(
     name: str,
     saved: list[int],
 ) -> None:
-    """In step 3 the reward fails, or the update, or the sampler does not take the weights of the finished update."""
+    """In step 3 the reward fails, the update before or while weights change, or the sampler takes no new weights."""
     monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
     arguments = [*command(tmp_path, *GRPO), "--run.save_every", 0]
     whole, part, calls = tmp_path / "whole", tmp_path / "part", count()
     assert qed(*arguments, "--out", whole).code == 0
 
     def fail(function: Any) -> Any:
-        def call(*given: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
             if next(calls) == 2:
                 raise QedError("the server is gone")
-            return function(*given)
+            return function(*given, **more)
 
         return call
 

@@ -170,7 +170,9 @@ def test_decodings_are_forgotten_each_on_its_own() -> None:
 def test_answers_without_a_reward_are_not_in_the_mean_of_a_visit() -> None:
     history = histories.History()
     rewards = (None, 1.0, None, 0.0, 0.0)
-    groups = [{"id": "p", "question": "?", "n": 1, "n_right": reward == 1, "reward_mean": reward} for reward in rewards]
+    groups = [
+        {"id": "p", "question": "?", "n": 1, "n_right": int(reward == 1), "reward_mean": reward} for reward in rewards
+    ]
     history.add(1, "task", groups)
     (visit,) = history.list_visits("p")
     assert (visit.n, visit.n_right, visit.reward_mean) == (5, 1, pytest.approx(1 / 3))

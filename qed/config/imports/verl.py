@@ -25,6 +25,7 @@ __all__ = ["DEFAULTS", "RULES", "TITLE", "choose_method", "derive"]
 
 TITLE = "verl"
 SWITCHES = f"{ACTOR}use_kl_loss,algorithm.use_kl_in_reward"
+NEWER_CLIPS = "newer versions of verl read clip_ratio_low and clip_ratio_high alone, 0.2 by default"
 
 
 def choose_method(options: Options) -> str:
@@ -236,7 +237,8 @@ def _set_bounds(draft: Draft, loss: str) -> None:
     sides = {f"{clip}_{side}": f"algorithm.clip_{side}" for side in ("low", "high")}
     if loss not in ("sapo", "gpg"):
         for name, ours in sides.items():
-            draft.set(f"{name},{clip}", ours, options.number(name, default=options.number(clip)))
+            note = NEWER_CLIPS if options.has(clip) and not options.has(name) else ""
+            draft.set(f"{name},{clip}", ours, options.number(name, default=options.number(clip)), note)
     elif given := ",".join(filter(options.has, (clip, *sides))):
         draft.skip(given, f"verl's {loss} has no clip")
     if loss == "vanilla":
