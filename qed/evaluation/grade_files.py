@@ -18,7 +18,6 @@ from qed.data.sources.rows import Place, Row, Rows
 from qed.data.sources.writing import Writer
 from qed.errors import DataError, QedError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
-from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
 from qed.grading import symbolic
 from qed.grading.equal import equal
@@ -321,6 +320,9 @@ class Summary:
         """Return the interval of the accuracy and the figures of the second verdicts, if other graders were asked."""
         if not self.verdicts:
             return {}
+        # Imported here: `qed grade` alone needs no NumPy, which takes as long to load as 3,000 answers.
+        from qed.evaluation.summary import compute_accuracy, group_by_problem  # noqa: PLC0415
+
         first = compute_accuracy(list(group_by_problem(self.verdicts).values()))
         return {**{key: first[key] for key in ("ci_lo", "ci_hi")}, **summarize_verdicts(self.verdicts)}
 

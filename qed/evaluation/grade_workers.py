@@ -7,6 +7,7 @@ because it was killed or could not be started, this process does itself.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections import deque
@@ -33,6 +34,7 @@ MIN_BYTES = 16 << 20  # of files whose rows take longer than the workers to load
 CHUNK_CHARS = 1 << 19  # some hundred rows: a worker that ends early waits for little
 MAX_WORKERS = 8
 # A verdict does bounded work, so that no chunk needs a limit of its own: these end a worker that hangs all the same.
+GARBAGE = 50_000  # objects in a worker after which garbage is looked for
 LIMITS = Limits(cpu=600.0, wall=3600.0)
 
 
@@ -191,5 +193,7 @@ def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[dict[str, Any], 
 
 def serve(fields: dict[str, Any]) -> tuple[None, Callable[[list[Any]], Any]]:
     """Load the grader in a worker, and return the function that grades a chunk."""
+    gc.freeze()  # what is loaded is no garbage, and answers leave little behind that refers to itself
+    gc.set_threshold(GARBAGE)
     comparison = Comparison(**{**fields, "keys": tuple(fields["keys"])})
     return None, lambda chunk: _grade_lines(comparison, Chunk(*chunk))

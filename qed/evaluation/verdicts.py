@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qed.config.callables import is_callable_name
 from qed.console.live import Console
 from qed.errors import UsageError
-from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.grading.policy import NAMES
 from qed.rewards import grader
 from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader, Pool
-from qed.runs.run import Row
 from qed.types import Groups, Rollout
+
+if TYPE_CHECKING:
+    from qed.runs.run import Row
 
 FIRST = "correct"  # the column of the first verdict
 ALSO = "also"  # the entry of the second verdicts in a summary
@@ -105,6 +106,9 @@ def summarize_verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarize_column(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, Any]:
+    # Imported here: `qed grade` alone needs no NumPy, and takes the names of the columns from this file.
+    from qed.evaluation.summary import compute_accuracy, group_by_problem  # noqa: PLC0415
+
     groups = group_by_problem([{**row, FIRST: row[column]} for row in rows])
     return {
         **{key: value for key, value in compute_accuracy(list(groups.values())).items() if key != "n"},

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from qed.runs.answer_measures import measure_answer
-
 CELL = 100  # characters of a text
 TEXTS = ("tier", "stop_reason", "source", "extracted", "class")
 NUMBERS = ("reward", "n_tokens", "version", "given")
@@ -25,7 +23,12 @@ def list_cells(row: Mapping[str, Any]) -> dict[str, Any]:
     parts = row.get("parts")
     if isinstance(parts, Mapping):
         cells |= {f"parts/{cut(name, CELL)}": _read_number(value) for name, value in parts.items()}
-    return cells | (measure_answer(row) if "tokens" in row else {})
+    if "tokens" not in row:
+        return cells
+    # Imported here: commands that measure no tokens need no NumPy, which takes as long to load as they otherwise do.
+    from qed.runs.answer_measures import measure_answer  # noqa: PLC0415
+
+    return cells | measure_answer(row)
 
 
 def cut(value: Any, length: int) -> str | int | float | None:

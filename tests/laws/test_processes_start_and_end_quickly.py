@@ -3,14 +3,12 @@ all that a user can see of its end is that of any process."""
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-
-from qed import host
 
 # What Python frees only when it tears its modules down.
 KEPT = "class Freed:\n    def __del__(self): print('freed')\nkept = Freed()\n"
@@ -64,6 +62,20 @@ def test_garbage_is_collected_as_usual_once_a_model_is_there() -> None:
 
 
 def test_garbage_is_collected_as_usual_in_a_program_that_imports_qed() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
-    host.collect_garbage_as_usual()
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    code = (
+        "import gc\nfrom qed import host\nbefore = gc.get_threshold(), gc.get_freeze_count()\n"
+        "host.collect_garbage_as_usual()\nprint((gc.get_threshold(), gc.get_freeze_count()) == before)"
+    )
+    assert run(code) == (0, ["True"])
+
+
+def test_grading_a_file_loads_no_numpy(tmp_path: Path) -> None:
+    """It would take as long as 3,000 answers."""
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"gold": "7", "response": "It is 7."}\n' * 3, encoding="utf-8")
+    code = (
+        "import atexit, sys\nfrom qed.cli.main import main\n"
+        "atexit.register(lambda: print('numpy' in sys.modules))\nmain()\n"
+    )
+    ended, lines = run(code, "grade", str(file), "--json")
+    assert (ended, lines[-1]) == (0, "False")
