@@ -5,6 +5,7 @@
 // Operands are of a precision T, and everything is computed in float32.
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "training.h"
@@ -12,9 +13,16 @@
 
 namespace {
 
-constexpr int64_t PANEL = 2 * LANES;  // columns of a product that are computed together
-constexpr int64_t TILE = 6;           // and rows: their sums fit into the registers
-constexpr int64_t QUERIES = 48;       // of a block
+#ifdef __AVX512F__
+constexpr int64_t WIDE = 16;  // numbers of a vector of products
+constexpr int64_t TILE = 12;  // rows that are computed together: their sums, two vectors each, fit into the registers
+#else
+constexpr int64_t WIDE = LANES;
+constexpr int64_t TILE = 6;
+#endif
+constexpr int64_t PANEL = 2 * WIDE;  // columns that are computed together
+constexpr int64_t COLUMNS = 16;      // of keys come in multiples of so many
+constexpr int64_t QUERIES = 48;      // of a block
 
 inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
@@ -26,14 +34,17 @@ struct Matrix {
     Matrix skip(int64_t rows) const { return {numbers + rows * row, row, column}; }
 };
 
-// Product of `Count` rows and one or two vectors of columns; with `Adds` it is added to `out`.
-template <int Count, bool Two, bool Adds>
+// Product of `Count` rows and one or two vectors of `Size` columns; with `Adds` it is added to `out`.
+template <int64_t Size, bool Two, int Count, bool Adds>
 void multiply_tile(Matrix left, const float *right, int64_t right_row, int64_t inputs, float *out, int64_t out_row) {
-    Vector low[Count], high[Count];
-    for (int i = 0; i < Count; i++) low[i] = high[i] = Vector{};
+    typedef float Sum __attribute__((vector_size(4 * Size)));
+    typedef float Stored __attribute__((vector_size(4 * Size), aligned(4), may_alias));
+    Sum low[Count], high[Count];
+    for (int i = 0; i < Count; i++) low[i] = high[i] = Sum{};
     for (int64_t input = 0; input < inputs; input++) {
-        Vector first = load(right + input * right_row), second = first;
-        if constexpr (Two) second = load(right + input * right_row + LANES);
+        const Stored *from = reinterpret_cast<const Stored *>(right + input * right_row);
+        Sum first = from[0], second = first;
+        if constexpr (Two) second = from[1];
         for (int i = 0; i < Count; i++) {
             float value = left.numbers[i * left.row + input * left.column];
             low[i] += value * first;
@@ -41,30 +52,35 @@ void multiply_tile(Matrix left, const float *right, int64_t right_row, int64_t i
         }
     }
     for (int i = 0; i < Count; i++) {
-        float *to = out + i * out_row;
-        store(Adds ? load(to) + low[i] : low[i], to);
-        if constexpr (Two) store(Adds ? load(to + LANES) + high[i] : high[i], to + LANES);
+        Stored *to = reinterpret_cast<Stored *>(out + i * out_row);
+        to[0] = Adds ? to[0] + low[i] : low[i];
+        if constexpr (Two) to[1] = Adds ? to[1] + high[i] : high[i];
     }
 }
 
-template <int Count, bool Adds>
-void multiply_rows(Matrix left, const float *right, int64_t right_row, int64_t inputs, int64_t width, float *out,
-                   int64_t out_row) {
-    if (width >= PANEL) return multiply_tile<Count, true, Adds>(left, right, right_row, inputs, out, out_row);
-    multiply_tile<Count, false, Adds>(left, right, right_row, inputs, out, out_row);
+typedef void Multiply(Matrix, const float *, int64_t, int64_t, float *, int64_t);
+
+template <int64_t Size, bool Two, bool Adds, int... Counts>
+Multiply *choose(int64_t count, std::integer_sequence<int, Counts...>) {
+    static Multiply *const each[] = {multiply_tile<Size, Two, Counts + 1, Adds>...};
+    return each[count - 1];
 }
 
 // out[rows, width] = left[rows, inputs] right[inputs, width], or added to it; the width is a multiple of LANES.
 template <bool Adds>
 void multiply(Matrix left, int64_t rows, int64_t inputs, const float *right, int64_t right_row, int64_t width, float *out,
               int64_t out_row) {
-    typedef void Multiply(Matrix, const float *, int64_t, int64_t, int64_t, float *, int64_t);
-    static Multiply *const each[] = {multiply_rows<1, Adds>, multiply_rows<2, Adds>, multiply_rows<3, Adds>,
-                                     multiply_rows<4, Adds>, multiply_rows<5, Adds>, multiply_rows<6, Adds>};
-    for (int64_t first = 0; first < width; first += PANEL)
-        for (int64_t row = 0; row < rows; row += TILE)
-            each[std::min(TILE, rows - row) - 1](left.skip(row), right + first, right_row, inputs, width - first,
-                                                 out + row * out_row + first, out_row);
+    std::make_integer_sequence<int, TILE> counts;
+    for (int64_t first = 0, step; first < width; first += step) {
+        step = width - first >= PANEL ? PANEL : width - first >= WIDE ? WIDE : LANES;
+        for (int64_t row = 0; row < rows; row += TILE) {
+            int64_t count = std::min(TILE, rows - row);
+            Multiply *tile = step == PANEL  ? choose<WIDE, true, Adds>(count, counts)
+                             : step == WIDE ? choose<WIDE, false, Adds>(count, counts)
+                                            : choose<LANES, false, Adds>(count, counts);
+            tile(left.skip(row), right + first, right_row, inputs, out + row * out_row + first, out_row);
+        }
+    }
 }
 
 // A segment, and the keys that its queries see: the prompt's before its own.
@@ -103,8 +119,8 @@ struct Block {
 
 Block find_block(const Segment &segment, int64_t query, int64_t window) {
     int64_t count = std::min(QUERIES, segment.length - query);
-    return {query, count, segment.row + query - segment.skip, segment.first(query, window) / PANEL * PANEL,
-            round_up(segment.last(query + count - 1), PANEL)};
+    return {query, count, segment.row + query - segment.skip, segment.first(query, window) / COLUMNS * COLUMNS,
+            round_up(segment.last(query + count - 1), COLUMNS)};
 }
 
 template <typename T, typename To>
@@ -157,7 +173,7 @@ void multiply_seen(const Block &block, const Segment &segment, Matrix left, int6
                    int64_t columns, float *out) {
     for (int64_t row = 0; row < block.count; row += TILE) {
         int64_t rows = std::min(TILE, block.count - row);
-        int64_t end = round_up(segment.last(block.query + row + rows - 1), PANEL);
+        int64_t end = round_up(segment.last(block.query + row + rows - 1), COLUMNS);
         multiply<false>(left.skip(row), rows, width, transposed + block.begin, columns, end - block.begin,
                         out + row * columns + block.begin, columns);
     }
@@ -221,7 +237,7 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
         for (int64_t head = 0; head < a.heads; head++) {
             Segment segment = read_segment(a, number);
             if (segment.skip == segment.length) continue;
-            int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
+            int64_t columns = round_up(segment.count(), COLUMNS), size = columns * a.width;
             Room room(columns, a.width, 2, 1, 2);
             float *values = room.take(size), *flipped = room.take(size), *scores = room.take(QUERIES * columns);
             float *own_queries = room.take(QUERIES * a.width), *results = room.take(QUERIES * a.width);
@@ -260,7 +276,7 @@ void reverse_segment(const PackedAttention &a, const Segment &segment, int64_t h
                      const T *value, const float *sums, const T *attended, const T *slopes, float *of_query, float *of_key,
                      float *of_value) {
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, key_stride = a.heads * a.width;
-    int64_t columns = round_up(segment.count(), PANEL), size = columns * a.width;
+    int64_t columns = round_up(segment.count(), COLUMNS), size = columns * a.width;
     Room room(columns, a.width, 5, 2, 2);
     float *keys = room.take(size), *flipped = room.take(size), *flipped_values = room.take(size);
     float *key_slopes = room.take(size), *value_slopes = room.take(size);

@@ -125,6 +125,15 @@ def test_in_bfloat16_it_is_as_exact_as_torch(family: str, monkeypatch: pytest.Mo
         assert (one - exact).norm() <= 1.3 * (by_torch - exact).norm() + 1e-4 * total
 
 
+@pytest.mark.parametrize("window", [None, 700])
+def test_rows_of_more_than_a_thousand_tokens(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: True)
+    segments = join([(1100, (30, 301))])
+    body, read = build("mistral", window, num_hidden_layers=2), choose_answers(segments)
+    assert can_compile_layers(body, lay_out(segments).longest)
+    assert_alike(compute(body, segments, read), compute_by_torch(body, segments, read))
+
+
 @given(layouts, st.sampled_from([None, 1, 9]), st.data())
 @settings(max_examples=25, deadline=None)
 def test_every_layout(segments: tuple[Segment, ...], window: int | None, data: st.DataObject) -> None:
@@ -325,8 +334,13 @@ def test_other_models_are_left_to_torch(name: str) -> None:
     assert not can_compile_layers(OTHERS[name](), 9)
 
 
-def test_long_rows_are_left_to_torch() -> None:
+def test_long_rows_are_left_to_torch_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     body = build()
+    monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: True)
+    for precision in LONGEST:
+        with compute_in("cpu", precision):
+            assert can_compile_layers(body, 100_000)
+    monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: False)
     for precision, longest in LONGEST.items():
         with compute_in("cpu", precision):
             assert can_compile_layers(body, longest)
