@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import Event
 
 from torch.optim import Optimizer
 
@@ -29,10 +31,12 @@ class Failures:
         self, setup: Setup, checkpointer: Checkpointer, evaluator: Evaluator, optimizers: Sequence[Optimizer]
     ) -> None:
         self.setup, self.checkpointer, self.evaluator = setup, checkpointer, evaluator
-        self._is_updating = False  # from the first change of a weight until the step is complete
+        self._updating = Event()  # set from the first change of a weight until the step is complete
         self._held: QedError | None = None
+        # The optimizers hold the event alone: a cycle would keep their memory when the phase has ended.
+        begin = partial(_begin_update, self._updating)
         for optimizer in optimizers:
-            optimizer.register_step_pre_hook(self._begin_update)
+            optimizer.register_step_pre_hook(begin)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -48,7 +52,7 @@ class Failures:
         Raises:
             QedError: that error.
         """
-        self._is_updating = False
+        self._updating.clear()
         if self._held is not None:
             raise self._held
 
@@ -58,7 +62,7 @@ class Failures:
         Nothing is saved if the weights are no longer those of that step, if it is where this attempt began, or of
         several ranks, which would wait for the one that failed.
         """
-        saver, is_between = self.checkpointer, self._is_updating or self.setup.stop.deferred
+        saver, is_between = self.checkpointer, self._updating.is_set() or self.setup.stop.deferred
         if is_between or self.setup.parallel.world > 1 or saver.step == saver.first:
             return
         try:
@@ -71,5 +75,6 @@ class Failures:
             f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
         )
 
-    def _begin_update(self, *_: object) -> None:
-        self._is_updating = True
+
+def _begin_update(updating: Event, *_: object) -> None:
+    updating.set()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import OFFLINE, ONLINE, assert_same, cut
+from cutting import OFFLINE, ONLINE, SHARED, assert_same, cut, write_data
 from run_folders import Page
 
+from qed.loops.phase import Phase
 from qed.report.write import write_report
 from qed.runs.metric_names import RENAMED
 from qed.runs.run import read_lines
@@ -78,3 +81,25 @@ def test_a_run_with_the_old_names_is_reported_and_goes_on(
     assert [row["step"] for row in rows if "time/evaluation_s" in row] == [0, 1, 2]
     assert [row["step"] for row in rows if "time/evaluate" in row] == [3, 4]
     assert_same(whole, old)
+
+
+def test_the_memory_of_a_phase_is_free_when_it_has_ended(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimizer of SFT is gone when GRPO begins, without a search for garbage, which may be a long time away."""
+    begin, optimizers, alive = Phase.begin, list[Any](), list[list[bool]]()
+
+    def look(self: Phase) -> None:
+        optimizers.append(weakref.ref(self.learner.optimizer))
+        alive.append([reference() is not None for reference in optimizers])
+        begin(self)
+
+    monkeypatch.setattr(Phase, "begin", look)
+    arguments = ["pipeline", "--tasks", write_data(tmp_path)[0], *SHARED, *ONLINE]
+    arguments += ["--sft.learner.steps", 2, "--rl.learner.steps", 2, "--sft.learner.batch_size", 4]
+    gc.disable()
+    try:
+        assert qed(*arguments, "--out", tmp_path / "run").code == 0
+    finally:
+        gc.enable()
+    assert alive == [[True], [False, True]]
