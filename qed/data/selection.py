@@ -6,16 +6,13 @@ Problems that are left out are counted by reason.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from qed.config.settings import DataSettings
-from qed.data.prompts.demonstrations import has_markers
+from qed.data.prompts.demonstrations import ends_in_other_answer, has_markers
 from qed.data.questions import normalize_question
 from qed.errors import DataError
-from qed.grading.equal import equal
-from qed.grading.extract import extract_final_answer
 from qed.randomness import shuffle_indices
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Problem, Rollout
@@ -52,12 +49,7 @@ def has_right_solution(problem: Problem) -> bool:
     reply = problem.meta.get("completion") or (problem.solution if has_markers(problem.solution) else "")
     if reply:
         return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
-    stated = extract_final_answer(problem.solution)
-    if stated is None or equal(problem.answer, stated.answer).correct:
-        return bool(problem.solution)
-    # The last value of a last sentence is often not meant as the answer: "We get 5. This took 3 steps."
-    named = re.search(rf"(?<!\w){re.escape(problem.answer)}(?!\w)", problem.solution)
-    return stated.source == "sentence" and bool(named)
+    return bool(problem.solution) and not ends_in_other_answer(problem.solution, problem.answer)
 
 
 def split_validation(

@@ -151,6 +151,9 @@ def test_correct_only_judges_the_reply_itself(reply: str, right: bool) -> None:
     [
         ("We add 2 and 3 and get 5. This took 3 steps.", True),
         ("The answer is 5. This took 3 steps.", True),
+        ("1+1=2, 2+3=5", True),
+        ("1+1=2, 2+4=6", False),
+        ("6", False),
         ("The answer is 6.", False),
         ("So it is 6.", False),
         ("The answer is 6, not 5.", False),

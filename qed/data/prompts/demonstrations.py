@@ -128,11 +128,14 @@ def find_stated_answer(reply: str, leaf: Any) -> str | None:
     return found.answer if found else None
 
 
-def _find_said_answer(solution: str) -> str | None:
-    """Return the answer that a solution announces in words, such as "The answer is 7"; None if it does not."""
+def ends_in_other_answer(solution: str, gold: str) -> bool:
+    """Return whether a worked solution ends in another answer than the gold one, marked or in words."""
     found = extract_final_answer(solution)
-    # The last value of a last sentence is often not meant as the answer.
-    return found.answer if found and found.source != "sentence" else None
+    if found is None or is_same_answer(gold, found.answer):
+        return False
+    # "We get 5. This took 3 steps." and "2+3=5, 5+2=7": the last sentence, or a text as a whole, is often no answer.
+    is_named = re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", solution)
+    return not (found.source in ("sentence", "whole") and is_named)
 
 
 def _choose_answer(gold: str, stated: str | None) -> str:
@@ -172,8 +175,9 @@ def find_trouble(leaf: Any, problem: Problem) -> str:
     if not problem.answer:
         tags = _list_tags(leaf)
         return "" if _has_form(_open(made.text, tags), tags, leaf.STOP) else other
-    stated = (find_stated_answer(reply, leaf) or _find_said_answer(reply)) if reply else None
-    if stated is not None and not is_same_answer(problem.answer, stated):
+    stated = find_stated_answer(reply, leaf) if reply else None
+    same = stated is not None and is_same_answer(problem.answer, stated)
+    if reply and not same and (stated is not None or ends_in_other_answer(reply, problem.answer)):
         return OTHER_ANSWER
     if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem):
         return ""
