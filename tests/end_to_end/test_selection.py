@@ -39,6 +39,7 @@ def test_a_solution_is_right_when_its_answer_is() -> None:
     assert has_right_solution(Problem("a", "?", "\\frac12", "so \\boxed{0.5}"))
     assert not has_right_solution(Problem("a", "?", "5", "so \\boxed{6}"))
     assert not has_right_solution(Problem("a", "?", "5"))
+    assert not has_right_solution(Problem("a", "?", "", "So it is 6."))
     for said in ("2 and 3 make 6. The answer is 6.", "So it is 6."):
         assert not has_right_solution(Problem("a", "?", "5", said))
         assert has_right_solution(Problem("a", "?", "6", said))

@@ -134,7 +134,7 @@ def ends_in_other_answer(solution: str, gold: str) -> bool:
     if found is None or is_same_answer(gold, found.answer):
         return False
     # "We get 5. This took 3 steps." and "2+3=5, 5+2=7": the last sentence, or a text as a whole, is often no answer.
-    is_named = re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", solution)
+    is_named = gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", solution)
     return not (found.source in ("sentence", "whole") and is_named)
 
 
