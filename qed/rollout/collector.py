@@ -64,7 +64,7 @@ class RolloutCollector:
     ahead: dict[int, CollectedStep] = field(default_factory=dict)
     curriculum: Curriculum | None = None
     window: int = 1 << 30
-    say: Callable[[str], None] = lambda _: None
+    say: Callable[[str], None] | None = None
 
     @property
     def position(self) -> int:
@@ -95,7 +95,7 @@ class RolloutCollector:
             sampled += fresh
             accepted = accepted + algorithm.filter_groups(fresh)
             rounds, most = rounds + 1, max(most, len(fresh))
-            if rounds in SAID_ROUNDS:
+            if rounds in SAID_ROUNDS and self.say is not None:
                 self.say(
                     f"Step {number} has sampled {rounds} rounds, {len(sampled)} groups, of which {len(accepted)} are "
                     f"kept: {type(algorithm).__name__}.enough asks for more."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean
 
 from qed.algorithms.parts.guidance import is_right_trace
 from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.stages import flatten
-from qed.types import UNGRADED, Grade, Groups, Rollout
+from qed.types import UNGRADED, Grade, Group, Groups, Rollout
 
 
 def describe_groups(groups: Groups) -> dict[str, float]:
@@ -32,8 +33,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
     own = [[one for one in group if one.is_on_policy] for group in groups]
     inverted = compute_inverted_share(own)
-    verdicts = [[verdict.correct for one in group if (verdict := _find_verdict(one)) is not None] for group in own]
-    verdicts = [group for group in verdicts if group]
+    verdicts = list(filter(None, map(_list_verdicts, own)))
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
@@ -47,8 +47,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **{f"reward/{name}/mean": fmean(own[name] for own in parts if name in own) for name in names},
         **({"reward/greedy": fmean(greedy)} if greedy else {}),
         **({"reward/inverted": inverted} if inverted is not None else {}),
-        **({"accuracy": fmean(verdict.correct for _, verdict in graded)} if graded else {}),
-        **({"format": fmean(verdict.format_ok for _, verdict in graded)} if graded else {}),
+        **_describe_verdicts([verdict for _, verdict in graded]),
         "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
         "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
         "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
@@ -63,6 +62,17 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
         **({"guidance/wrong_traces": wrong_traces} if demonstrations else {}),
     }
+
+
+def _describe_verdicts(verdicts: Sequence[Grade]) -> dict[str, float]:
+    if not verdicts:
+        return {}
+    return {"accuracy": fmean(one.correct for one in verdicts), "format": fmean(one.format_ok for one in verdicts)}
+
+
+def _list_verdicts(group: Group) -> list[bool]:
+    """Return whether each answer of a group is right, of those that a grader could judge."""
+    return [verdict.correct for one in group if (verdict := _find_verdict(one)) is not None]
 
 
 def _find_verdict(rollout: Rollout) -> Grade | None:
