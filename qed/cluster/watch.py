@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qed.errors import RankLost
-from qed.guards.signals import EXIT_CODES, SAVE
+from qed.guards.signals import EXIT_CODES, REPEATED, SAVE
 
 TICK = 0.05  # seconds
 TAIL = 40  # lines of a failed rank's stderr that are shown
@@ -73,7 +73,8 @@ class Watch:
         self.ranks = ranks
         self.signals = signals
         self.patience = patience
-        self.stopped = 0  # the first stop signal that was passed on
+        self.stopped = 0  # the first stop signal that was passed on,
+        self.stopped_at = 0.0  # and when, by the monotonic clock
         self.ended: list[Watched] = []  # in this order
         self.left = float("inf")  # seconds until the next measure
         self.measures = [signal.SIGTERM, signal.SIGKILL]
@@ -117,11 +118,15 @@ class Watch:
                 # One rank is enough: the ranks tell each other. If all were asked, a fast step might save twice.
                 self.ranks[0].send(number)
             else:
-                for rank in self.ranks:
-                    rank.send(number)
-                if self.stopped:  # a second signal ends a run at once
-                    self.left = min(self.left, self.patience.failed)
-                self.stopped = self.stopped or number
+                self._pass_stop_on(number)
+
+    def _pass_stop_on(self, number: int) -> None:
+        for rank in self.ranks:
+            rank.send(number)
+        if not self.stopped:
+            self.stopped, self.stopped_at = number, time.monotonic()
+        elif time.monotonic() - self.stopped_at > REPEATED:  # a later signal ends a run at once
+            self.left = min(self.left, self.patience.failed)
 
     def _suspend(self) -> None:
         """Stop all ranks with what they have started, and this process, as Ctrl-Z does; go on when it goes on."""

@@ -1,4 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP stop a run and save it, a second one ends it at once; SIGUSR1 requests a checkpoint.
+"""SIGINT, SIGTERM and SIGHUP stop a run and save it, a later one ends it at once; SIGUSR1 requests a checkpoint.
+
+What comes within a second of the first one is the same request: `timeout` and job managers send a signal to a process
+and to its group, and `uv run` passes it on as well.
 
 A handler only sets a flag. Long-running code calls `check_signals` between two pieces of work, which raises
 `Interrupted` after a stop signal; the training loop catches it and saves the last complete step. The flag is global to
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -23,14 +27,15 @@ from qed.guards.watchdog import beat
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 SAVE = signal.SIGUSR1
 STOPPING = b"\nStopping: saving the last complete step. A second signal ends the run at once.\n"
+REPEATED = 1.0  # seconds in which a further signal is the first one again
 SAVING = b"\nA checkpoint will be saved after this step.\n"
 
 
 class Stop:
     """The flags that signals set.
 
-    `received` is the stop signal, `save` whether a checkpoint is requested after the step. While `deferred` is set,
-    `check_signals` does not stop the run, because its state is between two steps.
+    `received` is the stop signal, `received_at` when it came, `save` whether a checkpoint is requested after the step.
+    While `deferred` is set, `check_signals` does not stop the run, because its state is between two steps.
 
     With `together` set, the process is one of several that communicate, and must not leave them alone: then
     `check_signals` stops the run only for a signal that all have `agreed` on, or in a section of
@@ -39,6 +44,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.received_at = 0.0  # of the monotonic clock
         self.agreed: signal.Signals | None = None
         self.save = False
         self.deferred = False
@@ -127,11 +133,17 @@ def _install_handlers(stop: Stop) -> dict[signal.Signals, Any]:
     """Install handlers that set the flags, and return the previous ones."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
-        stop.received = signal.Signals(number)
-        _write_stderr(STOPPING)
+        if stop.received is None:
+            stop.received, stop.received_at = signal.Signals(number), time.monotonic()
+            _write_stderr(STOPPING)
+        elif time.monotonic() - stop.received_at > REPEATED:
+            end_at_once(number)
+
+    def end_at_once(number: int) -> None:
         for each in stop_signals:
             # A shell starts background jobs with SIGINT ignored, but a second signal must end them too.
             signal.signal(each, signal.SIG_DFL if previous[each] == signal.SIG_IGN else previous[each])
+        signal.raise_signal(number)
 
     def request_save(number: int, frame: FrameType | None) -> None:
         stop.save = True

@@ -19,6 +19,7 @@ import pytest
 from cutting import OFFLINE, ONLINE, assert_same, forked
 
 from qed.guards.signals import watch_signals
+from qed.models.save import ModelFiles
 from qed.runs import manifest
 
 CODES = {"sigterm": 143, "sigint": 130, "sighup": 129}
@@ -138,8 +139,14 @@ def test_a_job_in_the_background_can_be_stopped_and_ended_too() -> None:
             signal.raise_signal(signal.SIGHUP)
             assert stop.received is None
             signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # the same request, told twice
             assert stop.received == signal.SIGINT
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+            stop.received_at -= 60
+            child = os.fork()
+            if not child:
+                signal.raise_signal(signal.SIGINT)
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGINT
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
@@ -156,10 +163,36 @@ def test_a_second_signal_ends_a_run_at_once(
     second: signal.Signals,
 ) -> None:
     """It comes while the first one's checkpoint is being written, which is then absent and not half there."""
+    monkeypatch.setattr("qed.guards.signals.REPEATED", 0.0)
     monkeypatch.setattr("qed.models.save.ModelFiles.write", lambda *_: os.kill(os.getpid(), second))
     code, said = forked([*command(*GRPO), "--out", tmp_path / "run"], tmp_path / "log", f"update:{first}:1")
     assert code == -second, said
     assert not manifest.list_checkpoints(tmp_path / "run")
+
+
+def test_a_signal_that_is_told_several_times_is_one(
+    command: Callable[..., list[Any]],
+    uncut: Callable[[list[Any]], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by `timeout uv run qed`: `timeout` sends it to uv and to the group, and uv passes it on."""
+    arguments, run, save = command(*GRPO), tmp_path / "run", ModelFiles.write
+    expected = uncut(arguments)
+
+    def repeat_and_save(self: ModelFiles, *given: Any) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        save(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelFiles, "write", repeat_and_save)
+        code, said = forked([*arguments, "--out", run], tmp_path / "log", "update:sigterm:1")
+    assert code == 143, said
+    assert manifest.list_checkpoints(run)
+    gone_on, then = forked([*arguments, "--out", run, "--resume"], tmp_path / "log")
+    assert gone_on == 0, then
+    assert_same(expected, run)
 
 
 def test_a_signal_does_not_wait_for_somebody_elses_reward(

@@ -293,7 +293,8 @@ def test_an_answer_that_nobody_waits_for_is_aborted(served: Served) -> None:
             assert (await served.engine.read_stats()).running == 1
         stats = await served.engine.read_stats()
         assert (stats.running, stats.aborted - before.aborted) == (0, 1)
-        task = asyncio.create_task(served.engine.batch(build_batch([[5]], [[1, 2]], Sampling(1.0, 500))))
+        seeds = [[*range(16)]]  # so many that they have not all ended before they are cancelled
+        task = asyncio.create_task(served.engine.batch(build_batch([[5]], seeds, Sampling(1.0, 500))))
         while not (await served.engine.read_stats()).running:
             assert not task.done()
         task.cancel()
