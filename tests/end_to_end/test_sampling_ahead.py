@@ -14,6 +14,7 @@ from typing import Any
 
 import apart
 import pytest
+import yaml
 from cutting import ONLINE, SHARED, SMALL, assert_same, by_chance, cut, forked, write_data
 
 from qed.errors import QedError
@@ -103,13 +104,14 @@ def test_a_cut_run_goes_on_with_what_was_sampled_ahead(
     resume_everywhere(trained, [1, 3], staleness, *chosen)
     run, waiting = tmp_path / "whole", 0
     counts = [row for row in read_lines(run / "metrics.jsonl") if "groups/kept" in row]
+    size = yaml.safe_load((run / "settings.yaml").read_text())["sampling"]["group_size"]
     for path, row in zip(sorted(run.glob("rollouts/*.jsonl.zst")), counts, strict=True):
         trained_here = [each["advantage"] is not None for each in read_lines(path)]
-        # Groups of two answers each: those that waited since an earlier step are in the file of that one.
-        kept, fresh, sampled = int(row["groups/kept"]), sum(trained_here) // 2, len(trained_here) // 2
+        # Groups that waited since an earlier step are in the file of that one.
+        kept, fresh, sampled = int(row["groups/kept"]), sum(trained_here) // size, len(trained_here) // size
         assert fresh <= kept <= fresh + waiting
         waiting += sampled - kept - int(row["groups/dropped"])
-    assert any(row["groups/dropped"] for row in counts)
+    assert any(row["groups/dropped"] for row in counts) == (chosen[: len(DAPO)] == DAPO)
 
 
 @pytest.mark.parametrize("failing", [4, 6])
