@@ -1,7 +1,7 @@
 """Start the processes of a run on this machine, one per rank, watch them, and end all of them when one fails.
 
 The parent is light: it imports no torch. Each child leads a session of its own, so that Ctrl-C at a terminal reaches
-the parent alone, which passes it on: a run takes a second signal as the order to end at once.
+the parent alone, which passes it on: a run takes a later signal as the order to end at once.
 """
 
 from __future__ import annotations

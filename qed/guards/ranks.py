@@ -83,7 +83,7 @@ class RankMonitor:
         self._done.set()
         with suppress(ValueError):
             watchdog.explanations.remove(self.explain_wait)
-        # A second signal ends a run at once.
+        # A later signal ends a run at once.
         for thread in self._threads if not isinstance(error, KeyboardInterrupt) else ():
             thread.join(FAREWELL)
 

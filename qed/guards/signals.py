@@ -26,7 +26,7 @@ from qed.guards.watchdog import beat
 # The shell's convention: 128 and the number of the signal.
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 SAVE = signal.SIGUSR1
-STOPPING = b"\nStopping: saving the last complete step. A second signal ends the run at once.\n"
+STOPPING = b"\nStopping: saving the last complete step. A later signal ends the run at once.\n"
 REPEATED = 1.0  # seconds in which a further signal is the first one again
 SAVING = b"\nA checkpoint will be saved after this step.\n"
 
@@ -141,7 +141,7 @@ def _install_handlers(stop: Stop) -> dict[signal.Signals, Any]:
 
     def end_at_once(number: int) -> None:
         for each in stop_signals:
-            # A shell starts background jobs with SIGINT ignored, but a second signal must end them too.
+            # A shell starts background jobs with SIGINT ignored, but a later signal must end them too.
             signal.signal(each, signal.SIG_DFL if previous[each] == signal.SIG_IGN else previous[each])
         signal.raise_signal(number)
 

@@ -206,7 +206,7 @@ class AheadCollector:
             return
         self.say(
             f"Sampling {len(missing)} more step(s), whose answers the checkpoint needs because older weights than its "
-            "own sample them. A second signal ends the run at once; then it resumes from the checkpoint before."
+            "own sample them. A later signal ends the run at once; then it resumes from the checkpoint before."
         )
         with suppress(Exception):  # what ended the thread is raised where the checkpoint is written
             self._await_step(self._limit, lambda: None)

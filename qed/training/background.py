@@ -25,7 +25,7 @@ class BackgroundSaver:
         """
         self.wait()
         self.has_failed = False
-        # The process may end without it: a second signal ends a run at once, and a half checkpoint is no checkpoint.
+        # The process may end without it: a later signal ends a run at once, and a half checkpoint is no checkpoint.
         self._thread = threading.Thread(target=self._run, args=(works,), name="checkpoint", daemon=True)
         self._thread.start()
 
