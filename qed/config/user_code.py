@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -40,8 +41,6 @@ PACKAGES = {
 }
 
 HOME = Path(__file__).parents[1]
-# Code that is not the user's.
-LIBRARIES = tuple(os.path.join(folder, "") for folder in (str(HOME), get_path("stdlib"), get_path("purelib")))
 PREFIX = "qed_user_"  # of the names under which files and their packages are imported
 
 
@@ -97,9 +96,15 @@ def list_files(name: str) -> list[Path]:
         if file in found or not file.is_file():
             continue
         found.append(file)
-        if not str(file.resolve()).startswith(LIBRARIES):
+        if not str(file.resolve()).startswith(_list_libraries()):
             waiting += _list_imported(file)
     return found
+
+
+@cache
+def _list_libraries() -> tuple[str, ...]:
+    """List the folders of code that is not the user's: qed's first, then those of Python and of what is installed."""
+    return tuple(os.path.join(folder, "") for folder in (str(HOME), get_path("stdlib"), get_path("purelib")))
 
 
 def _find_module_file(name: str) -> list[Path]:
@@ -135,10 +140,10 @@ def find_users_line(error: BaseException) -> str:
 
     A mistake in the user's own code often shows only in what it calls.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((place for place, frame in enumerate(frames) if frame.filename.startswith(LIBRARIES[0])), len(frames))
+    frames, libraries = traceback.extract_tb(error.__traceback__), _list_libraries()
+    first = next((place for place, frame in enumerate(frames) if frame.filename.startswith(libraries[0])), len(frames))
     # The code that a dataclass writes for itself has no source.
-    own = [frame for frame in frames[first:] if frame.line and not frame.filename.startswith(LIBRARIES)]
+    own = [frame for frame in frames[first:] if frame.line and not frame.filename.startswith(libraries)]
     return f"line {own[-1].lineno} of {own[-1].filename}" if own else ""
 
 
