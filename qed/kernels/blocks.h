@@ -15,16 +15,8 @@
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int64_t WIDE = 16;  // numbers of a vector of products
-constexpr int64_t TILE = 12;  // rows that are computed together: their sums, two vectors each, fit into the registers
-#else
-constexpr int64_t WIDE = LANES;
-constexpr int64_t TILE = 6;
-#endif
-constexpr int64_t PANEL = 2 * WIDE;  // columns that are computed together
-constexpr int64_t COLUMNS = 16;      // of keys come in multiples of so many
-constexpr int64_t QUERIES = 48;      // of a block
+constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
+constexpr int64_t QUERIES = 48;  // of a block
 
 inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 

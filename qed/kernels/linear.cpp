@@ -7,14 +7,6 @@
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int64_t WIDE = 16;  // numbers of a vector
-constexpr int64_t TILE = 12;  // rows that are computed together: their sums, two vectors each, fit into the registers
-#else
-constexpr int64_t WIDE = 8;
-constexpr int64_t TILE = 6;
-#endif
-constexpr int64_t PANEL = 2 * WIDE;  // outputs that are computed together
 constexpr int64_t LINE = 16;         // numbers of a line of the processor's cache
 constexpr int64_t AHEAD = 48;        // inputs for which the processor is asked for weights in time
 constexpr int64_t PACKED = 64;       // inputs that are packed together, so that a few pages are in use at a time

@@ -13,6 +13,17 @@
 
 constexpr int64_t LANES = 8;  // numbers of a vector
 
+// Of products: the numbers of a vector, the rows that are computed together, so that their sums, two vectors each, fit into
+// the registers, and the outputs.
+#ifdef __AVX512F__
+constexpr int64_t WIDE = 16;
+constexpr int64_t TILE = 12;
+#else
+constexpr int64_t WIDE = LANES;
+constexpr int64_t TILE = 6;
+#endif
+constexpr int64_t PANEL = 2 * WIDE;
+
 typedef float Vector __attribute__((vector_size(32)));
 typedef float Unaligned __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float Half __attribute__((vector_size(16)));
