@@ -88,8 +88,8 @@ def _report_other_held_out(held_out: Mapping[str, str], run: Run, say: Callable[
 def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dict[str, str]:
     """Return a hash of each of the user's files that decides what is trained, by its name.
 
-    These are algorithms, rewards, prompts, environments and samplers, by path or dotted name, and the files beside them
-    that they import.
+    That is every algorithm, reward, prompt, environment and sampler of the user's own, and what it imports from its
+    folder.
 
     Raises:
         UsageError: the run is resumed, a file has changed, and no `--allow-change data.*` allows it.

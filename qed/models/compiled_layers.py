@@ -53,7 +53,7 @@ def can_compile_layers(body: Any, longest: int) -> bool:
 def find_longest(dtype: torch.dtype) -> int:
     """Return the length of the longest rows that `compute_compiled_states` computes with products of a dtype.
 
-    There is no limit on AMD's processors with AVX-512: torch's kernels reach a fifth of their speed.
+    There is no limit on AMD's processors with AVX-512, where torch's attention is slower at every length.
     """
     return UNLIMITED if dtype in LONGEST and is_faster() else LONGEST.get(dtype, 0)
 

@@ -184,9 +184,8 @@ def test_a_bug_is_one_line_that_says_where_the_traceback_is(
     error = ValueError("two\nlines")
     recipes.answer = raising(error)
     assert f"(line {raising.__code__.co_firstlineno + 2} of {__file__}; run again" in run("grpo")[2]
-    monkeypatch.setattr(
-        "qed.cli.main.find_users_line", lambda error: ""
-    )  # as if no function of a user's own were called
+    # As if no function of a user's own were called.
+    monkeypatch.setattr("qed.cli.main.find_users_line", lambda error: "")
     recipes.answer = raising(error)
     code, _, err = run("grpo")
     assert (code, len(err.splitlines())) == (1, 1)

@@ -175,10 +175,8 @@ def test_an_answer_without_a_reward_is_counted_and_is_in_no_figure_of_rewards(
 def test_an_answer_that_no_grader_could_judge_is_neither_right_nor_wrong() -> None:
     groups = [[answer(1.0), answer(0.0, length=5)], [answer(1.0)]]
     failed = [replace(answer(0.0, length=40), grade=build_failed_grade("error", "away")) for _ in range(3)]
-    before, found = (
-        describe_groups(groups),
-        describe_groups([[*groups[0], failed[0]], [*groups[1], failed[1]], failed[2:]]),
-    )
+    before = describe_groups(groups)
+    found = describe_groups([[*groups[0], failed[0]], [*groups[1], failed[1]], failed[2:]])
     names = ("accuracy", "format", "groups/all_right", "groups/all_wrong", "length/right_mean", "length/wrong_mean")
     assert {name: found[name] for name in names} == {name: before[name] for name in names}
     assert found["grading/errors"] == 3
