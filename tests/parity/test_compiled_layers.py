@@ -110,9 +110,10 @@ def test_states_and_gradients(family: str, window: int | None, threads: int) -> 
         assert_alike(compute(body, LAYOUT, read), compute_by_torch(body, LAYOUT, read))
 
 
+@pytest.mark.parametrize("width", [8, 16, 64])
 @pytest.mark.parametrize("family", LLAMA_LIKE)
-def test_in_bfloat16_it_is_as_exact_as_torch(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    body, read = build(family), choose_answers(LAYOUT)
+def test_in_bfloat16_it_is_as_exact_as_torch(family: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, read = build(family, head_dim=width), choose_answers(LAYOUT)
     expected = compute_by_torch(body, LAYOUT, read)
     with compute_in("cpu", torch.bfloat16):
         assert can_compile_layers(body, 9)
@@ -132,6 +133,34 @@ def test_rows_of_more_than_a_thousand_tokens(window: int | None, monkeypatch: py
     body, read = build("mistral", window, num_hidden_layers=2), choose_answers(segments)
     assert can_compile_layers(body, lay_out(segments).longest)
     assert_alike(compute(body, segments, read), compute_by_torch(body, segments, read))
+
+
+@pytest.mark.usefixtures("_threads_are_restored")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("window", [None, 1, 17])
+@pytest.mark.parametrize("width", [8, 16, 24, 48, 64])
+def test_attention_in_bfloat16_is_that_of_its_operands(width: int, window: int | None, threads: int) -> None:
+    """Where the processor has products of pairs, they compute widths of multiples of 16, and shares have 8 digits."""
+    torch.set_num_threads(threads)
+    suffixes, heads, grouped = choose_suffixes(LAYOUT, None), 2, 2
+    count, source = LAYOUT[-1].start + LAYOUT[-1].length, torch.Generator().manual_seed(3)
+    operands = [
+        torch.randn(count, size * width, generator=source).bfloat16() for size in (heads * grouped, heads, heads)
+    ]
+    slopes = torch.randn(count, heads * grouped * width, generator=source).bfloat16()
+    sizes = suffixes.table.data_ptr(), len(suffixes.table), heads, grouped, width, window or 0, threads, width**-0.5
+    packed = PackedAttention(*sizes)
+
+    def attend(dtype: torch.dtype) -> list[Tensor]:
+        inputs = [each.to(dtype) for each in operands]
+        out, sums = training.attend(packed, *inputs)
+        found = training.reverse_attend(packed, (*inputs, sums, out), slopes.to(dtype))
+        return [each.float() for each in (out, sums, *found)]
+
+    for one, other in zip(attend(torch.bfloat16), attend(torch.float32), strict=True):
+        assert one.isfinite().all()
+        # With a window of 1 the slopes of queries and keys are 0, up to rounding.
+        assert (one - other).norm() <= 2**-7 * other.norm() + 1e-5 * slopes.norm()
 
 
 @given(layouts, st.sampled_from([None, 1, 9]), st.data())
