@@ -158,23 +158,6 @@ void gather(const Segment &segment, const T *states, int64_t stride, int64_t wid
     copy_rows(states + segment.start * stride, stride, segment.length, width, to + segment.prompt_length * width, width);
 }
 
-inline void transpose_block(Vector *rows) {
-    Vector pairs[LANES], quads[LANES];
-    for (int i = 0; i < LANES; i += 2) {
-        pairs[i] = SHUFFLE(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        pairs[i + 1] = SHUFFLE(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-    for (int i = 0; i < LANES; i += 4)
-        for (int j = 0; j < 2; j++) {
-            quads[i + 2 * j] = SHUFFLE(pairs[i + j], pairs[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            quads[i + 2 * j + 1] = SHUFFLE(pairs[i + j], pairs[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int i = 0; i < 4; i++) {
-        rows[i] = SHUFFLE(quads[i], quads[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        rows[i + 4] = SHUFFLE(quads[i], quads[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-}
-
 // Copies [count, width] to [width, columns], with zeros behind the last; both sizes are multiples of LANES.
 inline void transpose(const float *from, int64_t count, int64_t width, int64_t columns, float *to) {
     for (int64_t j = 0; j < columns; j += LANES)
@@ -210,17 +193,19 @@ inline Vector load_seen(const float *scores, int64_t i, int64_t first, int64_t l
 // Puts exp(scaling * score - shift) in the place of the scores in [first, last), and 0 elsewhere in [begin, end). Returns
 // their sum.
 inline float exponentiate(float *scores, int64_t first, int64_t last, int64_t begin, int64_t end, float scaling, float shift) {
-    Vector sum = {};
-    for (int64_t i = begin; i < end; i += LANES) {
-        Vector weights = {};
-        if (i + LANES > first && i < last) {
-            store(exponential(load(scores + i) * scaling - shift), scores + i);
-            weights = load_seen(scores, i, first, last, 0);
+    Wide sum = {};
+    for (int64_t i = begin; i < end; i += WIDE) {
+        Wide weights = {};
+        if (i + WIDE > first && i < last) {
+            weights = exponential(load_wide(scores + i) * scaling - shift);
+            if (i < first || i + WIDE > last)
+                for (int64_t lane = 0; lane < WIDE; lane++)
+                    if (i + lane < first || i + lane >= last) weights[lane] = 0;
         }
-        store(weights, scores + i);
+        store_wide(weights, scores + i);
         sum += weights;
     }
-    return add_up(sum);
+    return add_up_wide(sum);
 }
 
 inline float find_most(const float *scores, int64_t first, int64_t last) {

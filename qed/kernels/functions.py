@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qed.kernels.build import load_library
 from qed.kernels.structures import COUNT, NUMBER, POINTER
@@ -32,6 +33,8 @@ SIGNATURES = {
     "gate_backward": (POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER, POINTER),
     "rotate_forward": (POINTER, POINTER, NUMBER, POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
     "rotate_backward": (POINTER, POINTER, POINTER, NUMBER, POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
+    "reduce_logits": (POINTER, POINTER, COUNT, NUMBER, COUNT, COUNT, COUNT, POINTER, POINTER, COUNT),
+    "reverse_logits": (POINTER, POINTER, COUNT, NUMBER, *(POINTER,) * 4, COUNT, COUNT, COUNT, POINTER, POINTER),
     "attend_forward": (POINTER,) * 6,
     "attend_backward": (POINTER,) * 10,
 }
@@ -71,3 +74,8 @@ def find_function(name: str, dtype: torch.dtype | None = None) -> Callable[..., 
     function: Any = getattr(library, name if dtype is None else f"{name}_{KINDS[dtype]}")
     function.argtypes, function.restype = SIGNATURES[name], None
     return function  # type: ignore[no-any-return]
+
+
+def call_function(name: str, dtype: torch.dtype, *values: Tensor | float | None) -> None:
+    """Call a function in C++ with numbers, and with the addresses of tensors."""
+    find_function(name, dtype)(*(each.data_ptr() if isinstance(each, Tensor) else each for each in values))

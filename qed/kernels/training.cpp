@@ -119,14 +119,14 @@ void gate_backward(const T *gates, const T *ups, T *slopes, int64_t rows, int64_
                    T *of_ups) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < width; i += LANES) {
+        for (int64_t i = 0; i < width; i += WIDE) {
             int64_t at = row * width + i, left = width - i;
-            Vector gate = load_part(gates + at, left, 0), up = load_part(ups + at, left, 0);
-            Vector slope = load_part(slopes + at, left, 0);
-            Vector sigmoid = 1.0f / (exponential(-gate) + 1.0f), opened = gate * sigmoid;
-            store_part(slope * up * (sigmoid + opened * (1.0f - sigmoid)), of_gates + at, left);
-            store_part(slope * opened, of_ups + at, left);
-            store_part(opened * up, slopes + at, left);
+            Wide gate = load_wide_part(gates + at, left, 0), up = load_wide_part(ups + at, left, 0);
+            Wide slope = load_wide_part(slopes + at, left, 0);
+            Wide sigmoid = 1.0f / (exponential(-gate) + 1.0f), opened = gate * sigmoid;
+            store_wide_part(slope * up * (sigmoid + opened * (1.0f - sigmoid)), of_gates + at, left);
+            store_wide_part(slope * opened, of_ups + at, left);
+            store_wide_part(opened * up, slopes + at, left);
         }
 }
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qed.kernels.functions import find_function
+from qed.kernels.functions import call_function, find_function
 from qed.kernels.structures import PackedAttention
 
 
@@ -39,7 +39,7 @@ def norm(states: Tensor, changes: Tensor | None, weight: Tensor, epsilon: float,
     sums = states if changes is None else torch.empty_like(states)
     scales, normed = states.new_empty(len(states)), torch.empty_like(states, dtype=dtype)
     sizes = *states.shape, torch.get_num_threads()
-    _call("norm_forward", dtype, states, changes, weight, epsilon, *sizes, sums, scales, normed)
+    call_function("norm_forward", dtype, states, changes, weight, epsilon, *sizes, sums, scales, normed)
     return Normed(sums, scales, normed)
 
 
@@ -47,7 +47,7 @@ def reverse_norm(slopes: Tensor, found: Normed, weight: Tensor, added: Tensor | 
     """Compute the slopes of the states of `norm`, plus `added`, and of the weight, [N, H] and [H] float32."""
     of_states, of_weight = torch.empty_like(found.states), torch.empty_like(weight)
     sizes = *slopes.shape, torch.get_num_threads()
-    _call(
+    call_function(
         "norm_backward", slopes.dtype, slopes, found.states, found.scales, weight, added, *sizes, of_states, of_weight
     )
     return of_states, of_weight
@@ -56,7 +56,9 @@ def reverse_norm(slopes: Tensor, found: Normed, weight: Tensor, added: Tensor | 
 def reverse_gate(gates: Tensor, ups: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the slopes of gates and ups, [N, F], from those of silu(gates) * ups, which these products replace."""
     of_gates, of_ups = torch.empty_like(gates), torch.empty_like(ups)
-    _call("gate_backward", gates.dtype, gates, ups, slopes, *gates.shape, torch.get_num_threads(), of_gates, of_ups)
+    call_function(
+        "gate_backward", gates.dtype, gates, ups, slopes, *gates.shape, torch.get_num_threads(), of_gates, of_ups
+    )
     return of_gates, of_ups
 
 
@@ -64,7 +66,7 @@ def rotate(states: Tensor, rotation: Rotation) -> Tensor:
     """Normalise the heads of states, [N, heads * D], and rotate them (arXiv 2104.09864); in place without a norm."""
     out = states if rotation.weight is None else torch.empty_like(states)
     norm, angles = (rotation.weight, rotation.epsilon), (rotation.cos, rotation.sin)
-    _call("rotate_forward", states.dtype, states, *norm, *angles, *_find_sizes(states, rotation), out)
+    call_function("rotate_forward", states.dtype, states, *norm, *angles, *_find_sizes(states, rotation), out)
     return out
 
 
@@ -73,7 +75,7 @@ def reverse_rotate(slopes: Tensor, states: Tensor, rotation: Rotation) -> Tensor
     of_weight = None if rotation.weight is None else torch.empty_like(rotation.weight)
     assert slopes.dtype == torch.float32
     norm, angles = (states, rotation.weight, rotation.epsilon), (rotation.cos, rotation.sin)
-    _call("rotate_backward", states.dtype, slopes, *norm, *angles, *_find_sizes(slopes, rotation), of_weight)
+    call_function("rotate_backward", states.dtype, slopes, *norm, *angles, *_find_sizes(slopes, rotation), of_weight)
     return of_weight
 
 
@@ -115,8 +117,3 @@ def reverse_attend(attention: PackedAttention, inputs: tuple[Tensor, ...], slope
 def _find_sizes(states: Tensor, rotation: Rotation) -> tuple[int, int, int, int]:
     width = rotation.cos.shape[1]
     return len(states), states.shape[1] // width, width, torch.get_num_threads()
-
-
-def _call(name: str, dtype: torch.dtype, *values: Tensor | float | None) -> None:
-    """Call a function with the addresses of tensors."""
-    find_function(name, dtype)(*(each.data_ptr() if isinstance(each, Tensor) else each for each in values))

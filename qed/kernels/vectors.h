@@ -32,6 +32,10 @@ typedef uint32_t Words __attribute__((vector_size(32)));
 typedef uint16_t Shorts __attribute__((vector_size(16), aligned(2), may_alias));
 typedef double Doubles __attribute__((vector_size(32)));
 
+// Vectors of the width of products.
+typedef float Wide __attribute__((vector_size(4 * WIDE)));
+typedef uint32_t WideWords __attribute__((vector_size(4 * WIDE)));
+
 typedef float float32;
 
 struct bfloat16 {
@@ -72,6 +76,29 @@ inline void store(Vector values, bfloat16 *to) {  // as `narrow`
     *reinterpret_cast<Shorts *>(to) = __builtin_convertvector(rounded, Shorts);
 }
 
+inline Wide load_wide(const float *from) {
+    typedef float Read __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+    return *reinterpret_cast<const Read *>(from);
+}
+
+inline Wide load_wide(const bfloat16 *from) {
+    typedef uint16_t Read __attribute__((vector_size(2 * WIDE), aligned(2), may_alias));
+    return reinterpret_cast<Wide>(__builtin_convertvector(*reinterpret_cast<const Read *>(from), WideWords) << 16);
+}
+
+inline void store_wide(Wide values, float *to) {
+    typedef float Written __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+    *reinterpret_cast<Written *>(to) = values;
+}
+
+inline void store_wide(Wide values, bfloat16 *to) {  // as `narrow`
+    typedef uint16_t Written __attribute__((vector_size(2 * WIDE), aligned(2), may_alias));
+    WideWords bits = reinterpret_cast<WideWords>(values);
+    WideWords rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    rounded = values == values ? rounded : WideWords{} + 0x7fc0;
+    *reinterpret_cast<Written *>(to) = __builtin_convertvector(rounded, Written);
+}
+
 // The first `count` numbers, and `other` behind them.
 template <typename T>
 inline Vector load_part(const T *from, int64_t count, float other) {
@@ -87,6 +114,20 @@ inline void store_part(Vector values, T *to, int64_t count) {
     for (int64_t i = 0; i < count; i++) narrow(values[i], to + i);
 }
 
+template <typename T>
+inline Wide load_wide_part(const T *from, int64_t count, float other) {
+    if (count >= WIDE) return load_wide(from);
+    float part[WIDE];
+    for (int64_t i = 0; i < WIDE; i++) part[i] = i < count ? widen(from[i]) : other;
+    return load_wide(part);
+}
+
+template <typename T>
+inline void store_wide_part(Wide values, T *to, int64_t count) {
+    if (count >= WIDE) return store_wide(values, to);
+    for (int64_t i = 0; i < count; i++) narrow(values[i], to + i);
+}
+
 inline Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
 
 inline void split(Vector values, Half *low, Half *high) {
@@ -99,6 +140,13 @@ inline float add_up(Vector values) {
     split(values, &low, &high);
     low += high;
     return (low[0] + low[2]) + (low[1] + low[3]);
+}
+
+inline float add_up_wide(Wide values) {
+    float each[WIDE], sum = 0;
+    store_wide(values, each);
+    for (int64_t i = 0; i < WIDE; i += LANES) sum += add_up(load(each + i));
+    return sum;
 }
 
 #if defined(__clang__) || __GNUC__ >= 12
@@ -118,6 +166,24 @@ inline Vector add_up_each(const Vector *each) {
     return SHUFFLE(first, second, 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(first, second, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
+// Exchanges rows and columns of 8 vectors.
+inline void transpose_block(Vector *rows) {
+    Vector pairs[LANES], quads[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = SHUFFLE(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pairs[i + 1] = SHUFFLE(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            quads[i + 2 * j] = SHUFFLE(pairs[i + j], pairs[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            quads[i + 2 * j + 1] = SHUFFLE(pairs[i + j], pairs[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        rows[i] = SHUFFLE(quads[i], quads[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        rows[i + 4] = SHUFFLE(quads[i], quads[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
 inline float find_largest(Vector values) {
     float largest = values[0];
     for (int64_t i = 1; i < LANES; i++) largest = values[i] > largest ? values[i] : largest;
@@ -126,19 +192,21 @@ inline float find_largest(Vector values) {
 
 // e^x to two units in the last place, as in Cephes; 0 below -87, where float32 has few digits left, and infinite above
 // 88, near its largest number.
-inline Vector exponential(Vector x) {
-    Vector steps = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // x / ln 2, rounded to an integer
-    Vector rest = x - steps * 0.693359375f - steps * -2.12194440e-4f;
-    Vector sum = fill(1.9875691500e-4f);
+template <typename Floats>
+inline Floats exponential(Floats x) {
+    typedef int32_t Whole __attribute__((vector_size(sizeof(Floats))));
+    Floats steps = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // x / ln 2, rounded to an integer
+    Floats rest = x - steps * 0.693359375f - steps * -2.12194440e-4f;
+    Floats sum = Floats{} + 1.9875691500e-4f;
     sum = sum * rest + 1.3981999507e-3f;
     sum = sum * rest + 8.3334519073e-3f;
     sum = sum * rest + 4.1665795894e-2f;
     sum = sum * rest + 1.6666665459e-1f;
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
-    Integers power = (__builtin_convertvector(steps, Integers) + 127) << 23;
-    Vector found = sum * reinterpret_cast<Vector>(power);
-    return x < -87.0f ? Vector{} : x > 88.0f ? fill(INFINITY) : found;
+    Whole power = (__builtin_convertvector(steps, Whole) + 127) << 23;
+    Floats found = sum * reinterpret_cast<Floats>(power);
+    return x < -87.0f ? Floats{} : x > 88.0f ? Floats{} + INFINITY : found;
 }
 
 // Memory of a thread for the numbers of one call; it is freed with the thread.

@@ -20,6 +20,7 @@ from qed import host
 from qed.models.precision import compute_in
 from qed.models.rounded_products import RoundedProducts, add_widened, multiply_widened, must_widen
 
+NARROW = 4
 ROWS = 64  # from which on a product is worth the cost of preparing it
 
 
@@ -52,9 +53,16 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     if must_widen(total, left, right):
         add_widened(total, left, right)
     elif total.dtype == torch.float32 and is_faster():  # oneDNN does not add to a total
-        total.add_(multiply(left, right.T))
+        # It copies a view of its left side first.
+        swapped = not left.is_contiguous() and is_narrow(right)
+        total.add_(multiply(right.T, left).T if swapped else multiply(left, right.T))
     else:
         total.addmm_(left, right)
+
+
+def is_narrow(right: Tensor) -> bool:
+    """Return whether adding a transposed product with [k, m] costs less than transposing its left side, [n, k]."""
+    return NARROW * right.shape[1] <= len(right)
 
 
 def compute_batches_in(device: str, precision: torch.dtype, compiled: bool = False) -> AbstractContextManager[object]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from qed.kernels.functions import has_half_kernels
 from qed.kernels.trials import try_kernels
 from qed.models.families import IDENTITY, LogitTransform
-from qed.training.output_tiles import ALIGNED, OutputLayer, Tile
+from qed.training.output_tiles import ALIGNED, LogitSlopes, OutputLayer, Tile, TileGradient, TileKernels
 from qed.training.support import LabelSupport
 
 # Rows, width and vocabulary of the layer on which the kernels are tried: some blocks of columns, and a part of one.
@@ -57,19 +57,21 @@ def find_fault(device: torch.device, dtype: torch.dtype) -> str:
     expected.scatter_add_(-1, labels[:, None], of_logps[:, None])
 
     def compute() -> Iterator[tuple[Tensor, Tensor]]:
-        chosen, sums = reduce_tiles(layer, labels, squares=True)
+        chosen, sums, kept = reduce_tiles(layer, labels, True, False)
         normaliser = (sums[0] + sums[1].log()).logsumexp(0)
         yield chosen, logits.gather(-1, labels[:, None]).squeeze(-1)
         yield normaliser, logits.logsumexp(-1)
         yield (2 * sums[0] + sums[3].log()).logsumexp(0), (2 * logits).logsumexp(-1)
-        for tile, found in differentiate_tiles(layer, labels, normaliser, entropy, of_logps, of_entropy):
+        for tile, found, _ in differentiate_tiles(
+            layer, labels, LogitSlopes(normaliser, entropy, of_logps, of_entropy), kept
+        ):
             yield found, expected[tile.rows, tile.columns]
 
     return try_kernels("The kernels of the output layer", compute, TRIAL_ERROR)
 
 
-def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool) -> tuple[Tensor, Tensor]:
-    """Reduce all tiles: the logit of each label [N], and the sums of K tiles [4, K, N], see `reduce_tile`."""
+def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool, _: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Reduce all tiles, see `TileKernels` and `reduce_tile`; no logits are kept."""
     from qed.kernels.cuda.output_tiles import reduce_tile  # noqa: PLC0415 -- Triton is not everywhere
 
     labels, memory = labels.contiguous(), _allocate(layer)
@@ -80,26 +82,21 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool) -> tuple[Ten
         logits = _multiply(layer, tile, memory)
         own = sums[:, number, rows]
         reduce_tile(logits, labels[rows], columns.start, layer.divisor, own, chosen[rows], squares)
-    return chosen, sums
+    return chosen, sums, []
 
 
 def differentiate_tiles(
-    layer: OutputLayer,
-    labels: Tensor,
-    normaliser: Tensor,
-    entropy: Tensor,
-    of_logps: Tensor,
-    of_entropy: Tensor | None,
-) -> Iterator[tuple[Tile, Tensor]]:
-    """Yield each tile with the gradient of its logits, [n, w] in half precision, in memory that the next one reuses.
-
-    All other tensors are [N]; `of_logps` and `of_entropy` are divided as the logits are.
-    """
+    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, _: list[Tensor]
+) -> Iterator[TileGradient]:
+    """Yield the gradient of each tile's logits, in half precision."""
     from qed.kernels.cuda.output_tiles import differentiate_tile  # noqa: PLC0415
 
     memory = _allocate(layer)
-    labels, normaliser, entropy, of_logps = (one.contiguous() for one in (labels, normaliser, entropy, of_logps))
-    of_entropy = None if of_entropy is None else of_entropy.contiguous()
+    normaliser, entropy, of_logps, of_entropy = (None if one is None else one.contiguous() for one in slopes)
+    labels = labels.contiguous()
+    assert normaliser is not None
+    assert entropy is not None
+    assert of_logps is not None
     for tile in chain.from_iterable(layer.blocks):
         rows = tile.rows
         logits = _multiply(layer, tile, memory)
@@ -113,7 +110,7 @@ def differentiate_tiles(
             of_logps[rows],
             None if of_entropy is None else of_entropy[rows],
         )
-        yield tile, logits
+        yield TileGradient(tile, logits, logits.T)
 
 
 def _allocate(layer: OutputLayer) -> Tensor:
@@ -126,3 +123,6 @@ def _multiply(layer: OutputLayer, tile: Tile, memory: Tensor) -> Tensor:
     hidden = layer.hidden[tile.rows]
     logits = memory[: len(hidden), : tile.columns.stop - tile.columns.start]
     return torch.mm(hidden, layer.slice_weight(tile).T, out=logits)
+
+
+KERNELS = TileKernels(reduce_tiles, differentiate_tiles, casts_weight=True)

@@ -1,8 +1,8 @@
 """Log-probs and entropy of an output layer without all of its logits in memory: they are computed tile by tile.
 
 A tile is a block of rows by a slice of the vocabulary. The forward pass reduces each tile to a few sums per row and
-combines these. The backward pass computes the tiles again, or reads stored exponentials if all of them are small.
-On CUDA devices kernels do both in half precision, see device_tiles.py.
+combines these. The backward pass computes the tiles again, or reads what was stored of them if all are small.
+Where there are kernels, each logit is read once, see compiled_tiles.py for processors and device_tiles.py for CUDA.
 Related: arXiv 2411.09009, 2410.10989.
 """
 
@@ -16,11 +16,19 @@ import torch
 from torch import Tensor
 
 from qed.models.families import IDENTITY, LogitTransform
-from qed.training.device_tiles import differentiate_tiles, has_tile_kernels, reduce_tiles
-from qed.training.output_tiles import OutputLayer, Tile, add_product, choose_accumulator
+from qed.training import compiled_tiles, device_tiles
+from qed.training.output_tiles import (
+    LogitSlopes,
+    OutputLayer,
+    Tile,
+    TileGradient,
+    TileKernels,
+    add_product,
+    choose_accumulator,
+)
 from qed.training.support import LabelSupport
 
-# The exponentials of all tiles are stored for the backward pass if they take at most 128 MiB.
+# Exponentials or logits of all tiles are stored for the backward pass if they take at most 128 MiB.
 KEPT_ELEMENTS = 1 << 25
 
 
@@ -56,23 +64,32 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
     weight that is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
     """
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
-    kernels = has_tile_kernels(hidden, bias, transform, support)
     few = len(hidden) * len(weight) <= KEPT_ELEMENTS
     options = _Options(
         temperature,
         transform,
         squares,
         # The slope of a cap needs the logit, which is lost where the exponential is rounded to 0.
-        keep=graph and transform.cap is None and few and not kernels,
+        keep=graph and transform.cap is None and few,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
         support=support,
-        kernels=kernels,
+        kernels=_find_kernels(hidden, weight, bias, transform, support),
     )
     logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, options)
     return logps, entropy, log_squares
 
 
-# `keep` stores the exponentials; `into` is the weight whose `grad` receives the gradient; `kernels` are those of CUDA.
+def _find_kernels(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, support: LabelSupport | None
+) -> TileKernels | None:
+    if device_tiles.has_tile_kernels(hidden, bias, transform, support):
+        return device_tiles.KERNELS
+    if compiled_tiles.can_compile_tiles(hidden, weight, bias, transform, support):
+        return compiled_tiles.KERNELS
+    return None
+
+
+# `keep` stores exponentials or logits; `into` is the weight whose `grad` receives the gradient.
 class _Options(NamedTuple):
     temperature: float
     transform: LogitTransform
@@ -80,11 +97,11 @@ class _Options(NamedTuple):
     keep: bool
     into: Tensor | None
     support: LabelSupport | None
-    kernels: bool
+    kernels: TileKernels | None
 
     def build_layer(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> OutputLayer:
-        """Build the output layer; for the kernels its weight is cast as a whole, not again for each block of rows."""
-        weight = weight.to(hidden.dtype) if self.kernels else weight
+        """Build the output layer, for some kernels with the whole weight in the precision of the hidden states."""
+        weight = weight.to(hidden.dtype) if self.kernels is not None and self.kernels.casts_weight else weight
         return OutputLayer(hidden, weight, bias, self.temperature, self.transform, self.support)
 
 
@@ -131,13 +148,13 @@ class _LinearLogps(torch.autograd.Function):
         context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
         layer = options.build_layer(hidden, weight, bias)
-        if options.kernels:
-            chosen, sums = reduce_tiles(layer, labels, options.squares)
+        if options.kernels is not None:
+            chosen, sums, kept = options.kernels.reduce(layer, labels, options.squares, options.keep)
             normaliser, entropy, log_squares, shifts = _join_tiles(sums)
-            kept = layer.allocate(0)
         else:
-            chosen, log_squares, (normaliser, entropy, shifts, kept) = _reduce_tiles(layer, labels, options)
-        context.save_for_backward(hidden, weight, bias, labels, normaliser, entropy, shifts, kept)
+            chosen, log_squares, (normaliser, entropy, shifts, memory) = _reduce_tiles(layer, labels, options)
+            kept = [memory]
+        context.save_for_backward(hidden, weight, bias, labels, normaliser, entropy, shifts, *kept)
         context.options = options
         squares = log_squares.clone() if options.squares else layer.allocate(0)
         context.mark_non_differentiable(squares)
@@ -145,25 +162,27 @@ class _LinearLogps(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, labels, *saved = context.saved_tensors
+        hidden, weight, bias, labels, normaliser, entropy, shifts, *kept = context.saved_tensors
         options: _Options = context.options
-        layer, softmax = options.build_layer(hidden, weight, bias), _Softmax(*saved)
+        layer = options.build_layer(hidden, weight, bias)
         of_logps, of_entropy = (gradient / layer.divisor for gradient in gradients[:2])
         d_hidden = layer.allocate(*hidden.shape).zero_()
         d_weight = choose_accumulator(weight, options.into) if context.needs_input_grad[1] else None
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
-        factors = of_logps, of_entropy if bool(of_entropy.any()) else None
-        if options.kernels:
-            tiles = differentiate_tiles(layer, labels, softmax.normaliser, softmax.entropy, *factors)
+        slopes = LogitSlopes(normaliser, entropy, of_logps, of_entropy if bool(of_entropy.any()) else None)
+        if options.kernels is not None:
+            tiles = options.kernels.differentiate(layer, labels, slopes, kept)
         else:
-            tiles = _differentiate_tiles(layer, labels, softmax, *factors)
-        for tile, d_logits in tiles:
-            rows, columns, _ = tile
-            add_product(d_hidden[rows], d_logits.to(hidden.dtype), layer.slice_weight(tile))
+            tiles = _differentiate_tiles(layer, labels, _Softmax(normaliser, entropy, shifts, *kept), slopes)
+        for tile, of_logits, transposed in tiles:
+            rows, columns, number = tile
+            add_product(d_hidden[rows], of_logits, layer.slice_weight(tile))
             if d_weight is not None:
-                add_product(d_weight[columns], d_logits.T, hidden[rows])
+                if number == 0:  # a processor adds in the precision of the weight, and casts a block of states once
+                    states = hidden[rows] if hidden.is_cuda else hidden[rows].to(d_weight.dtype)
+                add_product(d_weight[columns], transposed, states)
             if d_bias is not None:
-                d_bias[columns] += d_logits.sum(0)
+                d_bias[columns] += transposed.sum(1)
         return d_hidden.to(hidden.dtype), None if options.into is not None else d_weight, d_bias, None, None
 
 
@@ -189,13 +208,14 @@ def _reduce_tiles(layer: OutputLayer, labels: Tensor, options: _Options) -> tupl
 
 
 def _differentiate_tiles(
-    layer: OutputLayer, labels: Tensor, softmax: _Softmax, of_logps: Tensor, of_entropy: Tensor | None
-) -> Iterator[tuple[Tile, Tensor]]:
-    """Yield each tile with the gradient of its logits before the transform, in memory that the next one reuses."""
+    layer: OutputLayer, labels: Tensor, softmax: _Softmax, slopes: LogitSlopes
+) -> Iterator[TileGradient]:
+    """Yield the gradient of each tile's logits before the transform."""
     memory = layer.allocate(layer.largest)
+    of_entropy = slopes.of_entropy
     spare = layer.allocate(layer.largest) if of_entropy is not None else None
     layer.slopes = layer.allocate(layer.largest) if layer.transform.cap is not None else None
-    of_logps = of_logps[:, None]
+    of_logps = slopes.of_logps[:, None]
     for tile in chain.from_iterable(layer.blocks):
         rows = tile.rows
         if of_entropy is None or spare is None:
@@ -209,7 +229,7 @@ def _differentiate_tiles(
         d_logits.scatter_add_(-1, column, torch.where(inside, of_logps[rows], 0))
         if layer.slopes is not None:
             d_logits.mul_(tile.view_in(layer.slopes))
-        yield tile, d_logits
+        yield TileGradient(tile, d_logits.to(layer.hidden.dtype), d_logits.T)
 
 
 def _sum_tile(logits: Tensor, exponentials: Tensor, squares: bool) -> Tensor:

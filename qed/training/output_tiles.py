@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -102,6 +103,36 @@ class OutputLayer:
     def slice_weight(self, tile: Tile) -> Tensor:
         """Return the weight of a tile's vocabulary in the precision of the computation."""
         return self.weight[tile.columns].to(self.hidden.dtype)
+
+
+class LogitSlopes(NamedTuple):
+    """What the gradient of logits z follows from, each [N]: d = e_y a - p ((log p + H) b + a), where p = softmax(z)."""
+
+    normaliser: Tensor  # log sum_v e^(z_v)
+    entropy: Tensor  # H
+    of_logps: Tensor  # a, the gradient of the label's log-prob; a and b are divided as the logits are
+    of_entropy: Tensor | None  # b, that of the entropy; None for 0
+
+
+class TileGradient(NamedTuple):
+    """The gradient of a tile's logits, in memory that the next tile reuses."""
+
+    tile: Tile
+    of_logits: Tensor  # [n, w], in the precision of the hidden states
+    transposed: Tensor  # [w, n], of the product with them
+
+
+class TileKernels(NamedTuple):
+    """Kernels that read each logit once.
+
+    `reduce` gets the layer, its labels, whether to sum squares, and whether to keep the logits; it returns the logit of
+    each label [N], the sums of K tiles [4, K, N] as `_sum_tile` has them, and the logits of each tile, or none.
+    `differentiate` gets these logits.
+    """
+
+    reduce: Callable[[OutputLayer, Tensor, bool, bool], tuple[Tensor, Tensor, list[Tensor]]]
+    differentiate: Callable[[OutputLayer, Tensor, LogitSlopes, list[Tensor]], Iterator[TileGradient]]
+    casts_weight: bool  # they read the weight as a whole in the precision of the hidden states
 
 
 def choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:

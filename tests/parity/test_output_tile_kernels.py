@@ -158,11 +158,11 @@ def check_layer(device: str, dtype: torch.dtype, vocabulary: int, patch: pytest.
 
     exact = compute(hidden.double(), weight.to(dtype).double())
     with patch.context() as patched:
-        patched.setattr(fused_logps, "has_tile_kernels", lambda *_: False)
+        patched.setattr(device_tiles, "has_tile_kernels", lambda *_: False)
         plain = compute(hidden, weight)
     with patch.context() as patched:
         if device == "cpu":
-            patched.setattr(fused_logps, "has_tile_kernels", lambda *_: True)
+            patched.setattr(device_tiles, "has_tile_kernels", lambda *_: True)
         else:
             assert has_tile_kernels(hidden, None, LogitTransform(), None)
         ways = [compute(hidden, weight), compute(hidden, weight, into_grad=True)]
@@ -209,8 +209,8 @@ def interpreted_kernels_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def scale_sums(*factors: float) -> Any:
         def call(*args: Any, **options: Any) -> Any:
-            chosen, sums = original(*args, **options)
-            return chosen, sums * torch.tensor(factors)[:, None, None]
+            chosen, sums, kept = original(*args, **options)
+            return chosen, sums * torch.tensor(factors)[:, None, None], kept
 
         return call
 
@@ -237,7 +237,7 @@ def interpreted_kernels_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interpreted_layers_of_no_rows_have_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_logps, "has_tile_kernels", lambda *_: True)
+    monkeypatch.setattr(device_tiles, "has_tile_kernels", lambda *_: True)
     hidden = torch.zeros(0, 8, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.ones(30, 8, requires_grad=True)
     logps, entropy, squares = compute_linear_scores(hidden, weight, torch.zeros(0, dtype=torch.int64), squares=True)

@@ -1,0 +1,124 @@
+// The logits of an output layer, [rows, width] of a slice of the vocabulary: their sums, and their slopes.
+//
+// T is the precision of the product that computed the logits, and of the one that reads their slopes.
+
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share the rows
+constexpr int64_t SPAN = 1024;      // columns whose sums are added up in float32
+constexpr int64_t ROWS = 128;      // of a block whose slopes are transposed: a column of them is some lines of the cache,
+constexpr int64_t COLUMNS = 16;    // and its columns
+
+template <typename T>
+inline float find_largest(const T *logits, int64_t width) {
+    Wide most = Wide{} - INFINITY, wrong = {};  // NaN once a logit is
+    for (int64_t i = 0; i < width; i += WIDE) {
+        Wide each = load_wide_part(logits + i, width - i, -INFINITY);
+        most = each > most ? each : most;
+        wrong = each == each ? wrong : each;
+    }
+    float each[WIDE], largest = -INFINITY;
+    store_wide(most, each);
+    for (int64_t i = 0; i < WIDE; i++) largest = std::max(largest, each[i]);
+    return largest + add_up_wide(wrong);
+}
+
+// Writes the logit of each row's label, if it is one of these columns; and the largest logit m of each row, sum e^(z - m),
+// sum e^(z - m) (z - m) and sum e^2(z - m), so far apart.
+template <typename T>
+void reduce_logits(const T *logits, const int64_t *labels, int64_t first, float factor, int64_t rows, int64_t width,
+                   int64_t threads, float *chosen, float *sums, int64_t apart) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
+    for (int64_t row = 0; row < rows; row++) {
+        const T *own = logits + row * width;
+        int64_t label = labels[row] - first;
+        if (label >= 0 && label < width) chosen[row] = widen(own[label]) * factor;
+        float largest = find_largest(own, width);
+        double mass = 0, moment = 0, square = 0;
+        for (int64_t start = 0; start < width; start += SPAN) {
+            Wide masses = {}, moments = {}, squares = {};
+            for (int64_t i = start; i < std::min(width, start + SPAN); i += WIDE) {
+                Wide below = (load_wide_part(own + i, width - i, -INFINITY) - largest) * factor;
+                Wide weights = exponential(below);
+                if (width - i < WIDE) below = weights == 0 ? Wide{} : below;  // there is nothing behind the last column
+                masses += weights, moments += weights * below, squares += weights * weights;
+            }
+            mass += add_up_wide(masses), moment += add_up_wide(moments), square += add_up_wide(squares);
+        }
+        sums[row] = largest * factor;
+        sums[apart + row] = float(mass);
+        sums[2 * apart + row] = float(moment);
+        sums[3 * apart + row] = float(square);
+    }
+}
+
+// What the slopes of a row's logits follow from, see `_LinearLogps` in `qed.training.fused_logps`.
+struct Row {
+    float normaliser, entropy, of_logp, of_entropy;
+};
+
+// Writes the slopes of logits but for what the label adds.
+template <typename T, typename To>
+inline void reverse_row(const T *logits, int64_t width, float factor, const Row &row, To *out) {
+    for (int64_t i = 0; i < width; i += WIDE) {
+        Wide logp = load_wide_part(logits + i, width - i, -INFINITY) * factor - row.normaliser;
+        Wide share = exponential(logp);
+        Wide slopes = -share * ((logp + row.entropy) * row.of_entropy + row.of_logp);
+        slopes = share == 0 ? Wide{} : slopes;  // where the log-prob may be infinite
+        store_wide_part(slopes, out + i, width - i);
+    }
+}
+
+// Writes the slopes of the logits, which may take their place, and if there is room for them their transpose, [width, rows],
+// in float32. The slopes of log-probs and entropies have the factor of the logits already.
+template <typename T>
+void reverse_logits(const T *logits, const int64_t *labels, int64_t first, float factor, const float *normaliser,
+                    const float *entropy, const float *of_logps, const float *of_entropy, int64_t rows, int64_t width,
+                    int64_t threads, T *out, float *transposed) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
+    for (int64_t start = 0; start < rows; start += ROWS) {
+        int64_t count = std::min(ROWS, rows - start);
+        float block[ROWS * COLUMNS] = {};
+        for (int64_t column = 0; column < width; column += COLUMNS) {
+            int64_t left = std::min(COLUMNS, width - column);
+            for (int64_t i = 0; i < count; i++) {
+                int64_t row = start + i, at = row * width + column, label = labels[row] - first - column;
+                Row own = {normaliser[row], entropy[row], of_logps[row], of_entropy == nullptr ? 0.0f : of_entropy[row]};
+                float *slopes = block + i * COLUMNS;
+                reverse_row(logits + at, left, factor, own, slopes);
+                if (label >= 0 && label < left) slopes[label] += own.of_logp;
+                for (int64_t j = 0; j < left; j += LANES) store_part(load(slopes + j), out + at + j, left - j);
+            }
+            if (transposed == nullptr) continue;
+            for (int64_t j = 0; j < left; j += LANES)
+                for (int64_t i = 0; i < count; i += LANES) {
+                    Vector part[LANES];
+                    for (int64_t k = 0; k < LANES; k++) part[k] = load(block + (i + k) * COLUMNS + j);
+                    transpose_block(part);
+                    for (int64_t k = 0; k < std::min(LANES, left - j); k++)
+                        store_part(part[k], transposed + (column + j + k) * rows + start + i, count - i);
+                }
+        }
+    }
+}
+
+}  // namespace
+
+#define EXPORT(T)                                                                                                            \
+    void reduce_logits_##T(const T *logits, const int64_t *labels, int64_t first, float factor, int64_t rows, int64_t width, \
+                           int64_t threads, float *chosen, float *sums, int64_t apart) {                                     \
+        reduce_logits(logits, labels, first, factor, rows, width, threads, chosen, sums, apart);                             \
+    }                                                                                                                        \
+    void reverse_logits_##T(const T *logits, const int64_t *labels, int64_t first, float factor, const float *normaliser,    \
+                            const float *entropy, const float *of_logps, const float *of_entropy, int64_t rows,              \
+                            int64_t width, int64_t threads, T *out, float *transposed) {                                     \
+        reverse_logits(logits, labels, first, factor, normaliser, entropy, of_logps, of_entropy, rows, width, threads, out,  \
+                       transposed);                                                                                          \
+    }
+
+extern "C" {
+EXPORT(float32)
+EXPORT(bfloat16)
+}
