@@ -87,7 +87,7 @@ class RunTrackers:
             if process.poll() is not None:
                 self._processes.pop(tracker)
                 self._close_stdin(process)
-                self._report_failure(tracker, f"it ended with code {process.returncode}")
+                self._report_failure(tracker, _describe_code(process.returncode))
 
     def __enter__(self) -> RunTrackers:
         return self
@@ -107,8 +107,10 @@ class RunTrackers:
             pass  # the run is saved, and how it ended is what the user is to read
         finally:
             for tracker, process in self._processes.items():
+                code = process.poll()
                 process.kill()
-                self._report_end(tracker, process.wait())
+                process.wait()
+                self._report_end(tracker, code)
 
     def _wait(self, deadline: float) -> None:
         for process in self._processes.values():
@@ -121,11 +123,14 @@ class RunTrackers:
             assert process.stdin is not None
             process.stdin.close()
 
-    def _report_end(self, tracker: str, code: int) -> None:
+    def _report_end(self, tracker: str, code: int | None) -> None:
+        """Say where a tracker shows the run, or why it does not; its code is None if it still runs."""
         assert self.run is not None
         state = self._read_state(tracker)
         if code == 0 and state is not None and state.complete:
             self.console.say(f"{tracker}: {state.where}")
+        elif code:
+            self._report_failure(tracker, _describe_code(code))
         else:
             self._report_failure(tracker, "it had not sent everything when its time was over")
 
@@ -148,3 +153,7 @@ class RunTrackers:
             return read_state(find_home(self.run.folder, tracker))
         except QedError:
             return None
+
+
+def _describe_code(code: int) -> str:
+    return f"it ended with code {code}"

@@ -59,6 +59,7 @@ def _stand_ins(models: Models) -> Iterator[dict[str, StandIn]]:
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Each engine in turn, with its first weights."""
     found: Engine
+    assert request.param != "vllm" or request.node.get_closest_marker("vllm"), "a real vLLM needs the mark"
     if request.param in ("native", "vllm"):
         found = request.getfixturevalue(request.param)
     else:

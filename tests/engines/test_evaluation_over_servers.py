@@ -87,7 +87,6 @@ def test_text_of_an_endpoint_is_that_of_the_tokens(native: Engine, evaluate: Cal
     assert found["tasks"]["sums"]["usage"]["completion"] == sum(row["n_tokens"] for row in columns(here))
 
 
-@pytest.mark.parametrize("engine", ["native", "sglang", "vllm"], indirect=True)
 def test_weights_that_change_meanwhile_end_it(
     engine: Engine, evaluate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
