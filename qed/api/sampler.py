@@ -45,7 +45,8 @@ class Sampler:
             settings, self.step = resolve_model(list_model_options(model, texts))
         load.check_name(settings.model.name)
         if settings.data.prompt == "auto":
-            chat = load.is_new(settings.model.name) or load.load_tokenizer(settings.model.name)[0].chat_template
+            own = settings.model
+            chat = load.is_new(own.name) or load.load_tokenizer(own.name, own.revision)[0].chat_template
             prompt = "chat" if chat else "question_only"
             settings = replace(settings, data=replace(settings.data, prompt=prompt))
         self.policy = load_policy(settings, [], load.pick_device(settings.model.device), None)

@@ -171,7 +171,9 @@ def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:
         return f"There is no module {missing}. Is its folder on PYTHONPATH, or its package installed?{hint}"
     if missing.startswith(PREFIX):
         return f"{shown} cannot be imported: its package has no module {missing.partition('.')[2]}."
-    package = missing.partition(".")[0]
+    package, _, rest = missing.partition(".")
+    if rest and (package in sys.modules or importlib.util.find_spec(package) is not None):
+        return f"{shown} cannot be imported: the package {package} has no module {rest}."
     return f"{shown} needs the package {package}, which is not installed: pip install {PACKAGES.get(package, package)}"
 
 

@@ -237,20 +237,25 @@ def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
         raise explain_loading(settings.name, error) from error
 
 
-def load_tokenizer(name: str) -> tuple[Any, Any]:
+def load_tokenizer(name: str, revision: str = "") -> tuple[Any, Any]:
     """Load a model's tokenizer without its weights, and an object with its configurations for `find_end_ids`.
+
+    Args:
+        name: of the model, its folder, or that of an adapter.
+        revision: of the hub; empty for the newest. An adapter folder names that of its base model.
 
     Raises:
         ModelError: the tokenizer is missing or cannot be read.
     """
     complete = name
     while adapters.is_adapter(complete):
-        complete = adapters.find_base(Path(complete)).name
-    own = name if adapters.has_tokenizer(Path(name)) else complete
+        base = adapters.find_base(Path(complete))
+        complete, revision = base.name, base.revision
+    source = {"revision": revision} if revision and not Path(complete).is_dir() else {}
     require_folder(complete)
     try:
-        tokenizer = read_tokenizer(own, {})
-        config = AutoConfig.from_pretrained(complete, trust_remote_code=False)
+        tokenizer = read_tokenizer(name, {}) if adapters.has_tokenizer(Path(name)) else read_tokenizer(complete, source)
+        config = AutoConfig.from_pretrained(complete, trust_remote_code=False, **source)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
@@ -258,7 +263,7 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
             "a hub name that can be reached from here, or new:small for one trained on the data's text."
         ) from error
     try:
-        generation = GenerationConfig.from_pretrained(complete)
+        generation = GenerationConfig.from_pretrained(complete, **source)
     except OSError:
         generation = None
     return tokenizer, SimpleNamespace(config=config, generation_config=generation)

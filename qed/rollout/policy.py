@@ -109,7 +109,7 @@ def load_remote_policy(settings: Settings) -> Policy:
         UsageError: no server answers.
     """
     prompt = load_prompt(settings.data)
-    tokenizer, model = load.load_tokenizer(settings.model.name)
+    tokenizer, model = load.load_tokenizer(settings.model.name, settings.model.revision)
     if hasattr(prompt, "chat_template"):
         tokenizer.chat_template = prompt.chat_template
     ends = load.find_end_ids(model, tokenizer, prompt.CHAT)

@@ -116,6 +116,28 @@ def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.Monk
             function()
 
 
+def test_a_tokenizer_is_of_the_revision_of_its_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model of the hub, and of the base model that an adapter names; a folder has no revision."""
+    asked = []
+
+    class Reader:
+        @staticmethod
+        def from_pretrained(name: str, **options: Any) -> Any:
+            asked.append((name, options.get("revision")))
+            raise OSError("nobody is there")
+
+    monkeypatch.setattr("qed.models.sources.AutoTokenizer", Reader)
+    adapter = folder / "adapter"
+    adapter.mkdir()
+    about = {"base_model_name_or_path": "owner/base", "revision": "v2", "peft_type": "LORA"}
+    (adapter / "adapter_config.json").write_text(json.dumps(about))
+    (adapter / "adapter_model.safetensors").touch()
+    for name, revision in (("owner/name", "v1"), ("owner/name", ""), (str(folder), "v1"), (str(adapter), "v1")):
+        with pytest.raises(ModelError, match="nobody is there"):
+            load_tokenizer(name, revision)
+    assert asked == [("owner/name", "v1"), ("owner/name", None), (str(folder), None), ("owner/base", "v2")]
+
+
 @cache
 def parse_sources() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in HOME.rglob("*.py")}

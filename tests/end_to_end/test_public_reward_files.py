@@ -279,6 +279,8 @@ def test_which_rewards_and_golds_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
+        ("import json.other\n", "the package json has no module other"),
+        ("import qed.reward\n", "the package qed has no module reward"),
         ("import sklearn_that_is_missing\n", "needs the package sklearn_that_is_missing, which is not installed: pip"),
         ("from .sibling import x\n", "cannot be imported: ImportError: attempted relative import"),
         ("def pay(completions:\n", "mine.py, line 1:"),

@@ -112,7 +112,7 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
         raise UsageError(f"'{args.model}' has no trained weights to answer with; name a model or a run.")
     _require_no_typo(args.model)
     if "data.prompt" not in options:
-        tokenizer, _ = load.load_tokenizer(args.model)
+        tokenizer, _ = load.load_tokenizer(args.model, str(options.get("model.revision", "")))
         options["data.prompt"] = "chat" if tokenizer.chat_template else "question_only"
     return resolve_model_settings(None, args.model, options, args.allow_user_code), args.model
 

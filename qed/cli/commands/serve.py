@@ -111,7 +111,7 @@ def _serve_native(args: argparse.Namespace) -> int:
 
     options = _read_options(args)
     settings, shown = resolve_policy_settings(args)
-    tokenizer, _ = load_tokenizer(settings.model.name)
+    tokenizer, _ = load_tokenizer(settings.model.name, settings.model.revision)
     console = Console(args.json)
     console.say(f"Loading {shown} …")
     prompt = load_prompt(settings.data)
