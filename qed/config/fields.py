@@ -132,7 +132,7 @@ def _collect(
         if is_dataclass(inner) and isinstance(inner, type):
             _collect(inner, key, classes, result, _default_section(owner, part, inner))
         elif part.init and not (part.name == "method" and not section):
-            default = _read_default(part) if defaults is None else getattr(defaults, part.name)
+            default = read_default(part) if defaults is None else getattr(defaults, part.name)
             settings[key] = Setting(key, key, inner, default, section, owner, part.metadata.get("shelf"))
 
 
@@ -146,7 +146,7 @@ def _read_type_hints(owner: type) -> dict[str, Any]:
 
 def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
     """Return the default of a field that is a section; its values are the defaults of its settings. None if missing."""
-    default = _read_default(part)
+    default = read_default(part)
     if default is not MISSING and not isinstance(default, kind):
         raise UsageError(
             f"{owner.__name__}.{part.name} is {default!r} by default, but it must be a {kind.__name__}: write "
@@ -155,7 +155,8 @@ def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
     return None if default is MISSING else default
 
 
-def _read_default(part: Field[Any]) -> Any:
+def read_default(part: Field[Any]) -> Any:
+    """Return the default of a field of a dataclass; MISSING if it has none."""
     return part.default_factory() if part.default_factory is not MISSING else part.default
 
 

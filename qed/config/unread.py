@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
+from typing import Any
 
 from qed.config.field_names import find_shown_names, flatten_fields
+from qed.config.fields import read_default
 from qed.config.phases import PhaseSettings, PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.config.values import COMMAND_LINE
@@ -36,7 +38,14 @@ def _describe_phase(prefix: str, settings: Settings | PhaseSettings, origins: Ma
     lines = []
     for path, reason in algorithm.unread.items():
         origin = origins.get(prefix + path, DEFAULT)
-        is_default = values[path] == attrgetter(path)(type(algorithm))
+        is_default = values[path] == _find_default(type(algorithm), path)
         if origin == COMMAND_LINE or not (origin.startswith(DEFAULT) or is_default):
             lines.append(f"{prefix}{shown[path]} ({origin}) has no effect with {prefix}{reason}.")
     return lines
+
+
+def _find_default(kind: Any, path: str) -> Any:
+    """Return the default of a field of a dataclass, or of a field within one."""
+    name, _, inner = path.partition(".")
+    default = read_default(kind.__dataclass_fields__[name])
+    return attrgetter(inner)(default) if inner else default

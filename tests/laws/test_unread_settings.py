@@ -14,6 +14,7 @@ from making import make_rollout
 from qed.algorithms.parts import corrections, crediting, estimators
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.corrections import Correction, CorrectionKind
+from qed.algorithms.parts.distillation import Distillation, Kind
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.surrogates import Surrogate, SurrogateKind, policy_loss
 from qed.config.keys import list_origins
@@ -113,6 +114,14 @@ def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
         (["grpo", "--algorithm.clip_high", "0.3"], []),
         (["pipeline", "--rl.algorithm.kl_estimator", "k1"], ["rl.algorithm.kl_estimator (command line) has no effect"]),
         (["pipeline", "--rl.algorithm.kl_estimator", "k1", "--rl.algorithm.kl", "0.1"], []),
+        (
+            ["opd", "--algorithm.teacher", "new:tiny", "--algorithm.beta", "0.3"],
+            ["algorithm.distillation.beta (command line)"],
+        ),
+        (["opd", "--algorithm.normalize_std", "false"], ["algorithm.normalize_std (command line) has no effect"]),
+        (["opd", "--algorithm.normalize_std", "false", "--algorithm.reward", "1"], []),
+        (["opd", "--algorithm.clip_high", "0.3"], []),
+        (["opsd", "--algorithm.clip_high", "0.3"], ["algorithm.clip_high (command line) has no effect"]),
         (["sft", "--algorithm.average_length", "7"], ["algorithm.average_length (command line) has no effect"]),
     ],
 )
@@ -129,3 +138,18 @@ def test_a_file_that_lists_every_setting_is_no_mistake(tmp_path: Path) -> None:
     resolved = resolve_settings("sapo", [str(file)])
     (line,) = describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins))
     assert line == f"algorithm.clip_high ({file}:3) has no effect with algorithm.surrogate=sapo."
+
+
+@pytest.mark.parametrize("divergence", get_args(Kind))
+@pytest.mark.parametrize("distil", [0.0, 1.0])
+def test_settings_of_a_distillation(divergence: Kind, distil: float) -> None:
+    settings = Distillation(divergence, distil=distil, reward=1.0)
+    changes = {"beta": 0.3, "divergence_clip": 0.01}
+    if divergence != "sampled":  # elsewhere it is refused
+        changes["teacher_top_k"] = 3
+    same = {
+        name
+        for name, value in changes.items()
+        if replace(settings, **{name: value}).over_vocabulary == settings.over_vocabulary  # type: ignore[arg-type]
+    }
+    assert same == settings.unread.keys() & changes.keys()
