@@ -22,7 +22,6 @@ from qed.algorithms.parts.distillation import (
     Distillation,
     add_opinions,
     compute_distillation,
-    find_unread_parts,
     require_teacher_alone,
 )
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -75,11 +74,6 @@ class Opsd(PolicyGradient):
     def scored_before_credit(self) -> bool:
         """The sampled divergence is part of the advantages."""
         return self.distillation.by_sampled_tokens or super().scored_before_credit
-
-    @property
-    def unread(self) -> dict[str, str]:
-        """The settings that have no effect; without a reward those of the policy gradient are among them."""
-        return super().unread | find_unread_parts(self)
 
     @property
     def teacher_divergence(self) -> Divergence | None:

@@ -172,9 +172,16 @@ def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:
     if missing.startswith(PREFIX):
         return f"{shown} cannot be imported: its package has no module {missing.partition('.')[2]}."
     package, _, rest = missing.partition(".")
-    if rest and (package in sys.modules or importlib.util.find_spec(package) is not None):
+    if rest and _is_installed(package):
         return f"{shown} cannot be imported: the package {package} has no module {rest}."
     return f"{shown} needs the package {package}, which is not installed: pip install {PACKAGES.get(package, package)}"
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether there is a package of this name; a folder without files of Python's is none."""
+    known = sys.modules.get(package)
+    spec = importlib.util.find_spec(package) if known is None else known.__spec__
+    return spec is not None and spec.origin is not None
 
 
 def _append_to_path(folder: Path) -> None:

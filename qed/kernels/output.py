@@ -50,5 +50,6 @@ def reverse_logits(
         out: [N, W], gets them; may be the logits.
         transposed: [W, N], gets them in float32; None if nobody needs them.
     """
+    assert out.dtype == logits.dtype
     sizes = *logits.shape, torch.get_num_threads()
     call_function("reverse_logits", logits.dtype, logits, labels, first, factor, *slopes, *sizes, out, transposed)

@@ -36,9 +36,9 @@ static void gate(const T *gates, const T *ups, int64_t stride, int64_t rows, int
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > LARGE)
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t i = 0; i < width; i += WIDE) {
-            Wide state = load_wide_part(gates + row * stride + i, width - i, 0);
-            Wide factor = load_wide_part(ups + row * stride + i, width - i, 0);
-            store_wide_part(state * factor / (exponential(-state) + 1.0f), out + row * width + i, width - i);
+            Wide state = load_wide(gates + row * stride + i, width - i, 0);
+            Wide factor = load_wide(ups + row * stride + i, width - i, 0);
+            store_wide(state * factor / (exponential(-state) + 1.0f), out + row * width + i, width - i);
         }
     }
 }

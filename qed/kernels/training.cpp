@@ -121,12 +121,12 @@ void gate_backward(const T *gates, const T *ups, T *slopes, int64_t rows, int64_
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < width; i += WIDE) {
             int64_t at = row * width + i, left = width - i;
-            Wide gate = load_wide_part(gates + at, left, 0), up = load_wide_part(ups + at, left, 0);
-            Wide slope = load_wide_part(slopes + at, left, 0);
+            Wide gate = load_wide(gates + at, left, 0), up = load_wide(ups + at, left, 0);
+            Wide slope = load_wide(slopes + at, left, 0);
             Wide sigmoid = 1.0f / (exponential(-gate) + 1.0f), opened = gate * sigmoid;
-            store_wide_part(slope * up * (sigmoid + opened * (1.0f - sigmoid)), of_gates + at, left);
-            store_wide_part(slope * opened, of_ups + at, left);
-            store_wide_part(opened * up, slopes + at, left);
+            store_wide(slope * up * (sigmoid + opened * (1.0f - sigmoid)), of_gates + at, left);
+            store_wide(slope * opened, of_ups + at, left);
+            store_wide(opened * up, slopes + at, left);
         }
 }
 

@@ -1,4 +1,4 @@
-// Vectors of 8 numbers, which the compiler splits where the processor's are shorter, and the numbers of tensors.
+// Vectors of 8 numbers, and of 16 where the processor has such; and the numbers of tensors.
 //
 // Every number of a row is computed in an order that depends on the row alone: not on the other rows of the batch, the
 // number of threads, or the alignment of memory. All tensors are row-major; strides count elements.
@@ -25,16 +25,12 @@ constexpr int64_t TILE = 6;
 constexpr int64_t PANEL = 2 * WIDE;
 
 typedef float Vector __attribute__((vector_size(32)));
-typedef float Unaligned __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float Half __attribute__((vector_size(16)));
 typedef int32_t Integers __attribute__((vector_size(32)));
 typedef uint32_t Words __attribute__((vector_size(32)));
 typedef uint16_t Shorts __attribute__((vector_size(16), aligned(2), may_alias));
 typedef double Doubles __attribute__((vector_size(32)));
-
-// Vectors of the width of products.
-typedef float Wide __attribute__((vector_size(4 * WIDE)));
-typedef uint32_t WideWords __attribute__((vector_size(4 * WIDE)));
+typedef float Wide __attribute__((vector_size(4 * WIDE)));  // of the width of products
 
 typedef float float32;
 
@@ -60,72 +56,100 @@ inline void narrow(float value, bfloat16 *to) {  // to the nearest, and to even
     to->bits = is_nan ? uint16_t(0x7fc0) : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-inline Vector load(const float *from) { return *reinterpret_cast<const Unaligned *>(from); }
+// The bits of a vector of either kind, and of the same numbers in bfloat16.
+template <typename V>
+struct Kind;
 
-inline Vector load(const bfloat16 *from) {
-    Words wide = __builtin_convertvector(*reinterpret_cast<const Shorts *>(from), Words) << 16;
-    return reinterpret_cast<Vector>(wide);
+template <>
+struct Kind<Vector> {
+    typedef Words Bits;
+    typedef uint16_t Halves __attribute__((vector_size(16)));
+};
+
+#ifdef __AVX512F__
+template <>
+struct Kind<Wide> {
+    typedef uint32_t Bits __attribute__((vector_size(64)));
+    typedef uint16_t Halves __attribute__((vector_size(32)));
+};
+#endif
+
+// Loads and stores of all numbers of a vector, aligned or not.
+template <typename V>
+inline V load_as(const float *from) {
+    typedef V Stored __attribute__((aligned(4), may_alias));
+    return *reinterpret_cast<const Stored *>(from);
 }
 
-inline void store(Vector values, float *to) { *reinterpret_cast<Unaligned *>(to) = values; }
-
-inline void store(Vector values, bfloat16 *to) {  // as `narrow`
-    Words bits = reinterpret_cast<Words>(values);
-    Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    rounded = values == values ? rounded : Words{} + 0x7fc0;
-    *reinterpret_cast<Shorts *>(to) = __builtin_convertvector(rounded, Shorts);
+template <typename V>
+inline V load_as(const bfloat16 *from) {
+    typedef typename Kind<V>::Bits Bits;
+    typedef typename Kind<V>::Halves Halves;
+    typedef Halves Stored __attribute__((aligned(2), may_alias));
+    return reinterpret_cast<V>(__builtin_convertvector(*reinterpret_cast<const Stored *>(from), Bits) << 16);
 }
 
-inline Wide load_wide(const float *from) {
-    typedef float Read __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
-    return *reinterpret_cast<const Read *>(from);
+template <typename V>
+inline void store_as(V values, float *to) {
+    typedef V Stored __attribute__((aligned(4), may_alias));
+    *reinterpret_cast<Stored *>(to) = values;
 }
 
-inline Wide load_wide(const bfloat16 *from) {
-    typedef uint16_t Read __attribute__((vector_size(2 * WIDE), aligned(2), may_alias));
-    return reinterpret_cast<Wide>(__builtin_convertvector(*reinterpret_cast<const Read *>(from), WideWords) << 16);
-}
-
-inline void store_wide(Wide values, float *to) {
-    typedef float Written __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
-    *reinterpret_cast<Written *>(to) = values;
-}
-
-inline void store_wide(Wide values, bfloat16 *to) {  // as `narrow`
-    typedef uint16_t Written __attribute__((vector_size(2 * WIDE), aligned(2), may_alias));
-    WideWords bits = reinterpret_cast<WideWords>(values);
-    WideWords rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    rounded = values == values ? rounded : WideWords{} + 0x7fc0;
-    *reinterpret_cast<Written *>(to) = __builtin_convertvector(rounded, Written);
+template <typename V>
+inline void store_as(V values, bfloat16 *to) {  // as `narrow`
+    typedef typename Kind<V>::Bits Bits;
+    typedef typename Kind<V>::Halves Halves;
+    typedef Halves Stored __attribute__((aligned(2), may_alias));
+    Bits bits = reinterpret_cast<Bits>(values);
+    Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    rounded = values == values ? rounded : Bits{} + 0x7fc0;
+    *reinterpret_cast<Stored *>(to) = __builtin_convertvector(rounded, Halves);
 }
 
 // The first `count` numbers, and `other` behind them.
+template <typename V, typename T>
+inline V load_part_as(const T *from, int64_t count, float other) {
+    constexpr int64_t SIZE = sizeof(V) / sizeof(float);
+    if (count >= SIZE) return load_as<V>(from);
+    float part[SIZE];
+    for (int64_t i = 0; i < SIZE; i++) part[i] = i < count ? widen(from[i]) : other;
+    return load_as<V>(part);
+}
+
+template <typename V, typename T>
+inline void store_part_as(V values, T *to, int64_t count) {
+    if (count >= int64_t(sizeof(V) / sizeof(float))) return store_as(values, to);
+    for (int64_t i = 0; i < count; i++) narrow(values[i], to + i);
+}
+
+template <typename T>
+inline Vector load(const T *from) {
+    return load_as<Vector>(from);
+}
+
+template <typename T>
+inline void store(Vector values, T *to) {
+    store_as(values, to);
+}
+
 template <typename T>
 inline Vector load_part(const T *from, int64_t count, float other) {
-    if (count >= LANES) return load(from);
-    float part[LANES];
-    for (int64_t i = 0; i < LANES; i++) part[i] = i < count ? widen(from[i]) : other;
-    return load(part);
+    return load_part_as<Vector>(from, count, other);
 }
 
 template <typename T>
 inline void store_part(Vector values, T *to, int64_t count) {
-    if (count >= LANES) return store(values, to);
-    for (int64_t i = 0; i < count; i++) narrow(values[i], to + i);
+    store_part_as(values, to, count);
 }
 
 template <typename T>
-inline Wide load_wide_part(const T *from, int64_t count, float other) {
-    if (count >= WIDE) return load_wide(from);
-    float part[WIDE];
-    for (int64_t i = 0; i < WIDE; i++) part[i] = i < count ? widen(from[i]) : other;
-    return load_wide(part);
+inline Wide load_wide(const T *from, int64_t count = WIDE, float other = 0) {
+    return load_part_as<Wide>(from, count, other);
 }
 
 template <typename T>
-inline void store_wide_part(Wide values, T *to, int64_t count) {
-    if (count >= WIDE) return store_wide(values, to);
-    for (int64_t i = 0; i < count; i++) narrow(values[i], to + i);
+inline void store_wide(Wide values, T *to, int64_t count = WIDE) {
+    store_part_as(values, to, count);
 }
 
 inline Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }

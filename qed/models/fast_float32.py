@@ -20,7 +20,7 @@ from qed import host
 from qed.models.precision import compute_in
 from qed.models.rounded_products import RoundedProducts, add_widened, multiply_widened, must_widen
 
-NARROW = 4
+NARROW = 4  # rows of a matrix for each of its columns
 ROWS = 64  # from which on a product is worth the cost of preparing it
 
 
@@ -53,7 +53,6 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     if must_widen(total, left, right):
         add_widened(total, left, right)
     elif total.dtype == torch.float32 and is_faster():  # oneDNN does not add to a total
-        # It copies a view of its left side first.
         swapped = not left.is_contiguous() and is_narrow(right)
         total.add_(multiply(right.T, left).T if swapped else multiply(left, right.T))
     else:
@@ -61,7 +60,10 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def is_narrow(right: Tensor) -> bool:
-    """Return whether adding a transposed product with [k, m] costs less than transposing its left side, [n, k]."""
+    """Return whether `add_multiplied` adds the transpose of right.T @ left.T where `left` is a transposed view.
+
+    oneDNN copies such a view before it multiplies, which takes longer than that if `right` has few columns.
+    """
     return NARROW * right.shape[1] <= len(right)
 
 

@@ -129,7 +129,7 @@ class RunTrackers:
         state = self._read_state(tracker)
         if code == 0 and state is not None and state.complete:
             self.console.say(f"{tracker}: {state.where}")
-        elif code:
+        elif code is not None:
             self._report_failure(tracker, _describe_code(code))
         else:
             self._report_failure(tracker, "it had not sent everything when its time was over")

@@ -12,7 +12,7 @@ from qed.kernels import output
 from qed.kernels.functions import KINDS, has_kernels
 from qed.models.families import LogitTransform
 from qed.models.fast_float32 import is_faster, is_narrow, multiply
-from qed.training.output_tiles import LogitSlopes, OutputLayer, TileGradient, TileKernels
+from qed.training.output_tiles import LogitSlopes, OutputLayer, Tile, TileGradient, TileKernels
 from qed.training.support import LabelSupport
 
 
@@ -28,7 +28,7 @@ def can_compile_tiles(
         transform: of the logits.
         support: the tokens that the softmax is over; None for all.
     """
-    plain = bias is None and support is None and transform.cap is None
+    plain = bias is None and support is None and transform.cap is None and transform.scale > 0
     return plain and hidden.device.type == weight.device.type == "cpu" and hidden.dtype in KINDS and has_kernels()
 
 
@@ -39,7 +39,7 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, _: bool, keep: bool) -> tup
     sums = layer.allocate(4, len(layer.columns), len(labels))
     for tile in chain.from_iterable(layer.blocks):
         rows, columns, number = tile
-        logits = multiply(layer.hidden[rows], layer.slice_weight(tile))
+        logits = _multiply(layer, tile)
         own = sums[:, number, rows]
         output.reduce_logits(logits, labels[rows], columns.start, 1 / layer.divisor, chosen[rows], own)
         if keep:
@@ -48,23 +48,33 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, _: bool, keep: bool) -> tup
 
 
 def differentiate_tiles(
-    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, kept: list[Tensor]
+    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, kept: list[Tensor], for_weight: bool
 ) -> Iterator[TileGradient]:
-    """Yield the gradient of each tile's logits; its transpose is float32."""
+    """Yield the gradient of each tile's logits; its transpose is float32 if it is for the weight."""
     labels = labels.contiguous()
     slopes = LogitSlopes(*(None if one is None else one.contiguous() for one in slopes))  # type: ignore[arg-type]
-    # MKL reads a transposed view as fast as any other, and oneDNN copies it first, see `add_multiplied`.
-    needs_transpose = layer.hidden.dtype != torch.float32 or (is_faster() and not is_narrow(layer.hidden))
-    memory = layer.allocate(layer.largest if needs_transpose else 0)
+    memory = layer.allocate(layer.largest if for_weight else 0)
     spare = layer.hidden.new_empty(layer.largest if kept else 0)
     for number, tile in enumerate(chain.from_iterable(layer.blocks)):
         rows, columns, _ = tile
-        logits = kept[number] if kept else multiply(layer.hidden[rows], layer.slice_weight(tile))
+        logits = kept[number] if kept else _multiply(layer, tile)
         out = tile.view_in(spare) if kept else logits
-        transposed = memory[: logits.numel()].view(logits.shape[1], -1) if needs_transpose else None
+        transposed = None
+        if for_weight and _needs_transpose(layer.hidden[rows]):
+            transposed = memory[: logits.numel()].view(logits.shape[1], -1)
         own = [None if one is None else one[rows] for one in slopes]
         output.reverse_logits(logits, labels[rows], columns.start, 1 / layer.divisor, own, out, transposed)
         yield TileGradient(tile, out, out.T if transposed is None else transposed)
+
+
+def _multiply(layer: OutputLayer, tile: Tile) -> Tensor:
+    with torch.autocast("cpu", enabled=False):  # logits have the precision of the hidden states
+        return multiply(layer.hidden[tile.rows], layer.slice_weight(tile))
+
+
+def _needs_transpose(hidden: Tensor) -> bool:
+    """Return whether the gradient of a tile's weight needs one: in half precision, or where oneDNN would make it."""
+    return hidden.dtype != torch.float32 or (is_faster() and not is_narrow(hidden))
 
 
 KERNELS = TileKernels(reduce_tiles, differentiate_tiles, casts_weight=False)

@@ -63,7 +63,7 @@ def find_fault(device: torch.device, dtype: torch.dtype) -> str:
         yield normaliser, logits.logsumexp(-1)
         yield (2 * sums[0] + sums[3].log()).logsumexp(0), (2 * logits).logsumexp(-1)
         for tile, found, _ in differentiate_tiles(
-            layer, labels, LogitSlopes(normaliser, entropy, of_logps, of_entropy), kept
+            layer, labels, LogitSlopes(normaliser, entropy, of_logps, of_entropy), kept, True
         ):
             yield found, expected[tile.rows, tile.columns]
 
@@ -86,7 +86,7 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool, _: bool) -> 
 
 
 def differentiate_tiles(
-    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, _: list[Tensor]
+    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, _: list[Tensor], __: bool
 ) -> Iterator[TileGradient]:
     """Yield the gradient of each tile's logits, in half precision."""
     from qed.kernels.cuda.output_tiles import differentiate_tile  # noqa: PLC0415

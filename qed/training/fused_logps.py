@@ -150,7 +150,8 @@ class _LinearLogps(torch.autograd.Function):
         layer = options.build_layer(hidden, weight, bias)
         if options.kernels is not None:
             chosen, sums, kept = options.kernels.reduce(layer, labels, options.squares, options.keep)
-            normaliser, entropy, log_squares, shifts = _join_tiles(sums)
+            normaliser, entropy, log_squares, _ = _join_tiles(sums)
+            shifts = layer.allocate(0)
         else:
             chosen, log_squares, (normaliser, entropy, shifts, memory) = _reduce_tiles(layer, labels, options)
             kept = [memory]
@@ -171,7 +172,7 @@ class _LinearLogps(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
         slopes = LogitSlopes(normaliser, entropy, of_logps, of_entropy if bool(of_entropy.any()) else None)
         if options.kernels is not None:
-            tiles = options.kernels.differentiate(layer, labels, slopes, kept)
+            tiles = options.kernels.differentiate(layer, labels, slopes, kept, d_weight is not None)
         else:
             tiles = _differentiate_tiles(layer, labels, _Softmax(normaliser, entropy, shifts, *kept), slopes)
         for tile, of_logits, transposed in tiles:

@@ -119,7 +119,7 @@ class TileGradient(NamedTuple):
 
     tile: Tile
     of_logits: Tensor  # [n, w], in the precision of the hidden states
-    transposed: Tensor  # [w, n], of the product with them
+    transposed: Tensor  # [w, n], for the gradient of the weight
 
 
 class TileKernels(NamedTuple):
@@ -127,11 +127,12 @@ class TileKernels(NamedTuple):
 
     `reduce` gets the layer, its labels, whether to sum squares, and whether to keep the logits; it returns the logit of
     each label [N], the sums of K tiles [4, K, N] as `_sum_tile` has them, and the logits of each tile, or none.
-    `differentiate` gets these logits.
+    `differentiate` gets these logits, and whether the weight has a gradient; it yields the tiles of a block of rows
+    from the first on, block by block.
     """
 
     reduce: Callable[[OutputLayer, Tensor, bool, bool], tuple[Tensor, Tensor, list[Tensor]]]
-    differentiate: Callable[[OutputLayer, Tensor, LogitSlopes, list[Tensor]], Iterator[TileGradient]]
+    differentiate: Callable[[OutputLayer, Tensor, LogitSlopes, list[Tensor], bool], Iterator[TileGradient]]
     casts_weight: bool  # they read the weight as a whole in the precision of the hidden states
 
 

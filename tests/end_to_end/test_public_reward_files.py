@@ -293,6 +293,14 @@ def test_what_a_file_lacks_is_said(tmp_path: Path, code: str, words: str) -> Non
     assert words in str(refused.value)
 
 
+def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B leaves one of its name in the working directory."""
+    (tmp_path / "wandb_that_is_missing").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="needs the package wandb_that_is_missing, which is not installed"):
+        load_reward([written(tmp_path / "mine.py", "import wandb_that_is_missing.sdk\n")])
+
+
 def test_a_module_and_its_function_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -74,6 +74,10 @@ MISHAPS = {
         "had not sent everything",
     ),
     "it dies": (RECORDER.replace('self.tell("metrics", step, values)', "os._exit(3)"), "ended with code 3"),
+    "it dies at the end": (
+        RECORDER.replace('self.tell("close"', 'os._exit(3); self.tell("close"'),
+        "ended with code 3",
+    ),
     "the network refuses": (
         "def make(run):\n    raise ConnectionRefusedError('no network, key sk-proj-AbCdEfGhIjKlMnOpQrStUvWx')\n",
         "ConnectionRefusedError: no network, key REDACTED",

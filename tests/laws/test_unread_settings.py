@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from making import make_rollout
 
+from qed.algorithms.opsd import Opsd
 from qed.algorithms.parts import corrections, crediting, estimators
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.corrections import Correction, CorrectionKind
@@ -122,6 +123,9 @@ def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
         (["opd", "--algorithm.normalize_std", "false", "--algorithm.reward", "1"], []),
         (["opd", "--algorithm.clip_high", "0.3"], []),
         (["opsd", "--algorithm.clip_high", "0.3"], ["algorithm.clip_high (command line) has no effect"]),
+        (["opsd", "--algorithm.surrogate.kind", "dppo", "--algorithm.dppo_square", "0.5"], []),
+        (["opsd", "--algorithm.kl_importance", "true", "--algorithm.kl", "0.1", "--algorithm.surrogate", "gspo"], []),
+        (["opd", "--algorithm.estimator", "remax"], []),
         (["sft", "--algorithm.average_length", "7"], ["algorithm.average_length (command line) has no effect"]),
     ],
 )
@@ -153,3 +157,16 @@ def test_settings_of_a_distillation(divergence: Kind, distil: float) -> None:
         if replace(settings, **{name: value}).over_vocabulary == settings.over_vocabulary  # type: ignore[arg-type]
     }
     assert same == settings.unread.keys() & changes.keys()
+
+
+def test_what_a_derived_distillation_may_read_is_not_described() -> None:
+    """A method of one's own may read a part that qed's does not."""
+
+    @dataclass(frozen=True)
+    class Mine(Opsd):
+        def credit(self, groups: Any) -> Any:
+            return super().credit(groups)
+
+    assert {name.partition(".")[0] for name in Opsd().unread} >= {"advantage", "surrogate", "distillation"}
+    assert not {name.partition(".")[0] for name in Mine().unread} & {"advantage", "distillation"}
+    assert "surrogate.clip_low" in Opsd().unread.keys() - Mine().unread.keys()

@@ -122,33 +122,45 @@ def test_threads_change_no_bit(dtype: torch.dtype) -> None:
 
 
 def compute(hidden: Tensor, weight: Tensor, labels: Tensor, factors: Tensor, into_grad: bool = False) -> list[Tensor]:
-    """The scores, and the gradients of states and weight."""
+    """The scores, and the gradients of states and weight, which a second backward pass repeats."""
     one, other = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
     before = float(into_grad)
     other.grad = torch.full_like(other, before) if into_grad else None
     found = compute_linear_scores(one, other, labels, 0.7, squares=True, into_grad=into_grad)
+    (found[0] * factors[0] + found[1] * factors[1]).sum().backward(retain_graph=True)
+    assert one.grad is not None
+    assert other.grad is not None
+    first = [one.grad, other.grad - before]
+    one.grad, other.grad = None, torch.full_like(other, before) if into_grad else None
     (found[0] * factors[0] + found[1] * factors[1]).sum().backward()
     assert one.grad is not None
     assert other.grad is not None
-    return [*(each.detach() for each in found), one.grad, other.grad - before]
+    assert torch.equal(one.grad, first[0])
+    assert torch.equal(other.grad - before, first[1])
+    return [*(each.detach() for each in found), *first]
+
+
+def cut(patch: pytest.MonkeyPatch, fast: bool, kept: bool) -> None:
+    """Several blocks of several tiles, and the library of products."""
+    if fast and not (torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        pytest.skip("this build of torch has no oneDNN")
+    for module in (fast_float32, compiled_tiles, output_tiles):
+        patch.setattr(module, "is_faster", lambda: fast)
+    patch.setattr(fused_logps, "KEPT_ELEMENTS", 10**9 if kept else 0)
+    patch.setitem(output_tiles.TILE_ELEMENTS, "cpu", 1 << 15)
+    patch.setattr(output_tiles, "TILE_ROWS", 200)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("entropy", [0.0, 0.3])
 @pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("width", [16, 128])
 def test_a_layer_is_that_of_torch(
     dtype: torch.dtype, kept: bool, entropy: float, fast: bool, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As near to float64 as torch's operations are, in tiles of several blocks, by each library of products."""
-    if fast and not (torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
-        pytest.skip("this build of torch has no oneDNN")
-    for module in (fast_float32, compiled_tiles, output_tiles):
-        monkeypatch.setattr(module, "is_faster", lambda: fast)
-    monkeypatch.setattr(fused_logps, "KEPT_ELEMENTS", 10**9 if kept else 0)
-    monkeypatch.setitem(output_tiles.TILE_ELEMENTS, "cpu", 1 << 15)
-    monkeypatch.setattr(output_tiles, "TILE_ROWS", 200)
+    cut(monkeypatch, fast, kept)
     source = torch.Generator().manual_seed(2)
     hidden = torch.randn(300, width, generator=source).to(dtype)
     weight = torch.randn(1003, width, generator=source).div_(4)
@@ -163,17 +175,96 @@ def test_a_layer_is_that_of_torch(
         for one, two, right in zip(found, plain, exact, strict=True):
             assert one.dtype == two.dtype
             error, usual, size = (float(each.double().norm()) for each in (one - right, two - right, right))
+            assert usual <= (2e-2 if dtype == torch.bfloat16 else 2e-6) * size
             assert error <= 1.2 * usual + 1e-6 * size
 
 
+@pytest.mark.parametrize(("width", "transposes"), [(16, False), (128, True)])
+def test_each_tile_decides_how_its_product_is_added(
+    width: int, transposes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a narrow layer's weight is a product of views, that of others one of a transpose."""
+    cut(monkeypatch, fast=True, kept=False)
+    layer = output_tiles.OutputLayer(torch.randn(300, width), torch.randn(900, width), None, 1.0, IDENTITY)
+    labels, ones = torch.zeros(300, dtype=torch.int64), torch.ones(300)
+    slopes = output_tiles.LogitSlopes(ones, ones, ones, None)
+    for needed in (True, False):
+        tiles = compiled_tiles.differentiate_tiles(layer, labels, slopes, [], needed)
+        assert {one.transposed.is_contiguous() for one in tiles} == {transposes and needed}
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_frozen_layer_passes_a_gradient_on(dtype: torch.dtype, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under adapters: the same as that of a layer that is trained."""
+    cut(monkeypatch, fast_float32.is_faster(), kept)
+    hidden, weight, labels = torch.randn(300, 32).to(dtype), torch.randn(500, 32), torch.arange(300)
+    gradients = []
+    for trained in (False, True):
+        own, layer = hidden.clone().requires_grad_(), weight.clone().requires_grad_(trained)
+        compute_linear_scores(own, layer, labels)[0].sum().backward()
+        gradients.append(own.grad)
+    assert torch.equal(*gradients)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_tied_weights_in_several_micro_batches(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient is added where that of the embedding lies; rows may be missing."""
+    cut(monkeypatch, fast_float32.is_faster(), kept)
+    weight = torch.randn(500, 32).requires_grad_()
+    gradients = []
+    for into_grad in (False, True):
+        weight.grad = None
+        for part in torch.arange(300).split(150):
+            hidden = torch.nn.functional.embedding(part.flip(0), weight).sin()
+            compute_linear_scores(hidden, weight, part, into_grad=into_grad)[0].sum().backward()
+        gradients.append(weight.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
+    nothing = compute_linear_scores(torch.zeros(0, 32).requires_grad_(), weight, torch.zeros(0, dtype=torch.int64))[0]
+    nothing.sum().backward()
+    torch.testing.assert_close(weight.grad, gradients[1])
+
+
+def test_logits_are_kept_within_the_budget_and_in_no_other_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where autocast would compute float32 states in bfloat16."""
+    hidden, weight, labels = torch.randn(300, 32).requires_grad_(), torch.randn(500, 32), torch.arange(300)
+
+    def list_saved() -> list[tuple[int, torch.dtype]]:
+        sizes: list[tuple[int, torch.dtype]] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append((t.numel(), t.dtype)) or t, lambda t: t):
+            compute_linear_scores(hidden, weight, labels)
+        return sizes
+
+    assert (150_000, torch.float32) in list_saved()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (150_000, torch.float32) in list_saved()
+        total = compute_linear_scores(hidden, weight, labels)[0].sum()
+    total.backward()
+    found, hidden.grad = hidden.grad, None
+    compute_linear_scores(hidden, weight, labels)[0].sum().backward()
+    torch.testing.assert_close(found, hidden.grad)
+    monkeypatch.setattr(fused_logps, "KEPT_ELEMENTS", 149_999)
+    assert max(list_saved())[0] < 150_000
+
+
+def test_a_probability_of_nothing_leaves_a_gradient() -> None:
+    """Of log-probs alone; the entropy of logits with -inf among them has none, as torch computes it."""
+    hidden, weight = torch.full((4, 16), 1e20).requires_grad_(), torch.randn(40, 16) * 1e-20
+    weight[3] = -1e20
+    compute_linear_scores(hidden, weight, torch.arange(4, 8))[0].sum().backward()
+    assert hidden.grad is not None
+    assert bool(hidden.grad.isfinite().all())
+
+
 def test_only_what_they_compute_is_left_to_them() -> None:
-    """No bias, cap or support, and neither float64 nor float16."""
+    """No bias, cap, support or negative scale, and neither float64 nor float16."""
     hidden, weight, bias = torch.randn(4, 8), torch.randn(30, 8), torch.zeros(30)
     support = LabelSupport(*(torch.zeros(1) for _ in range(4)))
     assert can_compile_tiles(hidden, weight, None, LogitTransform(0.3), None)
     assert can_compile_tiles(hidden.bfloat16(), weight, None, IDENTITY, None)
     assert not can_compile_tiles(hidden, weight, bias, IDENTITY, None)
     assert not can_compile_tiles(hidden, weight, None, LogitTransform(1.0, 30.0), None)
+    assert not can_compile_tiles(hidden, weight, None, LogitTransform(-0.3), None)
     assert not can_compile_tiles(hidden, weight, None, IDENTITY, support)
     for other in (hidden.double(), hidden.half(), hidden.to("meta")):
         assert not can_compile_tiles(other, weight, None, IDENTITY, None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from qed.algorithms.base import Divergence, require
 from qed.algorithms.parts.losses import mask_values
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from qed.training.batch import Batch
 
 Kind = Literal["sampled", "reverse_kl", "forward_kl", "jsd"]
-
-
-def find_unread_parts(algorithm: Any) -> dict[str, str]:
-    """Return the settings of the policy gradient that have no effect on a distillation, each with the reason."""
-    distillation: Distillation = algorithm.distillation
-    parts = [] if distillation.reward else ["advantage"]
-    parts += ["surrogate"] if parts and distillation.over_vocabulary is not None else []
-    names = [f"{part}.{one.name}" for part in parts for one in fields(getattr(algorithm, part))]
-    return dict.fromkeys(names, "reward=0")
 
 
 def require_teacher_alone(regularizer: Regularizer) -> None:

@@ -6,7 +6,7 @@ The file of a paper sets their defaults; every part can be set separately wherev
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -45,6 +45,7 @@ READERS = {
     "surrogate": ("terms", "loss"),
     "correction": ("terms", "loss"),
     "selection": ("enough", "filter_groups"),
+    "distillation": ("credit", "loss", "teacher_divergence"),
 }
 
 
@@ -100,7 +101,19 @@ class PolicyGradient(Algorithm):
         own = {key for kind in type(self).__mro__ if not kind.__module__.startswith("qed.") for key in vars(kind)}
         kept = [part for part in parts if not own.intersection(READERS.get(part, ()))]
         inner = {f"{part}.{name}": why for part in kept for name, why in getattr(self, part).unread.items()}
-        return super().unread | inner
+        return super().unread | inner | self._find_unread_without_reward(kept)
+
+    def _find_unread_without_reward(self, parts: Sequence[str]) -> dict[str, str]:
+        """Return the settings of these parts that a distillation without a reward does not read."""
+        distillation = getattr(self, "distillation", None)
+        if "distillation" not in parts or distillation is None or distillation.reward:
+            return {}
+        silent = ["advantage"]
+        if distillation.over_vocabulary and not (self.surrogate.pulls_every_row or self.regularizer.kl_importance):
+            silent.append("surrogate")
+        names = {f"{part}.{one.name}" for part in silent if part in parts for one in fields(getattr(self, part))}
+        planned = {"advantage.estimator"} if self.advantage.estimator == "remax" else set()  # it asks for more answers
+        return dict.fromkeys(sorted(names - planned), "reward=0")
 
     @property
     def moving_weights(self) -> dict[str, float]:
