@@ -12,7 +12,7 @@ from results import add_json
 from speed_parts import places
 
 # Noise in place of rewards would soon make the answers of each side longer or shorter: not the same work any more.
-HARDLY_ANY = 1e-12
+TINY_RATE = 1e-12
 
 
 def parser(text: str | None, rivals: Sequence[str] = ("trl",)) -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def parser(text: str | None, rivals: Sequence[str] = ("trl",)) -> argparse.Argum
     )
     made.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--lr", type=float, default=HARDLY_ANY, help="by default so small that hardly a weight changes")
+    made.add_argument("--lr", type=float, default=TINY_RATE, help="by default so small that hardly a weight changes")
     made.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
     add_json(made)
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of qed's run")

@@ -77,33 +77,31 @@ struct Kind<Wide> {
 // Loads and stores of all numbers of a vector, aligned or not.
 template <typename V>
 inline V load_as(const float *from) {
-    typedef V Stored __attribute__((aligned(4), may_alias));
-    return *reinterpret_cast<const Stored *>(from);
+    V values;
+    std::memcpy(&values, from, sizeof values);
+    return values;
 }
 
 template <typename V>
 inline V load_as(const bfloat16 *from) {
-    typedef typename Kind<V>::Bits Bits;
-    typedef typename Kind<V>::Halves Halves;
-    typedef Halves Stored __attribute__((aligned(2), may_alias));
-    return reinterpret_cast<V>(__builtin_convertvector(*reinterpret_cast<const Stored *>(from), Bits) << 16);
+    typename Kind<V>::Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return reinterpret_cast<V>(__builtin_convertvector(halves, typename Kind<V>::Bits) << 16);
 }
 
 template <typename V>
 inline void store_as(V values, float *to) {
-    typedef V Stored __attribute__((aligned(4), may_alias));
-    *reinterpret_cast<Stored *>(to) = values;
+    std::memcpy(to, &values, sizeof values);
 }
 
 template <typename V>
 inline void store_as(V values, bfloat16 *to) {  // as `narrow`
     typedef typename Kind<V>::Bits Bits;
-    typedef typename Kind<V>::Halves Halves;
-    typedef Halves Stored __attribute__((aligned(2), may_alias));
     Bits bits = reinterpret_cast<Bits>(values);
     Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     rounded = values == values ? rounded : Bits{} + 0x7fc0;
-    *reinterpret_cast<Stored *>(to) = __builtin_convertvector(rounded, Halves);
+    auto halves = __builtin_convertvector(rounded, typename Kind<V>::Halves);
+    std::memcpy(to, &halves, sizeof halves);
 }
 
 // The first `count` numbers, and `other` behind them.
