@@ -126,6 +126,8 @@ def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
         (["opsd", "--algorithm.surrogate.kind", "dppo", "--algorithm.dppo_square", "0.5"], []),
         (["opsd", "--algorithm.kl_importance", "true", "--algorithm.kl", "0.1", "--algorithm.surrogate", "gspo"], []),
         (["opd", "--algorithm.estimator", "remax"], []),
+        (["ppo", "--algorithm.coefficient", "0.3"], ["algorithm.critic.coefficient (command line) has"]),
+        (["ppo", "--algorithm.coefficient", "0.3", "--algorithm.trunk", "policy"], []),
         (["sft", "--algorithm.average_length", "7"], ["algorithm.average_length (command line) has no effect"]),
     ],
 )

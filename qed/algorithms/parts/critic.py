@@ -35,6 +35,11 @@ class Critic:
     offload: bool = False
     """Keep a copy and its optimizer in CPU memory while they are not used."""
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The settings that have no effect, each with the setting that is the reason."""
+        return {"coefficient": "critic.trunk=copy"} if self.trunk == "copy" else {}
+
     def __post_init__(self) -> None:
         """Refuse settings out of range, and those that the policy's trunk has no use for."""
         require(0 <= self.lr < math.inf, "algorithm.critic.lr must be a finite number, 0 or more.")

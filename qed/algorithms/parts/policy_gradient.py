@@ -45,6 +45,7 @@ READERS = {
     "surrogate": ("terms", "loss"),
     "correction": ("terms", "loss"),
     "selection": ("enough", "filter_groups"),
+    "critic": ("loss",),
     "distillation": ("credit", "loss", "teacher_divergence"),
 }
 
@@ -97,7 +98,7 @@ class PolicyGradient(Algorithm):
         """
         parts = ["advantage", "correction", "regularizer", "selection"]
         parts += [] if hasattr(self, "shaping") else ["surrogate"]
-        parts += ["distillation"] if hasattr(self, "distillation") else []
+        parts += [part for part in ("critic", "distillation") if hasattr(self, part)]
         own = {key for kind in type(self).__mro__ if not kind.__module__.startswith("qed.") for key in vars(kind)}
         kept = [part for part in parts if not own.intersection(READERS.get(part, ()))]
         inner = {f"{part}.{name}": why for part in kept for name, why in getattr(self, part).unread.items()}
