@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share them
 constexpr int64_t SPAN = 1024;      // columns whose sums are added up in float32, or that a thread takes at a time
-constexpr int64_t ROWS = 128;      // of a block whose slopes are transposed: a column of them is some lines of the cache,
-constexpr int64_t COLUMNS = 16;    // and its columns
+constexpr int64_t ROWS = 128;       // of a block whose slopes are transposed: a column of them is some lines of the cache,
+constexpr int64_t COLUMNS = 16;     // and its columns
 
 template <typename T>
 inline float find_largest(const T *logits, int64_t width) {

@@ -51,8 +51,7 @@ def differentiate_tiles(
     layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, kept: list[Tensor], for_weight: bool
 ) -> Iterator[TileGradient]:
     """Yield the gradient of each tile's logits; its transpose is float32 if it is for the weight."""
-    labels = labels.contiguous()
-    slopes = LogitSlopes(*(None if one is None else one.contiguous() for one in slopes))  # type: ignore[arg-type]
+    labels, slopes = labels.contiguous(), slopes.make_contiguous()
     memory = layer.allocate(layer.largest if for_weight else 0)
     spare = layer.hidden.new_empty(layer.largest if kept else 0)
     for number, tile in enumerate(chain.from_iterable(layer.blocks)):
@@ -62,8 +61,8 @@ def differentiate_tiles(
         transposed = None
         if for_weight and _needs_transpose(layer.hidden[rows]):
             transposed = memory[: logits.numel()].view(logits.shape[1], -1)
-        own = [None if one is None else one[rows] for one in slopes]
-        output.reverse_logits(logits, labels[rows], columns.start, 1 / layer.divisor, own, out, transposed)
+        own, factor = slopes.select(rows), 1 / layer.divisor
+        output.reverse_logits(logits, labels[rows], columns.start, factor, own, out, transposed)
         yield TileGradient(tile, out, out.T if transposed is None else transposed)
 
 

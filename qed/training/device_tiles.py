@@ -92,24 +92,11 @@ def differentiate_tiles(
     from qed.kernels.cuda.output_tiles import differentiate_tile  # noqa: PLC0415
 
     memory = _allocate(layer)
-    normaliser, entropy, of_logps, of_entropy = (None if one is None else one.contiguous() for one in slopes)
-    labels = labels.contiguous()
-    assert normaliser is not None
-    assert entropy is not None
-    assert of_logps is not None
+    labels, slopes = labels.contiguous(), slopes.make_contiguous()
     for tile in chain.from_iterable(layer.blocks):
         rows = tile.rows
         logits = _multiply(layer, tile, memory)
-        differentiate_tile(
-            logits,
-            labels[rows],
-            tile.columns.start,
-            layer.divisor,
-            normaliser[rows],
-            entropy[rows],
-            of_logps[rows],
-            None if of_entropy is None else of_entropy[rows],
-        )
+        differentiate_tile(logits, labels[rows], tile.columns.start, layer.divisor, *slopes.select(rows))
         yield TileGradient(tile, logits, logits.T)
 
 

@@ -113,6 +113,18 @@ class LogitSlopes(NamedTuple):
     of_logps: Tensor  # a, the gradient of the label's log-prob; a and b are divided as the logits are
     of_entropy: Tensor | None  # b, that of the entropy; None for 0
 
+    def make_contiguous(self) -> LogitSlopes:
+        """Return the same numbers in contiguous tensors."""
+        of_entropy = None if self.of_entropy is None else self.of_entropy.contiguous()
+        return LogitSlopes(
+            self.normaliser.contiguous(), self.entropy.contiguous(), self.of_logps.contiguous(), of_entropy
+        )
+
+    def select(self, rows: slice) -> LogitSlopes:
+        """Return those of some rows."""
+        of_entropy = None if self.of_entropy is None else self.of_entropy[rows]
+        return LogitSlopes(self.normaliser[rows], self.entropy[rows], self.of_logps[rows], of_entropy)
+
 
 class TileGradient(NamedTuple):
     """The gradient of a tile's logits, in memory that the next tile reuses."""
