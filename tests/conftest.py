@@ -21,6 +21,7 @@ from qed import host
 
 # The command line says it before torch is loaded; tests call what is below it, and start processes of their own.
 host.make_products_reproducible()
+host.set_passive_waiting()
 # Tests start hundreds of commands. Where no bytecode is written, each of them compiles torch and transformers anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -36,6 +37,7 @@ settings.register_profile("qed", deadline=None)
 settings.load_profile("qed")
 ON_DEMAND = ("faults", "docs", "vllm", "browser")
 CHUNK = 16  # tests
+SELDOM = 10_000, 10, 50  # of `gc.set_threshold`
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -51,9 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected stays to the end: no search for garbage looks at it again."""
+    """What has been imported and collected stays to the end: no search for garbage looks at it again. Later searches
+    are seldom, because each looks at all that tests have imported since."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*SELDOM)
     atexit.register(gc.unfreeze)  # libraries complain of what the end of a process does not free
 
 

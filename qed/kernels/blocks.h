@@ -1,105 +1,23 @@
-// Blocks of queries of a packed row, the products of small matrices, and what else attention forwards and backwards needs.
+// Blocks of queries and slices of keys of a packed row, and what else attention forwards and backwards needs.
 
 #pragma once
-
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
 
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "products.h"
 #include "training.h"
-#include "vectors.h"
 
 namespace {
 
 constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
 constexpr int64_t QUERIES = 48;  // of a block
+constexpr int64_t KEYS = 512;    // of a slice: what a block computes with them stays in the processor's cache
 
 inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-typedef uint32_t Pair;  // two numbers in bfloat16, the first in the lower half
-
-// A matrix whose rows and columns are any distance apart. A unit is a number, or a pair of neighbouring ones of a row.
-template <typename Unit>
-struct Matrix {
-    const Unit *units;
-    int64_t row, column;
-
-    Matrix skip(int64_t rows) const { return {units + rows * row, row, column}; }
-};
-
-template <typename Sum>
-inline Sum add_product(Sum sum, float left, Sum right) {
-    return sum + left * right;
-}
-
-#ifdef __AVX512BF16__
-typedef float Sixteen __attribute__((vector_size(64)));
-typedef uint32_t SixteenPairs __attribute__((vector_size(64)));
-
-inline Sixteen add_product(Sixteen sum, Pair left, SixteenPairs right) {
-    return (Sixteen)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(left), (__m512bh)right);
-}
-
-inline Vector add_product(Vector sum, Pair left, Words right) {
-    return (Vector)_mm256_dpbf16_ps((__m256)sum, (__m256bh)_mm256_set1_epi32(left), (__m256bh)right);
-}
-#endif
-
-// Product of `Count` rows of units and one or two vectors of `Size` columns; with `Adds` it is added to `out`.
-template <typename Unit, int64_t Size, bool Two, int Count, bool Adds>
-void multiply_tile(Matrix<Unit> left, const Unit *right, int64_t right_row, int64_t units, float *out, int64_t out_row) {
-    typedef Unit Column __attribute__((vector_size(4 * Size)));
-    typedef Unit Read __attribute__((vector_size(4 * Size), aligned(4), may_alias));
-    typedef float Sum __attribute__((vector_size(4 * Size)));
-    typedef float Stored __attribute__((vector_size(4 * Size), aligned(4), may_alias));
-    Sum low[Count], high[Count];
-    for (int i = 0; i < Count; i++) low[i] = high[i] = Sum{};
-    for (int64_t unit = 0; unit < units; unit++) {
-        const Read *from = reinterpret_cast<const Read *>(right + unit * right_row);
-        Column first = from[0], second = first;
-        if constexpr (Two) second = from[1];
-        for (int i = 0; i < Count; i++) {
-            Unit value = left.units[i * left.row + unit * left.column];
-            low[i] = add_product(low[i], value, first);
-            if constexpr (Two) high[i] = add_product(high[i], value, second);
-        }
-    }
-    for (int i = 0; i < Count; i++) {
-        Stored *to = reinterpret_cast<Stored *>(out + i * out_row);
-        to[0] = Adds ? to[0] + low[i] : low[i];
-        if constexpr (Two) to[1] = Adds ? to[1] + high[i] : high[i];
-    }
-}
-
-template <typename Unit>
-using Multiply = void(Matrix<Unit>, const Unit *, int64_t, int64_t, float *, int64_t);
-
-template <typename Unit, int64_t Size, bool Two, bool Adds, int... Counts>
-Multiply<Unit> *choose(int64_t count, std::integer_sequence<int, Counts...>) {
-    static Multiply<Unit> *const each[] = {multiply_tile<Unit, Size, Two, Counts + 1, Adds>...};
-    return each[count - 1];
-}
-
-// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES.
-template <bool Adds, typename Unit>
-void multiply(Matrix<Unit> left, int64_t rows, int64_t units, const Unit *right, int64_t right_row, int64_t width, float *out,
-              int64_t out_row) {
-    std::make_integer_sequence<int, TILE> counts;
-    for (int64_t first = 0, step; first < width; first += step) {
-        step = width - first >= PANEL ? PANEL : width - first >= WIDE ? WIDE : LANES;
-        for (int64_t row = 0; row < rows; row += TILE) {
-            int64_t count = std::min(TILE, rows - row);
-            Multiply<Unit> *tile = step == PANEL  ? choose<Unit, WIDE, true, Adds>(count, counts)
-                                   : step == WIDE ? choose<Unit, WIDE, false, Adds>(count, counts)
-                                                  : choose<Unit, LANES, false, Adds>(count, counts);
-            tile(left.skip(row), right + first, right_row, units, out + row * out_row + first, out_row);
-        }
-    }
-}
+inline int64_t count_units(int64_t numbers, int64_t size) { return (numbers + size - 1) / size; }
 
 // A segment, and the keys that its queries see: the prompt's before its own.
 struct Segment {
@@ -129,16 +47,42 @@ inline std::vector<std::vector<int64_t>> group_by_prompt(const PackedAttention &
     return found;
 }
 
-// Consecutive queries of a segment: the first one, how many, their first row, and the columns of keys that they see, whole
-// vectors.
-struct Block {
-    int64_t query, count, row, begin, end;
+// Consecutive keys of a segment. Scores have a column for each of them.
+struct Slice {
+    int64_t first, count;
+
+    int64_t columns() const { return round_up(count, COLUMNS); }
+    // Between rows: with a power of two, the numbers of a column would contend for the same lines of the cache.
+    int64_t stride() const { return columns() + COLUMNS; }
 };
 
-inline Block find_block(const Segment &segment, int64_t query, int64_t window) {
+inline Slice find_slice(const Segment &segment, int64_t first) { return {first, std::min(KEYS, segment.count() - first)}; }
+
+// Consecutive queries of a segment: the first one, how many, their first row, and the columns of a slice that they see,
+// whole vectors.
+struct Block {
+    int64_t query, count, row, begin, end;
+
+    bool is_empty() const { return begin >= end; }
+};
+
+inline Block find_block(const Segment &segment, const Slice &slice, int64_t query, int64_t window) {
     int64_t count = std::min(QUERIES, segment.length - query);
-    return {query, count, segment.row + query - segment.skip, segment.first(query, window) / COLUMNS * COLUMNS,
-            round_up(segment.last(query + count - 1), COLUMNS)};
+    int64_t first = std::max<int64_t>(0, segment.first(query, window) - slice.first);
+    int64_t last = std::min(slice.count, segment.last(query + count - 1) - slice.first);
+    return {query, count, segment.row + query - segment.skip, first / COLUMNS * COLUMNS, round_up(last, COLUMNS)};
+}
+
+// The columns of a slice that a query sees: the first one, and the one behind the last.
+struct Columns {
+    int64_t first, last;
+
+    bool is_empty() const { return first >= last; }
+};
+
+inline Columns find_columns(const Segment &segment, const Slice &slice, int64_t query, int64_t window) {
+    return {std::max<int64_t>(0, segment.first(query, window) - slice.first),
+            std::min(slice.count, segment.last(query) - slice.first)};
 }
 
 template <typename T, typename To>
@@ -151,114 +95,183 @@ void copy_rows(const T *from, int64_t stride, int64_t count, int64_t width, To *
     for (int64_t i = 0; i < count; i++) copy(from + i * stride, width, to + i * to_stride);
 }
 
-// Copies what a head has for the keys of a segment, [count, width].
-template <typename T>
-void gather(const Segment &segment, const T *states, int64_t stride, int64_t width, float *to) {
-    copy_rows(states + segment.prompt * stride, stride, segment.prompt_length, width, to, width);
-    copy_rows(states + segment.start * stride, stride, segment.length, width, to + segment.prompt_length * width, width);
+// Copies what a head has for the keys of a slice, [count, width].
+template <typename Operands, typename T>
+void gather(const Segment &segment, const Slice &slice, const T *states, int64_t stride, int64_t width,
+            typename Operands::Unit *to) {
+    int64_t of_prompt = std::min(std::max<int64_t>(0, segment.prompt_length - slice.first), slice.count);
+    const T *prompt = states + segment.place(slice.first) * stride;
+    const T *behind = states + segment.place(slice.first + of_prompt) * stride;
+    Operands::copy(prompt, stride, of_prompt, width, to);
+    Operands::copy(behind, stride, slice.count - of_prompt, width, to + of_prompt * width / Operands::SIZE);
 }
 
-// Copies [count, width] to [width, columns], with zeros behind the last; both sizes are multiples of LANES.
-inline void transpose(const float *from, int64_t count, int64_t width, int64_t columns, float *to) {
-    for (int64_t j = 0; j < columns; j += LANES)
+// Copies the keys of a slice, [count, width] units, to [width, columns], with zeros behind the last.
+template <typename Unit>
+void transpose(const Slice &slice, const Unit *from, int64_t width, Unit *to) {
+    const float *source = reinterpret_cast<const float *>(from);
+    float *target = reinterpret_cast<float *>(to);
+    for (int64_t j = 0; j < slice.columns(); j += LANES)
         for (int64_t i = 0; i < width; i += LANES) {
             Vector rows[LANES];
-            for (int64_t k = 0; k < LANES; k++) rows[k] = j + k < count ? load(from + (j + k) * width + i) : Vector{};
+            for (int64_t k = 0; k < LANES; k++) rows[k] = j + k < slice.count ? load(source + (j + k) * width + i) : Vector{};
             transpose_block(rows);
-            for (int64_t k = 0; k < LANES; k++) store(rows[k], to + (i + k) * columns + j);
+            for (int64_t k = 0; k < LANES; k++) store(rows[k], target + (i + k) * slice.stride() + j);
         }
 }
 
-// The products of a block's queries with the keys up to the last one of each tile, [block, columns].
+// The products of a block's queries with the keys of a slice up to the last one that each tile sees, [block, columns].
 template <typename Unit>
-void multiply_seen(const Block &block, const Segment &segment, Matrix<Unit> left, int64_t width, const Unit *transposed,
-                   int64_t columns, float *out) {
+void multiply_seen(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> left, int64_t width,
+                   const Unit *transposed, float *out) {
     for (int64_t row = 0; row < block.count; row += TILE) {
-        int64_t rows = std::min(TILE, block.count - row);
-        int64_t end = round_up(segment.last(block.query + row + rows - 1), COLUMNS);
-        multiply<false>(left.skip(row), rows, width, transposed + block.begin, columns, end - block.begin,
-                        out + row * columns + block.begin, columns);
+        int64_t rows = std::min(TILE, block.count - row), stride = slice.stride();
+        int64_t end = round_up(find_columns(segment, slice, block.query + row + rows - 1, 0).last, COLUMNS);
+        if (end > block.begin)
+            multiply<false>(left.skip(row), rows, width, transposed + block.begin, stride, end - block.begin,
+                            out + row * stride + block.begin, stride);
     }
 }
 
-// The vector of scores at i, with `other` outside [first, last).
-inline Vector load_seen(const float *scores, int64_t i, int64_t first, int64_t last, float other) {
-    Vector found = load(scores + i);
-    if (i >= first && i + LANES <= last) return found;
-    for (int64_t lane = 0; lane < LANES; lane++)
-        if (i + lane < first || i + lane >= last) found[lane] = other;
+// The values of a slice, [count, width], in the shares of each query, [block, width]; with `Adds` they are added to the
+// results. Units have `size` columns.
+template <bool Adds, typename Unit>
+void multiply_values(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> shares, int64_t size,
+                     const Unit *values, int64_t width, float *results) {
+    for (int64_t row = 0; row < block.count; row += TILE) {
+        int64_t rows = std::min(TILE, block.count - row);
+        int64_t last = find_columns(segment, slice, block.query + row + rows - 1, 0).last;
+        int64_t units = count_units(std::max<int64_t>(0, last - block.begin), size);
+        multiply<Adds>(shares.skip(row), rows, units, values + block.begin / size * width, width, width, results + row * width,
+                       width);
+    }
+}
+
+// The vector of scores at i, with `other` in the columns that are not seen.
+inline Wide load_seen(const float *scores, int64_t i, const Columns &seen, float other) {
+    Wide found = load_wide(scores + i);
+    if (i < seen.first || i + WIDE > seen.last)
+        for (int64_t lane = 0; lane < WIDE; lane++)
+            if (i + lane < seen.first || i + lane >= seen.last) found[lane] = other;
     return found;
 }
 
-// Puts exp(scaling * score - shift) in the place of the scores in [first, last), and 0 elsewhere in [begin, end). Returns
-// their sum.
-inline float exponentiate(float *scores, int64_t first, int64_t last, int64_t begin, int64_t end, float scaling, float shift) {
-    Wide sum = {};
-    for (int64_t i = begin; i < end; i += WIDE) {
-        Wide weights = {};
-        if (i + WIDE > first && i < last) {
-            weights = exponential(load_wide(scores + i) * scaling - shift);
-            if (i < first || i + WIDE > last)
-                for (int64_t lane = 0; lane < WIDE; lane++)
-                    if (i + lane < first || i + lane >= last) weights[lane] = 0;
-        }
-        store_wide(weights, scores + i);
-        sum += weights;
-    }
-    return add_up_wide(sum);
-}
-
-inline float find_most(const float *scores, int64_t first, int64_t last) {
-    Vector most = fill(-INFINITY);
-    for (int64_t i = first / LANES * LANES; i < last; i += LANES) {
-        Vector each = load_seen(scores, i, first, last, -INFINITY);
+inline float find_most(const float *scores, const Columns &seen) {
+    Wide most = Wide{} - INFINITY, other = most;
+    for (int64_t i = seen.first / WIDE * WIDE; i < seen.last; i += 2 * WIDE) {
+        Wide each = load_seen(scores, i, seen, -INFINITY);
         most = each > most ? each : most;
+        if (i + WIDE >= seen.last) break;
+        each = load_seen(scores, i + WIDE, seen, -INFINITY);
+        other = each > other ? each : other;
     }
-    return find_largest(most);
+    return find_largest(most > other ? most : other);
 }
 
-// Puts each key's share in the place of a block's scores, of the head `own` of queries, and the log of each query's sum of
-// exponentials into `sums`.
-inline void compute_shares(const PackedAttention &a, const Segment &segment, const Block &block, int64_t own, int64_t columns,
-                           float *scores, float *sums) {
-    for (int64_t row = 0; row < block.count; row++) {
-        float *line = scores + row * columns;
-        int64_t begin = segment.first(block.query + row, a.window), last = segment.last(block.query + row);
-        float most = find_most(line, begin, last) * a.scaling;
-        float total = exponentiate(line, begin, last, block.begin, block.end, a.scaling, most);
-        sums[(block.row + row) * a.heads * a.grouped + own] = most + std::log(total);
-        Vector share = fill(1 / total);
-        for (int64_t i = block.begin; i < block.end; i += LANES) store(load(line + i) * share, line + i);
+// exp(scaling * score - shift) of the vector of scores at i, and 0 in the columns that are not seen.
+inline Wide find_weights(const float *scores, int64_t i, const Columns &seen, float scaling, float shift) {
+    if (i + WIDE <= seen.first || i >= seen.last) return Wide{};
+    return exponential(load_seen(scores, i, seen, -INFINITY) * scaling - shift);
+}
+
+// The softmax of a block's scores, slice by slice (arXiv 2205.14135).
+struct Softmax {
+    float most[QUERIES], total[QUERIES];  // of the exponents so far, and the sum of exponentials
+
+    explicit Softmax(int64_t count) {
+        std::fill(most, most + count, -INFINITY);
+        std::fill(total, total + count, 0.0f);
+    }
+
+    // Puts each key's exponential in the place of its score, as rows of operands, and scales the results of the slices
+    // before, [block, width], as the largest exponent grows.
+    template <typename Operands>
+    void add(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, float *scores,
+             float *results) {
+        typename Operands::Unit *units = reinterpret_cast<typename Operands::Unit *>(scores);
+        for (int64_t row = 0; row < block.count; row++) {
+            float *line = scores + row * slice.stride();
+            Columns seen = find_columns(segment, slice, block.query + row, a.window);
+            float largest = std::max(most[row], find_most(line, seen) * a.scaling);
+            Wide sum = {};
+            for (int64_t i = block.begin; i < block.end; i += WIDE) {
+                Wide weights = find_weights(line, i, seen, a.scaling, largest);
+                Operands::write_row(weights, row, i, slice, units);
+                sum += weights;
+            }
+            if (largest != most[row] && most[row] != -INFINITY) {
+                float scale = std::exp(most[row] - largest), *result = results + row * a.width;
+                for (int64_t i = 0; i < a.width; i += LANES) store(load(result + i) * scale, result + i);
+                total[row] *= scale;
+            }
+            total[row] += add_up_wide(sum);
+            most[row] = largest;
+        }
+    }
+
+    // Writes `count` results, divided by their sums, and the log of each query's sum of exponentials; rows are `stride` and
+    // `queries` apart.
+    template <typename T>
+    void divide(int64_t count, const float *results, int64_t width, T *out, int64_t stride, float *sums, int64_t queries) const {
+        for (int64_t row = 0; row < count; row++) {
+            float share = 1 / total[row];
+            for (int64_t i = 0; i < width; i += LANES) store(load(results + row * width + i) * share, out + row * stride + i);
+            sums[row * queries] = most[row] + std::log(total[row]);
+        }
+    }
+};
+
+// Puts each key's share in the place of a block's scores, as columns of operands, and so the slopes of the scores in the
+// place of those of the shares; the latter also as rows.
+template <typename Operands, typename T>
+void reverse_shares(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, int64_t own,
+                    const float *sums, const T *attended, const T *slopes, float *scores, float *of_shares,
+                    typename Operands::Unit *rows) {
+    typedef typename Operands::Unit Unit;
+    constexpr int64_t SIZE = Operands::SIZE;
+    for (int64_t first = 0; first < block.count; first += SIZE) {
+        Columns seen[SIZE] = {};  // none behind the last query
+        float shift[SIZE] = {}, mean[SIZE] = {};
+        for (int64_t k = 0; k < SIZE && first + k < block.count; k++) {
+            int64_t at = (block.row + first + k) * a.heads * a.grouped + own;
+            Vector sum = {};
+            for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
+            seen[k] = find_columns(segment, slice, block.query + first + k, a.window);
+            shift[k] = sums[at];
+            mean[k] = add_up(sum);
+        }
+        const float *line = scores + first * slice.stride(), *other = of_shares + first * slice.stride();
+        for (int64_t i = block.begin; i < block.end; i += WIDE) {
+            Wide shares[SIZE] = {}, of_scores[SIZE] = {};
+            for (int64_t k = 0; k < SIZE; k++) {
+                if (i >= seen[k].last) continue;  // nothing is computed behind the last key
+                int64_t place = k * slice.stride() + i;
+                shares[k] = find_weights(line + k * slice.stride(), i, seen[k], a.scaling, shift[k]);
+                of_scores[k] = shares[k] * (load_wide(other + place) - mean[k]) * a.scaling;
+            }
+            Operands::write_columns(shares, first, i, slice, reinterpret_cast<Unit *>(scores));
+            Operands::write_columns(of_scores, first, i, slice, reinterpret_cast<Unit *>(of_shares));
+            Operands::write_rows(of_scores, first, i, slice, rows);
+        }
     }
 }
 
-// Puts each key's share in the place of a block's scores, and the slopes of the scores in the place of those of the shares.
-template <typename T>
-void reverse_shares(const PackedAttention &a, const Segment &segment, const Block &block, int64_t own, int64_t columns,
-                    const float *sums, const T *attended, const T *slopes, float *scores, float *of_shares) {
-    int64_t queries = a.heads * a.grouped;
-    for (int64_t row = 0; row < block.count; row++) {
-        float *line = scores + row * columns, *other = of_shares + row * columns;
-        int64_t at = (block.row + row) * queries + own, last = segment.last(block.query + row);
-        exponentiate(line, segment.first(block.query + row, a.window), last, block.begin, block.end, a.scaling, sums[at]);
-        Vector sum = {};
-        for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
-        float mean = add_up(sum);
-        for (int64_t i = block.begin; i < block.end; i += LANES)  // nothing is computed behind the last key
-            store(i < last ? load(line + i) * (load(other + i) - mean) * a.scaling : Vector{}, other + i);
-    }
-}
-
-// Adds the slopes of a segment's keys and values, [count, width], to those of all inputs.
-inline void add_slopes(const PackedAttention &a, const Segment &segment, int64_t head, const float *key_slopes,
-                       const float *value_slopes, float *of_key, float *of_value) {
-    for (int64_t i = 0; i < segment.count(); i++) {
-        int64_t to = (segment.place(i) * a.heads + head) * a.width;
+// Adds the slopes of a slice's keys and values, [count, width], to those of all inputs.
+inline void add_slopes(const PackedAttention &a, const Segment &segment, const Slice &slice, int64_t head,
+                       const float *key_slopes, const float *value_slopes, float *of_key, float *of_value) {
+    for (int64_t i = 0; i < slice.count; i++) {
+        int64_t to = (segment.place(slice.first + i) * a.heads + head) * a.width;
         for (int64_t j = 0; j < a.width; j += LANES) {
             store(load(of_key + to + j) + load(key_slopes + i * a.width + j), of_key + to + j);
             store(load(of_value + to + j) + load(value_slopes + i * a.width + j), of_value + to + j);
         }
     }
+}
+
+// The columns that a block sees, as rows of operands: each unit belongs to one column.
+template <typename Unit>
+Matrix<Unit> view_columns(const Block &block, const Slice &slice, const Unit *from) {
+    return {from + block.begin, 1, slice.stride()};
 }
 
 // Calls a function for each segment that has queries and each head of keys.
@@ -272,53 +285,34 @@ void attend_segments(const PackedAttention &a, Attend attend) {
         }
 }
 
-// Calls a function for each segment and head of keys; segments that add to the same slopes one after another.
+// Calls a function for each slice of each segment and each head of keys; segments that add to the same slopes one after
+// another.
 template <typename Reverse>
-void reverse_segments(const PackedAttention &a, Reverse reverse) {
+void reverse_slices(const PackedAttention &a, Reverse reverse) {
     std::vector<std::vector<int64_t>> groups = group_by_prompt(a);
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(a.threads) if (a.threads > 1)
     for (size_t group = 0; group < groups.size(); group++)
         for (int64_t head = 0; head < a.heads; head++)
             for (int64_t number : groups[group]) {
                 Segment segment = read_segment(a, number);
-                if (segment.skip < segment.length) reverse(segment, head);
+                if (segment.skip >= segment.length) continue;
+                for (int64_t first = 0; first < segment.count(); first += KEYS)
+                    reverse(segment, find_slice(segment, first), head);
             }
 }
 
-// Memory of a thread for a segment of one head, of so many numbers.
+// Memory of a thread for one head of a segment, of so many numbers.
 struct Room {
     explicit Room(int64_t count) : next(find_room(count)) {}
 
-    float *take(int64_t count) {
-        float *taken = next;
+    template <typename Unit>
+    Unit *take(int64_t count) {
+        Unit *taken = reinterpret_cast<Unit *>(next);
         next += count;
         return taken;
     }
-
-    Pair *take_pairs(int64_t count) { return reinterpret_cast<Pair *>(take(count)); }
 
     float *next;
 };
 
 }  // namespace
-
-// As `attend_forward` and `attend_backward`, with products of pairs in bfloat16. They return false where they do not compute
-// the operands: in float32, of other widths than multiples of 16, and on processors without such products.
-template <typename T>
-inline bool attend_pairs(const PackedAttention &, const T *, const T *, const T *, float *, T *) {
-    return false;
-}
-
-template <typename T>
-inline bool reverse_pairs(const PackedAttention &, const T *, const T *, const T *, const float *, const T *, const T *,
-                          float *, float *, float *) {
-    return false;
-}
-
-#ifdef __AVX512BF16__
-bool attend_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value, float *sums,
-                  bfloat16 *out);
-bool reverse_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value,
-                   const float *sums, const bfloat16 *attended, const bfloat16 *slopes, float *of_query, float *of_key,
-                   float *of_value);
-#endif

@@ -107,8 +107,7 @@ def reverse_attend(attention: PackedAttention, inputs: tuple[Tensor, ...], slope
         slopes: of the attention.
     """
     query, key, value, *_ = inputs
-    of_query = torch.empty_like(query, dtype=torch.float32)
-    outputs = of_query, *(torch.zeros_like(states, dtype=torch.float32) for states in (key, value))
+    outputs = tuple(torch.zeros_like(states, dtype=torch.float32) for states in (query, key, value))
     addresses = (each.data_ptr() for each in (*inputs, slopes, *outputs))
     find_function("attend_backward", query.dtype)(byref(attention), *addresses)
     return outputs

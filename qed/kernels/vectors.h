@@ -206,9 +206,10 @@ inline void transpose_block(Vector *rows) {
     }
 }
 
-inline float find_largest(Vector values) {
+template <typename V>
+inline float find_largest(V values) {
     float largest = values[0];
-    for (int64_t i = 1; i < LANES; i++) largest = values[i] > largest ? values[i] : largest;
+    for (uint64_t i = 1; i < sizeof(V) / sizeof(float); i++) largest = values[i] > largest ? values[i] : largest;
     return largest;
 }
 
@@ -217,7 +218,7 @@ inline float find_largest(Vector values) {
 template <typename Floats>
 inline Floats exponential(Floats x) {
     typedef int32_t Whole __attribute__((vector_size(sizeof(Floats))));
-    Floats steps = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // x / ln 2, rounded to an integer
+    Floats raised = x * 1.44269504f + 12582912.0f, steps = raised - 12582912.0f;  // x / ln 2, rounded to an integer
     Floats rest = x - steps * 0.693359375f - steps * -2.12194440e-4f;
     Floats sum = Floats{} + 1.9875691500e-4f;
     sum = sum * rest + 1.3981999507e-3f;
@@ -226,7 +227,7 @@ inline Floats exponential(Floats x) {
     sum = sum * rest + 1.6666665459e-1f;
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
-    Whole power = (__builtin_convertvector(steps, Whole) + 127) << 23;
+    Whole power = (reinterpret_cast<Whole>(raised) + 127) << 23;  // the integer is in the lowest bits
     Floats found = sum * reinterpret_cast<Floats>(power);
     return x < -87.0f ? Floats{} : x > 88.0f ? Floats{} + INFINITY : found;
 }

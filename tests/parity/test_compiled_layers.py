@@ -37,6 +37,8 @@ pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++:
 
 # Prompts with answers, rows alone, and answers longer than a block of queries.
 LAYOUT = join([(30, (20, 61)), (7, ()), (100, (1,)), (3, (70, 50, 2))])
+# More keys than a slice has: an answer begins inside the second slice of its prompt's, and ends in the third.
+LONG = join([(700, (30, 500)), (1030, ())])
 
 
 @pytest.fixture
@@ -141,9 +143,19 @@ def test_rows_of_more_than_a_thousand_tokens(window: int | None, monkeypatch: py
 @pytest.mark.parametrize("width", [8, 16, 24, 48, 64])
 def test_attention_in_bfloat16_is_that_of_its_operands(width: int, window: int | None, threads: int) -> None:
     """Where the processor has products of pairs, they compute widths of multiples of 16, and shares have 8 digits."""
+    check_attention(LAYOUT, width, window, threads)
+
+
+@pytest.mark.parametrize("window", [None, 40, 600])
+@pytest.mark.parametrize("width", [8, 64])
+def test_long_attention_in_bfloat16_is_that_of_its_operands(width: int, window: int | None) -> None:
+    check_attention(LONG, width, window, 1)
+
+
+def check_attention(segments: Sequence[Segment], width: int, window: int | None, threads: int) -> None:
     torch.set_num_threads(threads)
-    suffixes, heads, grouped = choose_suffixes(LAYOUT, None), 2, 2
-    count, source = LAYOUT[-1].start + LAYOUT[-1].length, torch.Generator().manual_seed(3)
+    suffixes, heads, grouped = choose_suffixes(segments, None), 2, 2
+    count, source = segments[-1].start + segments[-1].length, torch.Generator().manual_seed(3)
     operands = [
         torch.randn(count, size * width, generator=source).bfloat16() for size in (heads * grouped, heads, heads)
     ]

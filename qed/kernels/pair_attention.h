@@ -1,0 +1,28 @@
+// Attention of a packed row by products of pairs in bfloat16, as `attend_forward` and `attend_backward`.
+//
+// The functions return false where they compute nothing: operands in float32, of other widths than multiples of 16, and
+// processors without such products.
+
+#pragma once
+
+#include "training.h"
+#include "vectors.h"
+
+template <typename T>
+inline bool attend_pairs(const PackedAttention &, const T *, const T *, const T *, float *, T *) {
+    return false;
+}
+
+template <typename T>
+inline bool reverse_pairs(const PackedAttention &, const T *, const T *, const T *, const float *, const T *, const T *,
+                          float *, float *, float *) {
+    return false;
+}
+
+#ifdef __AVX512BF16__
+bool attend_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value, float *sums,
+                  bfloat16 *out);
+bool reverse_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value,
+                   const float *sums, const bfloat16 *attended, const bfloat16 *slopes, float *of_query, float *of_key,
+                   float *of_value);
+#endif
