@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", choices=("lm-eval",), help="sample with a model, beside this rival")
     parser.add_argument("--problems", type=int, default=200, help="to sample answers to")
     parser.add_argument("--model", default="new:small", help="with random weights")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of both sides")
     parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="of lm-eval")
     parser.add_argument("--tasks", type=Path, default=DATA / "test.jsonl", help="their file")
     parser.add_argument(
@@ -143,7 +144,8 @@ def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
             _run(
                 [sys.executable, "-m", "qed", "evaluate"],
                 ["--model", folder / "model", "--tasks", asked.tasks, "--limit", asked.problems, "--greedy"],
-                ["--prompt", "r1_zero", "--max-tokens", TOKENS, "--out", folder / f"out-{time.monotonic_ns()}"],
+                ["--prompt", "r1_zero", "--max-tokens", TOKENS, "--precision", asked.precision],
+                ["--out", folder / f"out-{time.monotonic_ns()}"],
             )
 
         def theirs(batch: str) -> Callable[[], None]:
@@ -155,14 +157,15 @@ def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
 
         rivals = {"qed": ours} | {f"lm-eval, batches of {batch}": theirs(batch) for batch in asked.batches.split(",")}
         found = _timed(asked.rounds, rivals)
-    return {"what": f"{asked.problems} problems, greedy, at most {TOKENS} tokens, {asked.model}", **found}
+    what = f"{asked.problems} problems, greedy, at most {TOKENS} tokens, {asked.model}, {asked.precision}"
+    return {"what": what, **found}
 
 
 def _describe_model(asked: argparse.Namespace, model: Path) -> list[str]:
     """The arguments of lm-eval for its backend."""
     if asked.backend == "hf":
-        return ["--model_args", f"pretrained={model},dtype=float32", "--device", "cpu"]
-    return ["--model_args", f"pretrained={model},dtype=float32,max_model_len={WINDOW}"]
+        return ["--model_args", f"pretrained={model},dtype={asked.precision}", "--device", "cpu"]
+    return ["--model_args", f"pretrained={model},dtype={asked.precision},max_model_len={WINDOW}"]
 
 
 def _write_task(folder: Path, file: Path, prompt: str) -> None:

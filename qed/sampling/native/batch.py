@@ -22,7 +22,7 @@ from qed.sampling.native.cuda_graphs import with_cuda_graphs
 from qed.sampling.native.decoders import choose_decoder
 from qed.sampling.native.kept import NOTHING, KeptPrefixes, Reused
 from qed.sampling.native.kv_cache import count_token_bytes
-from qed.sampling.native.prefill import chunk_prompts, compute_common, prefill
+from qed.sampling.native.prefill import can_pack, chunk_prompts, compute_beginning, count_common, prefill
 from qed.sampling.native.sequences import (
     RETURNED,
     SequenceId,
@@ -113,10 +113,10 @@ class DecodingBatch:
             unfinished = (~self.running.finished).nonzero().flatten()
             parts.append((self.running, unfinished, unfinished))
         prompts = {index: answer.prompt for (index, _), answer in answers.items()}
-        reused = self._find_reused(prompts)
-        missing = {index: len(prompt) - reused[index].length for index, prompt in prompts.items()}
+        reused, common = self._find_reused(prompts)
+        missing = {index: len(prompt) - max(reused[index].length, common) for index, prompt in prompts.items()}
         for chunk in chunk_prompts(ids, missing, padding):
-            sequences, cache_rows, first_scores = self._prefill(chunk, reused)
+            sequences, cache_rows, first_scores = self._prefill(chunk, reused, common)
             parts.append((sequences, torch.arange(len(sequences), device=self.device), cache_rows))
             scores.append(first_scores)
         self.running = pack_sequences(self.model.config, parts)
@@ -126,13 +126,20 @@ class DecodingBatch:
         self._append_tokens(torch.cat(scores), first, self._group_rows(first))
         self._groups = self._group_rows(0)
 
-    def _find_reused(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Reused]:
-        """Return the part of each prompt whose keys and values are known: from an earlier turn, or for all of them."""
+    def _find_reused(self, prompts: Mapping[int, Sequence[int]]) -> tuple[dict[int, Reused], int]:
+        """Return the part of each prompt whose keys and values are known, and how many tokens all begin with that are to
+        be computed once, along with the prompts."""
         known = {index: self.kept.find(prompt) if self.kept else NOTHING for index, prompt in prompts.items()}
-        common = compute_common(self.model, [prompts[index] for index, part in known.items() if part is NOTHING])
-        return {index: common if part is NOTHING else part for index, part in known.items()}
+        fresh = [prompts[index] for index, part in known.items() if part is NOTHING]
+        common = count_common(fresh)
+        if not common or (len(fresh) == len(known) and can_pack(self.model, max(map(len, fresh)))):
+            return known, common
+        beginning = compute_beginning(self.model, fresh[0][:common])
+        return {index: beginning if part is NOTHING else part for index, part in known.items()}, 0
 
-    def _prefill(self, ids: Sequence[SequenceId], reused: Mapping[int, Reused]) -> tuple[Sequences, Tensor, Tensor]:
+    def _prefill(
+        self, ids: Sequence[SequenceId], reused: Mapping[int, Reused], common: int
+    ) -> tuple[Sequences, Tensor, Tensor]:
         """Compute the prompts of new sequences, each prompt once.
 
         Returns:
@@ -140,7 +147,7 @@ class DecodingBatch:
         """
         answers = [self.answers[each] for each in ids]
         prompts = {index: answer.prompt for (index, _), answer in zip(ids, answers, strict=True)}
-        cache, mask, logits = prefill(self.model, list(prompts.values()), [reused[index] for index in prompts])
+        cache, mask, logits = prefill(self.model, [*prompts.values()], [reused[index] for index in prompts], common)
         row_of = {index: row for row, index in enumerate(prompts)}
         owner = torch.tensor([row_of[index] for index, _ in ids], device=self.device)
         hottest = max((answer.sampling for answer in answers), key=lambda sampling: sampling.temperature)

@@ -26,7 +26,7 @@ from qed.sampling.native.sequences import SequenceId
 
 # Computes states of a packed row at some inputs, and keeps keys and values of each layer.
 Compute = Callable[[Any, PackedRow, Tensor, list[tuple[Tensor, Tensor]]], Tensor]
-COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed by itself
+COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed once
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
 
@@ -55,33 +55,39 @@ def chunk_prompts(
         yield chunk
 
 
-def compute_common(model: Any, prompts: Sequence[Sequence[int]]) -> Reused:
-    """Compute the beginning that all prompts share, such as worked examples, once; nothing if it is not worth a pass.
-
-    Args:
-        model: computes it.
-        prompts: token ids.
-    """
+def count_common(prompts: Sequence[Sequence[int]]) -> int:
+    """Count the first tokens that all prompts share, such as worked examples; 0 if computing them once saves little."""
     # The last token of a prompt is computed for itself, because its logits are wanted.
     columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
-    beginning = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
-    length = len(beginning)
-    if length * (len(prompts) - 1) < COMMON_FROM:
-        return NOTHING
+    length = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    return length if length * (len(prompts) - 1) >= COMMON_FROM else 0
+
+
+def compute_beginning(model: Any, beginning: Sequence[int]) -> Reused:
+    """Compute the keys and values of the first tokens of some prompts."""
     cache, _, _ = prefill(model, [beginning], [NOTHING])
+    length = len(beginning)
     return Reused(length, [(layer.keys[0, :, :length], layer.values[0, :, :length]) for layer in cache.layers])
 
 
-def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reused]) -> tuple[Any, Tensor, Tensor]:
+def can_pack(model: Any, width: int) -> bool:
+    """Return whether `prefill` computes prompts up to a width in one packed row, where a common beginning stands once."""
+    return can_compile_layers(model.base_model, width) or _can_compute_on_device(model)
+
+
+def prefill(
+    model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reused], common: int = 0
+) -> tuple[Any, Tensor, Tensor]:
     """Compute prompts with left padding.
 
     A row's columns are contiguous, so all rows compute as many of their last tokens as the one that knows least of its
-    own needs.
+    own needs. Where nothing is known and the model allows it, prompts are computed in one packed row without padding.
 
     Args:
         model: computes them.
         prompts: token ids.
         reused: of each prompt, the part whose keys and values are known.
+        common: the first tokens that all prompts share, which are computed once; for prompts that `can_pack`.
 
     Returns:
         their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
@@ -89,9 +95,9 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
     width = max(map(len, prompts))
     if not any(part.length for part in reused):
         if can_compile_layers(model.base_model, width):
-            return _prefill_packed(model, prompts, compute_compiled_states)
+            return _prefill_packed(model, prompts, common, compute_compiled_states)
         if _can_compute_on_device(model):
-            return _prefill_packed(model, prompts, _compute_on_device)
+            return _prefill_packed(model, prompts, common, _compute_on_device)
     fresh = max(len(prompt) - part.length for prompt, part in zip(prompts, reused, strict=True))
     padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)
@@ -112,26 +118,33 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], reused: Sequence[Reuse
     return cache, mask, logits
 
 
-def _prefill_packed(model: Any, prompts: Sequence[Sequence[int]], compute: Compute) -> tuple[Any, Tensor, Tensor]:
-    """Compute prompts in one packed row, which has no padding; see `prefill`."""
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    ends, width, device = lengths.cumsum(0), int(lengths.max()), model.device
+def _prefill_packed(
+    model: Any, prompts: Sequence[Sequence[int]], common: int, compute: Compute
+) -> tuple[Any, Tensor, Tensor]:
+    """Compute prompts in one packed row, which has no padding, behind their common beginning; see `prefill`."""
+    lengths, device = torch.tensor([len(prompt) for prompt in prompts]), model.device
+    rests, width = lengths - common, int(lengths.max())
+    ends = common + rests.cumsum(0)
+    segments = [Segment(start, length, 0, common) for start, length in torch.stack([ends - rests, rests], 1).tolist()]
+    segments = [Segment(0, common), *segments] if common else segments
+    # Of each token of each prompt its row, its place in the prompt, and its input in the packed row.
     row = torch.arange(len(prompts)).repeat_interleave(lengths)
-    position = torch.arange(len(row)) - (ends - lengths)[row]
-    segments = [Segment(*each) for each in torch.stack([ends - lengths, lengths], 1).tolist()]
-    ids, kept = torch.tensor([[*chain.from_iterable(prompts)]], device=device), list[tuple[Tensor, Tensor]]()
-    column = (width - lengths[row] + position).to(device)
-    packed = PackedRow(ids, position[None].to(device), segments)
+    position = torch.arange(len(row)) - (lengths.cumsum(0) - lengths)[row]
+    source = torch.where(position < common, position, (ends - lengths)[row] + position).to(device)
+    row, column = row.to(device), (width - lengths[row] + position).to(device)
+    tokens = chain(prompts[0][:common], *(prompt[common:] for prompt in prompts))
+    positions = torch.cat([torch.arange(one.length) + one.prompt_length for one in segments])
+    packed = PackedRow(torch.tensor([[*tokens]], device=device), positions[None].to(device), segments)
+    kept = list[tuple[Tensor, Tensor]]()
     states = compute(model.base_model, packed, (ends - 1).to(device), kept)
     with compute_batches_in(device.type, torch.float32):
         logits: Tensor = model.get_output_embeddings()(states)
-    row, heads = row.to(device), model.config.num_key_value_heads
-    cache = new_cache(model.config)
+    heads, cache = model.config.num_key_value_heads, new_cache(model.config)
     for layer, columns in zip(cache.layers, kept, strict=True):
         # Columns before a row are masked and zero, because memory that was never written may hold NaN.
         padded = [states.new_zeros(len(prompts), width, heads, states[0].numel() // heads) for states in columns]
         for states, own in zip(padded, columns, strict=True):
-            states[row, column] = own.view(len(row), heads, -1)
+            states[row, column] = own.view(len(own), heads, -1)[source]
         layer.fill(*(states.transpose(1, 2).contiguous() for states in padded))
     return cache, torch.arange(width, device=device)[None] >= width - lengths[:, None].to(device), logits
 
