@@ -167,11 +167,12 @@ static void attend(const Rows &rows, const Attention &a, const T *query, const T
             std::memset(static_cast<void *>(to), 0, a.grouped * a.width * sizeof(T));
             continue;
         }
-        // A row's own columns end at the new one; with a shared prompt they begin behind it.
+        // A row's own columns end at the new one; with a shared beginning they begin behind it.
         bool shared = rows.prefix_columns > 0;
-        int64_t own = shared ? rows.outputs[row] : rows.prompts[row] + rows.outputs[row];
+        int64_t before = shared ? rows.prefix_lengths[rows.owner[row]] : 0;
+        int64_t own = rows.prompts[row] + rows.outputs[row] - before;
         if (a.window && own > a.window) own = a.window;
-        int64_t before = shared ? rows.prompts[row] : 0, first = rows.column + 1 - own;
+        int64_t first = rows.column + 1 - own;
         float *room = find_room((a.grouped * a.width * 2 + a.width) + QUERIES * (own + before + LANES));
         float *queries = room, *results = queries + a.grouped * a.width, *rotated = results + a.grouped * a.width;
         float *scores = rotated + a.width;

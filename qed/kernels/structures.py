@@ -12,7 +12,7 @@ class Rows(ctypes.Structure):
 
     _fields_ = (
         *((name, COUNT) for name in ("count", "column", "prefix_columns")),
-        *((name, POINTER) for name in ("prompts", "outputs", "owner", "finished")),
+        *((name, POINTER) for name in ("prompts", "outputs", "owner", "prefix_lengths", "finished")),
     )
 
 

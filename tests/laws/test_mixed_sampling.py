@@ -16,7 +16,7 @@ from making import VOCABULARY, make_model
 from qed.sampling.base import PromptBatch, Sampling, generate_batches
 from qed.sampling.draw import shape_logits
 from qed.sampling.hf import prepare_for_sampling
-from qed.sampling.native import batch as batch_module
+from qed.sampling.native import prefiller as prefiller_module
 from qed.sampling.native.answers import Answer
 from qed.sampling.native.batch import DecodingBatch
 from qed.sampling.native.sampler import NativeSampler
@@ -135,9 +135,9 @@ def test_batches_that_are_sampled_together_are_those_sampled_apart(
 
 def test_a_prompt_of_several_batches_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[list[Sequence[int]]] = []
-    real = batch_module.prefill
+    real = prefiller_module.prefill
     monkeypatch.setattr(
-        batch_module, "prefill", lambda model, own, *more: computed.append(own) or real(model, own, *more)
+        prefiller_module, "prefill", lambda model, own, *more: computed.append(own) or real(model, own, *more)
     )
     greedy, drawn = Sampling(0.0, 6), Sampling(1.0, 9)
     own = [(3, 4, 5), (6, 7)]

@@ -135,6 +135,8 @@ class Case:
         if shared:
             self.prompts = torch.tensor([4, 5, 300, 6, 6])
         self.column, self.prefix_columns = 620, 310 if shared else 0
+        # The shared tokens of each prefix, for some rows of their prompt only.
+        self.prefix_lengths = torch.tensor([300, 2, 4, 5])
         self.cache = torch.randn(2, 5, self.heads, 640, width).to(dtype)
         self.prefix = torch.randn(2, 4, self.heads, 330, width).to(dtype) if shared else None
         self.states = torch.randn(5, (grouped + 2) * self.heads * width).to(dtype)
@@ -151,6 +153,7 @@ class Case:
         step = Rows(
             count=len(rows), column=self.column, prefix_columns=self.prefix_columns, prompts=prompts.data_ptr(),
             outputs=outputs.data_ptr(), owner=owner.data_ptr(), finished=finished.data_ptr(),
+            prefix_lengths=self.prefix_lengths.data_ptr(),
         )  # fmt: skip
         call = Attention(
             heads=self.heads, grouped=self.grouped, width=self.width, window=self.window,
@@ -175,12 +178,12 @@ class Case:
         query, key = (self.rotate(part, number, position) for number, part in enumerate((query, key)))
         keys, values = self.cache.double().clone()[:, row]
         keys[:, self.column], values[:, self.column] = key.to(self.dtype), value
-        own = int(self.outputs[row]) if self.prefix is not None else position + 1
+        shared = int(self.prefix_lengths[self.owner[row]]) if self.prefix is not None else 0
+        own = position + 1 - shared
         first = self.column + 1 - min(own, self.window or own)
         keys, values = keys[:, first : self.column + 1], values[:, first : self.column + 1]
         if self.prefix is not None:
-            begin = self.prefix_columns - int(self.prompts[row])
-            before = self.prefix[:, self.owner[row], :, begin : self.prefix_columns].double()
+            before = self.prefix[:, self.owner[row], :, self.prefix_columns - shared : self.prefix_columns].double()
             keys, values = torch.cat([before[0], keys], 1), torch.cat([before[1], values], 1)
         query = query.to(self.dtype).double().view(self.heads, self.grouped, self.width)
         return ((query @ keys.mT * 0.3).softmax(-1) @ values).flatten()
@@ -199,7 +202,7 @@ class Case:
 @pytest.mark.parametrize(("grouped", "width"), list(product([1, 2, 3, 7], [8, 24, 64])))
 @pytest.mark.parametrize(("shared", "normed", "window"), [(False, False, 0), (True, False, 0), (False, True, 4)])
 def test_attention(grouped: int, width: int, dtype: torch.dtype, shared: bool, normed: bool, window: int) -> None:
-    """With shared and own prompts, windows, norms of queries and keys, and a row that has finished."""
+    """With prompts of a row's own, shared as a whole or in part, windows, norms, and a row that has finished."""
     case = Case(grouped, width, dtype, shared, normed, window)
     found = case.attend([0, 1, 2, 3, 4])
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}

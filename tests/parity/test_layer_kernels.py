@@ -84,16 +84,19 @@ def interpreted_layers_are_those_of_transformers(
     check(network, 2e-5, monkeypatch, lambda _: True)
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3", "mistral"])
-def interpreted_prompts_are_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits, mask, keys and values; of prompts of several lengths, the longest of them longer than the window."""
+@pytest.mark.parametrize(("name", "common"), [("qwen2", 0), ("qwen3", 3), ("mistral", 0), ("mistral", 3)])
+def interpreted_prompts_are_those_of_transformers(name: str, common: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits, mask, keys and values; of prompts of several lengths, the longest of them longer than the window, also
+    with a beginning that is computed once."""
     network = build(name, num_hidden_layers=2)
     prompts, found = [(3, 4, 5), tuple(range(2, 20)), (7, 7, 8, 9), (5,)], []
+    prompts = [(6, 5, 4)[:common] + prompt for prompt in prompts]
     for able in (False, True):
         monkeypatch.setattr(prefill, "can_compile_layers", lambda *_: False)
         monkeypatch.setattr(prefill, "_can_compute_on_device", lambda _, able=able: able)
         with torch.no_grad():
-            cache, mask, logits = prefill.prefill(network, prompts, [NOTHING] * len(prompts))
+            nothing = [NOTHING] * len(prompts)
+            cache, mask, logits = prefill.prefill(network, prompts, nothing, common if able else 0)
         hidden = ~mask[:, None, :, None]
         both = [(layer.keys[:, :, : layer.used], layer.values[:, :, : layer.used]) for layer in cache.layers]
         found.append([logits, *(each.masked_fill(hidden, 0) for layer in both for each in layer)])

@@ -20,18 +20,16 @@ from qed.sampling.hf import HFSampler
 from qed.sampling.native.answers import Answer, Ends, Group, Top, find_stop, group_rows
 from qed.sampling.native.cuda_graphs import with_cuda_graphs
 from qed.sampling.native.decoders import choose_decoder
-from qed.sampling.native.kept import NOTHING, KeptPrefixes, Reused
+from qed.sampling.native.kept import KeptPrefixes
 from qed.sampling.native.kv_cache import count_token_bytes
-from qed.sampling.native.prefill import can_pack, chunk_prompts, compute_beginning, count_common, prefill
+from qed.sampling.native.prefiller import Prefiller, can_share_beginning
 from qed.sampling.native.sequences import (
     RETURNED,
     SequenceId,
     Sequences,
     append_tokens,
-    new_sequences,
     pack_sequences,
 )
-from qed.sampling.native.shared_prefix import SharedPrefix
 from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
 
@@ -51,6 +49,8 @@ class DecodingBatch:
         sampler: its model, tokenizer, end tokens and precision.
         columns: the length of the longest sequence that may come, in tokens.
         share_prefixes: whether sequences of a prompt share its keys and values, where the decoder supports it.
+        beginning: tokens that all prompts begin with, and whose keys and values all sequences share, where the decoder
+            supports it; 0 for none.
         refuse_graphs: called with the reason if steps cannot be CUDA graphs; None uses none.
         kept: where finished answers are kept for their next turn; None keeps none.
     """
@@ -60,6 +60,7 @@ class DecodingBatch:
         sampler: HFSampler,
         columns: int,
         share_prefixes: bool = False,
+        beginning: int = 0,
         refuse_graphs: Callable[[str], None] | None = None,
         kept: KeptPrefixes | None = None,
     ) -> None:
@@ -75,7 +76,9 @@ class DecodingBatch:
         self.steps = 0
         decode = choose_decoder(self.model, columns)
         self.decode = with_cuda_graphs(decode, self.device, refuse_graphs) if refuse_graphs else decode
-        self.shares_prefix = share_prefixes and self.decode.shares_prefix
+        shares = self.decode.shares_prefix
+        beginning = beginning if shares and not share_prefixes and can_share_beginning(self.model, columns, kept) else 0
+        self.prefiller = Prefiller(self.model, share_prefixes and shares, beginning, kept)
         # The device's total memory without weights and training, not what is free now, so that a run has the same
         # batches whenever it is made.
         total = (
@@ -96,15 +99,16 @@ class DecodingBatch:
 
     def count_fitting(self, columns: int) -> int:
         """Compute how many sequences of so many tokens fit beside what is kept; at least 1."""
-        kept = self.kept.tokens if self.kept is not None else 0
-        return max(1, int((self.available * MEMORY_SHARE / self.token_bytes - kept) / columns))
+        beginning = self.prefiller.beginning
+        kept = self.kept.tokens if self.kept is not None else beginning
+        return max(1, int((self.available * MEMORY_SHARE / self.token_bytes - kept) / (columns - beginning)))
 
     def schedule(self, answers: Mapping[SequenceId, Answer], padding: float = math.inf) -> None:
         """Prefill new sequences, sample their first tokens, and pack them with the unfinished ones.
 
         Args:
             answers: by id; those of one prompt follow each other, and have the same first number in their id.
-            padding: see `chunk_prompts`.
+            padding: see `Prefiller.compute`.
         """
         self.answers |= answers
         ids = list(answers)
@@ -112,11 +116,7 @@ class DecodingBatch:
         if self.running is not None:
             unfinished = (~self.running.finished).nonzero().flatten()
             parts.append((self.running, unfinished, unfinished))
-        prompts = {index: answer.prompt for (index, _), answer in answers.items()}
-        reused, common = self._find_reused(prompts)
-        missing = {index: len(prompt) - max(reused[index].length, common) for index, prompt in prompts.items()}
-        for chunk in chunk_prompts(ids, missing, padding):
-            sequences, cache_rows, first_scores = self._prefill(chunk, reused, common)
+        for sequences, cache_rows, first_scores in self.prefiller.compute(answers, padding):
             parts.append((sequences, torch.arange(len(sequences), device=self.device), cache_rows))
             scores.append(first_scores)
         self.running = pack_sequences(self.model.config, parts)
@@ -125,45 +125,6 @@ class DecodingBatch:
         first = len(self.running) - len(ids)
         self._append_tokens(torch.cat(scores), first, self._group_rows(first))
         self._groups = self._group_rows(0)
-
-    def _find_reused(self, prompts: Mapping[int, Sequence[int]]) -> tuple[dict[int, Reused], int]:
-        """Return the part of each prompt whose keys and values are known, and how many tokens all begin with that are to
-        be computed once, along with the prompts."""
-        known = {index: self.kept.find(prompt) if self.kept else NOTHING for index, prompt in prompts.items()}
-        fresh = [prompts[index] for index, part in known.items() if part is NOTHING]
-        common = count_common(fresh)
-        if not common or (len(fresh) == len(known) and can_pack(self.model, max(map(len, fresh)))):
-            return known, common
-        beginning = compute_beginning(self.model, fresh[0][:common])
-        return {index: beginning if part is NOTHING else part for index, part in known.items()}, 0
-
-    def _prefill(
-        self, ids: Sequence[SequenceId], reused: Mapping[int, Reused], common: int
-    ) -> tuple[Sequences, Tensor, Tensor]:
-        """Compute the prompts of new sequences, each prompt once.
-
-        Returns:
-            the sequences, the cache row of each, and the logits of their first tokens.
-        """
-        answers = [self.answers[each] for each in ids]
-        prompts = {index: answer.prompt for (index, _), answer in zip(ids, answers, strict=True)}
-        cache, mask, logits = prefill(self.model, [*prompts.values()], [reused[index] for index in prompts], common)
-        row_of = {index: row for row, index in enumerate(prompts)}
-        owner = torch.tensor([row_of[index] for index, _ in ids], device=self.device)
-        hottest = max((answer.sampling for answer in answers), key=lambda sampling: sampling.temperature)
-        sequences = new_sequences(
-            ids,
-            [answer.seed for answer in answers],
-            [len(answer.prompt) for answer in answers],
-            [answer.most for answer in answers],
-            hottest,
-            mask[owner],
-            cache,
-        )
-        if self.shares_prefix:
-            sequences.share_prefix(SharedPrefix(cache, mask, owner))
-            return sequences, torch.arange(len(sequences), device=self.device), logits[owner]
-        return sequences, owner, logits[owner]
 
     def _group_rows(self, first: int) -> list[Group]:
         assert self.running is not None

@@ -90,6 +90,7 @@ class CompiledDecoder:
         fields.finished = rows.finished.data_ptr()
         if prefix is not None:
             fields.owner, fields.prefix_columns = prefix.owner.data_ptr(), prefix.cache.layers[0].used
+            fields.prefix_lengths = prefix.lengths.data_ptr()
         for number, memory in enumerate(self.memory):
             cache, attention = rows.cache.layers[number], memory.attention
             fields.column = cache.add_column()

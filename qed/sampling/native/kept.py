@@ -42,7 +42,7 @@ class KeptPrefixes:
         """
         known = (*prompt, *output[:-1])
         if self.tokens + len(known) <= self.most and not self.table.has(known):
-            self.table.add(known, _read_row(rows, row, len(prompt), len(known)))
+            self.table.add(known, _read_row(rows, row, len(known)))
             self.tokens += len(known)
 
     def find(self, prompt: Sequence[int]) -> Reused:
@@ -87,17 +87,18 @@ def build_cache(config: Any, reused: Sequence[Reused], lengths: Sequence[int], c
     return cache
 
 
-def _read_row(rows: Sequences, row: int, prompt_len: int, length: int) -> Layers:
+def _read_row(rows: Sequences, row: int, length: int) -> Layers:
     """Copy the keys and values of the first tokens of a row."""
     first = int(rows.mask[row].int().argmax()) if rows.mask.shape[1] else 0
     prefix = rows.shared_prefix
-    own = slice(first, first + length - (prompt_len if prefix is not None else 0))
+    before = 0 if prefix is None else int(prefix.lengths[prefix.owner[row]])
+    own = slice(first, first + length - before)
     found = []
     for number, layer in enumerate(rows.cache.layers):
         parts = [layer.keys[row, :, own], layer.values[row, :, own]]
         if prefix is not None:
             shared, source = prefix.cache.layers[number], int(prefix.owner[row])
-            begin = shared.used - prompt_len
+            begin = shared.used - before
             parts = [
                 torch.cat([states[source, :, begin : shared.used], part], 1)
                 for states, part in zip((shared.keys, shared.values), parts, strict=True)

@@ -6,7 +6,7 @@ The keys and values of a prompt's first tokens may be known from an earlier turn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, takewhile
 from typing import Any
 
@@ -24,8 +24,7 @@ from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, new_cache
 from qed.sampling.native.sequences import SequenceId
 
-# Computes states of a packed row at some inputs, and keeps keys and values of each layer.
-Compute = Callable[[Any, PackedRow, Tensor, list[tuple[Tensor, Tensor]]], Tensor]
+Columns = list[tuple[Tensor, Tensor]]  # the keys and the values of N inputs in each layer, [N, heads * width]
 COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed once
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
@@ -71,7 +70,7 @@ def compute_beginning(model: Any, beginning: Sequence[int]) -> Reused:
 
 
 def can_pack(model: Any, width: int) -> bool:
-    """Return whether `prefill` computes prompts up to a width in one packed row, where a common beginning stands once."""
+    """Return whether `prefill` computes prompts up to a width in one packed row, with their common beginning once."""
     return can_compile_layers(model.base_model, width) or _can_compute_on_device(model)
 
 
@@ -93,11 +92,9 @@ def prefill(
         their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
     """
     width = max(map(len, prompts))
-    if not any(part.length for part in reused):
-        if can_compile_layers(model.base_model, width):
-            return _prefill_packed(model, prompts, common, compute_compiled_states)
-        if _can_compute_on_device(model):
-            return _prefill_packed(model, prompts, common, _compute_on_device)
+    if not any(part.length for part in reused) and can_pack(model, width):
+        kept, found = _compute_packed(model, prompts, common)
+        return (*_lay_rows(model.config, kept, [len(prompt) for prompt in prompts], common, 0), found)
     fresh = max(len(prompt) - part.length for prompt, part in zip(prompts, reused, strict=True))
     padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)
@@ -118,35 +115,65 @@ def prefill(
     return cache, mask, logits
 
 
-def _prefill_packed(
-    model: Any, prompts: Sequence[Sequence[int]], common: int, compute: Compute
-) -> tuple[Any, Tensor, Tensor]:
-    """Compute prompts in one packed row, which has no padding, behind their common beginning; see `prefill`."""
-    lengths, device = torch.tensor([len(prompt) for prompt in prompts]), model.device
-    rests, width = lengths - common, int(lengths.max())
+def prefill_behind(model: Any, prompts: Sequence[Sequence[int]], common: int) -> tuple[Any, Any, Tensor, Tensor]:
+    """Compute prompts that `can_pack`, and keep what their common beginning has apart.
+
+    Returns:
+        the KV cache of the beginning, one row; and as `prefill` that of what is behind it in each prompt, and so its
+        mask; and the logits.
+    """
+    kept, logits = _compute_packed(model, prompts, common)
+    beginning, _ = _lay_rows(model.config, [(keys[:common], values[:common]) for keys, values in kept], [common], 0, 0)
+    return (beginning, *_lay_rows(model.config, kept, [len(prompt) for prompt in prompts], common, common), logits)
+
+
+def _compute_packed(model: Any, prompts: Sequence[Sequence[int]], common: int) -> tuple[Columns, Tensor]:
+    """Compute prompts in one packed row, which has no padding, each behind their common beginning.
+
+    Returns:
+        the keys and values of all inputs, and the logits of the next tokens, [P, V].
+    """
+    rests, device = torch.tensor([len(prompt) - common for prompt in prompts]), model.device
     ends = common + rests.cumsum(0)
     segments = [Segment(start, length, 0, common) for start, length in torch.stack([ends - rests, rests], 1).tolist()]
     segments = [Segment(0, common), *segments] if common else segments
-    # Of each token of each prompt its row, its place in the prompt, and its input in the packed row.
-    row = torch.arange(len(prompts)).repeat_interleave(lengths)
-    position = torch.arange(len(row)) - (lengths.cumsum(0) - lengths)[row]
-    source = torch.where(position < common, position, (ends - lengths)[row] + position).to(device)
-    row, column = row.to(device), (width - lengths[row] + position).to(device)
     tokens = chain(prompts[0][:common], *(prompt[common:] for prompt in prompts))
     positions = torch.cat([torch.arange(one.length) + one.prompt_length for one in segments])
-    packed = PackedRow(torch.tensor([[*tokens]], device=device), positions[None].to(device), segments)
-    kept = list[tuple[Tensor, Tensor]]()
-    states = compute(model.base_model, packed, (ends - 1).to(device), kept)
+    row = PackedRow(torch.tensor([[*tokens]], device=device), positions[None].to(device), segments)
+    longest, kept = common + int(rests.max()), Columns()
+    compute = compute_compiled_states if can_compile_layers(model.base_model, longest) else _compute_on_device
+    states = compute(model.base_model, row, (ends - 1).to(device), kept)
     with compute_batches_in(device.type, torch.float32):
         logits: Tensor = model.get_output_embeddings()(states)
-    heads, cache = model.config.num_key_value_heads, new_cache(model.config)
+    return kept, logits
+
+
+def _lay_rows(config: Any, kept: Columns, lengths: Sequence[int], common: int, skipped: int) -> tuple[Any, Tensor]:
+    """Build the KV cache of prompts, right-aligned, and its mask, [P, width].
+
+    Args:
+        config: of the model.
+        kept: of the common beginning, and of what follows it in each prompt.
+        lengths: of the prompts.
+        common: tokens of their beginning.
+        skipped: the first tokens that are left out, of each prompt.
+    """
+    device, whole = kept[0][0].device, torch.tensor(lengths)
+    own, first = whole - skipped, common + (whole - common).cumsum(0) - whole
+    width = int(own.max())
+    # Of each token its row, its place in the prompt, and its input in the packed row.
+    row = torch.arange(len(own)).repeat_interleave(own)
+    position = skipped + torch.arange(len(row)) - (own.cumsum(0) - own)[row]
+    source = torch.where(position < common, position, first[row] + position).to(device)
+    row, column = row.to(device), (width - whole[row] + position).to(device)
+    heads, cache = config.num_key_value_heads, new_cache(config)
     for layer, columns in zip(cache.layers, kept, strict=True):
         # Columns before a row are masked and zero, because memory that was never written may hold NaN.
-        padded = [states.new_zeros(len(prompts), width, heads, states[0].numel() // heads) for states in columns]
-        for states, own in zip(padded, columns, strict=True):
-            states[row, column] = own.view(len(own), heads, -1)[source]
+        padded = [states.new_zeros(len(own), width, heads, states[0].numel() // heads) for states in columns]
+        for states, each in zip(padded, columns, strict=True):
+            states[row, column] = each.view(len(each), heads, -1)[source]
         layer.fill(*(states.transpose(1, 2).contiguous() for states in padded))
-    return cache, torch.arange(width, device=device)[None] >= width - lengths[:, None].to(device), logits
+    return cache, torch.arange(width, device=device)[None] >= width - own[:, None].to(device)
 
 
 def _can_compute_on_device(model: Any) -> bool:
@@ -158,7 +185,7 @@ def _can_compute_on_device(model: Any) -> bool:
     return not find_refusal(Shape(model.device, read_compute_dtype(model), *sizes))
 
 
-def _compute_on_device(body: Any, row: PackedRow, read: Tensor, kept: list[tuple[Tensor, Tensor]]) -> Tensor:
+def _compute_on_device(body: Any, row: PackedRow, read: Tensor, kept: Columns) -> Tensor:
     """Compute the hidden states of some inputs of a packed row, and keep the keys and values of all."""
     blocks, longest = RowBlocks(row.segments, row.ids.device), max(segment.length for segment in row.segments)
 

@@ -21,6 +21,7 @@ from qed.sampling.hf import HFSampler, prepare_for_sampling
 from qed.sampling.native.answers import Answer
 from qed.sampling.native.batch import DecodingBatch, require_finite
 from qed.sampling.native.kept import KeptPrefixes
+from qed.sampling.native.prefill import count_common
 from qed.sampling.native.sequences import SequenceId
 from qed.types import Completion
 
@@ -105,10 +106,10 @@ class NativeSampler(HFSampler):
             yield
         return [[[call.completions[each] for each in own] for own in batch] for batch in call.places]
 
-    def start_batch(self, columns: int, share_prefixes: bool = False) -> DecodingBatch:
+    def start_batch(self, columns: int, share_prefixes: bool = False, beginning: int = 0) -> DecodingBatch:
         """Start a batch of sequences that have at most `columns` tokens; see `DecodingBatch`."""
         refuse = None if self.without_graphs else self.disable_graphs
-        return DecodingBatch(self, columns, share_prefixes, refuse, self.kept)
+        return DecodingBatch(self, columns, share_prefixes, beginning, refuse, self.kept)
 
     @torch.no_grad()
     def stream(
@@ -146,6 +147,7 @@ class _Call:
         # Whether sequences share the keys and values of their prompt; short prompts are copied for each.
         repeated = {index for index, number in self.answers if number}
         self.shares = sum(len(prompts[index]) for index in repeated) >= SHARED_FROM * max(1, len(prompts))
+        self.beginning = 0 if self.shares else count_common([*prompts.values()])
         self.completions: dict[SequenceId, Completion] = {}
         self.waiting: deque[SequenceId] = deque()
         self.batch: DecodingBatch | None = None
@@ -184,7 +186,7 @@ class _Call:
         if batch is None:
             self.waiting = deque(each for each in self.ids if each not in self.completions)
             self.sampler.admitted = min(self.sampler.rows_per_batch, len(self.waiting))
-            batch = self.sampler.start_batch(self.columns, self.shares)
+            batch = self.sampler.start_batch(self.columns, self.shares, self.beginning)
         most = min(self.sampler.rows_per_batch, batch.count_fitting(self.columns))
         self.sampler.admitted = min(self.sampler.admitted, most)
         check_signals("rollout")

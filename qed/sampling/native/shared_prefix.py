@@ -1,4 +1,5 @@
-"""Shared prefixes: all sequences of a prompt read one copy of its keys and values."""
+"""Shared prefixes: all sequences of a prompt, or all whose prompts have the same beginning, read one copy of its keys
+and values."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from qed.sampling.native.kv_cache import new_cache
 
 
 class SharedPrefix:
-    """The keys and values of P prompts, each of which several of the R sequences read.
+    """The keys and values of P prompts or beginnings of prompts, each of which several of the R sequences read.
 
     Queries are grouped by prompt, padded to the largest group, so that one product with a prompt's keys or values
     serves all of its sequences.
@@ -25,6 +26,7 @@ class SharedPrefix:
 
     def __init__(self, cache: Any, mask: Tensor, owner: Tensor) -> None:
         self.cache, self.mask, self.owner = cache, mask, owner
+        self.lengths = mask.sum(1)  # [P] int64, in tokens
         self.heads = cache.layers[0].keys.shape[1]
         self.bias = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
         self.bias = self.bias.repeat_interleave(self.heads, 0)[:, None]
@@ -76,6 +78,9 @@ class SharedPrefix:
 
 def join_prefixes(config: Any, parts: Sequence[tuple[SharedPrefix, Tensor]]) -> SharedPrefix:
     """Join the prompts of selected rows of each part into one, without those that no row reads any more."""
+    first = parts[0][0]
+    if all(prefix.cache is first.cache for prefix, _ in parts):  # the beginning of all prompts
+        return SharedPrefix(first.cache, first.mask, torch.cat([prefix.owner[rows] for prefix, rows in parts]))
     used = [rows.new_tensor(sorted(set(prefix.owner[rows].tolist()))) for prefix, rows in parts]
     masks = [prefix.mask[prompts] for (prefix, _), prompts in zip(parts, used, strict=True)]
     width = max(mask.shape[1] for mask in masks)
