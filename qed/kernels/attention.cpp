@@ -43,35 +43,36 @@ void rotate(const T *from, const float *norm, float epsilon, const float *cos, c
     for (int64_t i = 0; i < width; i++) to[i] = states[i] * cos[i] + states[i < half ? i + half : i - half] * sin[i];
 }
 
-// Scores of `Count` queries with the keys of a segment, [Count, columns]: 8 scores at a time, and the last ones one by one.
+// Scores of `Count` queries with some keys, 8 scores together: `columns` of them, and the last key in the place of others.
+template <int Count, bool Whole, typename T>
+inline void score_columns(const float *queries, const T *keys, int64_t columns, int64_t width, float scaling, float *scores,
+                          int64_t stride) {
+    constexpr int64_t COLUMNS = LANES / (Count == 3 ? 4 : Count);
+    Vector sums[LANES] = {};
+    for (int64_t i = 0; i < width; i += LANES)
+        for (int64_t j = 0; j < COLUMNS; j++) {
+            Vector key = load(keys + (Whole ? j : std::min(j, columns - 1)) * width + i);
+            for (int query = 0; query < Count; query++) sums[query * COLUMNS + j] += key * load(queries + query * width + i);
+        }
+    Vector found = add_up_each(sums) * scaling;
+    for (int query = 0; query < Count; query++)
+        std::memcpy(scores + query * stride, reinterpret_cast<float *>(&found) + query * COLUMNS,
+                    (Whole ? COLUMNS : columns) * sizeof(float));
+}
+
+// Scores of `Count` queries with the keys of a segment, [Count, columns]. That of a key does not depend on its place.
 template <int Count, typename T>
 void score(const float *queries, Segment<T> segment, int64_t width, float scaling, float *scores, int64_t stride) {
-    constexpr int64_t COLUMNS = Count == 1 ? 8 : Count == 2 ? 4 : 2;
+    constexpr int64_t COLUMNS = LANES / (Count == 3 ? 4 : Count);
     int64_t column = 0;
     for (; column + COLUMNS <= segment.count; column += COLUMNS) {
         const T *keys = segment.keys + column * width, *values = segment.values + column * width;
         for (int64_t i = 0; i < COLUMNS * width; i += LINE / sizeof(T)) __builtin_prefetch(values + i);
-        Vector sums[LANES] = {};
-        for (int64_t i = 0; i < width; i += LANES) {
-            for (int64_t j = 0; j < COLUMNS; j++) {
-                Vector key = load(keys + j * width + i);
-                for (int query = 0; query < Count; query++)
-                    sums[query * COLUMNS + j] += key * load(queries + query * width + i);
-            }
-        }
-        Vector found = add_up_each(sums) * scaling;
-        for (int query = 0; query < Count; query++)
-            std::memcpy(scores + query * stride + column, reinterpret_cast<float *>(&found) + query * COLUMNS,
-                        COLUMNS * sizeof(float));
+        score_columns<Count, true>(queries, keys, COLUMNS, width, scaling, scores + column, stride);
     }
-    for (; column < segment.count; column++) {
-        for (int query = 0; query < Count; query++) {
-            Vector sum = {};
-            for (int64_t i = 0; i < width; i += LANES)
-                sum += load(queries + query * width + i) * load(segment.keys + column * width + i);
-            scores[query * stride + column] = add_up(sum) * scaling;
-        }
-    }
+    if (column < segment.count)
+        score_columns<Count, false>(queries, segment.keys + column * width, segment.count - column, width, scaling,
+                                    scores + column, stride);
 }
 
 // Adds the values of a segment, weighted, to `Count` results: `Parts` vectors of each at a time.

@@ -222,6 +222,22 @@ def test_attention_of_a_row_is_the_same_alone(shared: bool) -> None:
         assert torch.equal(case.attend(rows), together[rows])
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("grouped", [1, 2, 3, 4, 7])
+def test_a_shared_beginning_changes_no_bit(grouped: int, dtype: torch.dtype) -> None:
+    shared, copied = (Case(grouped, 16, dtype, True, False, 0) for _ in range(2))
+    assert shared.prefix is not None
+    for row, owner in enumerate(shared.owner.tolist()):
+        begin = copied.column - int(copied.prompts[row] + copied.outputs[row] - 1)
+        length = int(shared.prefix_lengths[owner])
+        columns = slice(shared.prefix_columns - length, shared.prefix_columns)
+        copied.cache[:, row, :, begin : begin + length] = shared.prefix[:, owner, :, columns]
+    copied.prefix, copied.prefix_columns = None, 0
+    rows = [0, 1, 2, 3, 4]
+    assert torch.equal(shared.attend(rows), copied.attend(rows))
+
+
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1000), rows=st.integers(1, 20), size=st.integers(1, 40))
 def test_rows_do_not_depend_on_each_other(seed: int, rows: int, size: int) -> None:
