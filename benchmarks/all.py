@@ -32,7 +32,7 @@ def main() -> None:
     """Measure the rows, print the table, then one line of JSON."""
     asked = _parse()
     if asked.list:
-        print("\n".join(f"{row.name:<20}{row.what}" for row in ROWS))
+        print("\n".join(f"{row.name:<22}{row.what}" for row in ROWS))
         return
     keep_cores(asked.cores)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

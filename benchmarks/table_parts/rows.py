@@ -254,6 +254,16 @@ SFT = (
         memory=8,
     ),
 )
+EVALUATE_ROUNDED = Row(
+    "evaluate-hf-bf16",
+    "`qed evaluate` beside lm-eval with transformers, in bfloat16",
+    f"{LM_EVAL} --batches 128 --precision bfloat16",
+    (
+        Figure("by the clock", "ratio/lm-eval, batches of 128"),
+        Figure("processor time", "ratio_cpu/lm-eval, batches of 128"),
+    ),
+    needs=("lm-eval", GSM8K),
+)
 GRADING = (
     Row(
         "grade",
@@ -289,9 +299,10 @@ GRADING = (
         "--rounds 1 --problems 8 --model new:small",
         ("lm-eval", GSM8K),
     ),
+    *((EVALUATE_ROUNDED,) if PRECISION == "bfloat16" else ()),
     Row(
         "evaluate-vllm",
-        "the same beside lm-eval with vLLM",
+        "`qed evaluate` beside lm-eval with vLLM",
         f"{LM_EVAL} --backend vllm --batches auto",
         (
             Figure("by the clock", "ratio/lm-eval, batches of auto", 1),

@@ -171,7 +171,11 @@ inline float find_most(const float *scores, const Columns &seen) {
 // exp(scaling * score - shift) of the vector of scores at i, and 0 in the columns that are not seen.
 inline Wide find_weights(const float *scores, int64_t i, const Columns &seen, float scaling, float shift) {
     if (i + WIDE <= seen.first || i >= seen.last) return Wide{};
-    return exponential(load_seen(scores, i, seen, -INFINITY) * scaling - shift);
+    Wide weights = exponential(load_wide(scores + i) * scaling - shift);
+    if (i < seen.first || i + WIDE > seen.last)
+        for (int64_t lane = 0; lane < WIDE; lane++)
+            if (i + lane < seen.first || i + lane >= seen.last) weights[lane] = 0;
+    return weights;
 }
 
 // The softmax of a block's scores, slice by slice (arXiv 2205.14135).
@@ -193,9 +197,10 @@ struct Softmax {
             float *line = scores + row * slice.stride();
             Columns seen = find_columns(segment, slice, block.query + row, a.window);
             float largest = std::max(most[row], find_most(line, seen) * a.scaling);
+            float shift = largest == -INFINITY ? 0 : largest;  // no key with a share yet
             Wide sum = {};
             for (int64_t i = block.begin; i < block.end; i += WIDE) {
-                Wide weights = find_weights(line, i, seen, a.scaling, largest);
+                Wide weights = find_weights(line, i, seen, a.scaling, shift);
                 Operands::write_row(weights, row, i, slice, units);
                 sum += weights;
             }
@@ -245,9 +250,9 @@ void reverse_shares(const PackedAttention &a, const Segment &segment, const Slic
             Wide shares[SIZE] = {}, of_scores[SIZE] = {};
             for (int64_t k = 0; k < SIZE; k++) {
                 if (i >= seen[k].last) continue;  // nothing is computed behind the last key
-                int64_t place = k * slice.stride() + i;
-                shares[k] = find_weights(line + k * slice.stride(), i, seen[k], a.scaling, shift[k]);
-                of_scores[k] = shares[k] * (load_wide(other + place) - mean[k]) * a.scaling;
+                int64_t row = k * slice.stride();
+                shares[k] = find_weights(line + row, i, seen[k], a.scaling, shift[k]);
+                of_scores[k] = shares[k] * (load_seen(other + row, i, seen[k], 0) - mean[k]) * a.scaling;
             }
             Operands::write_columns(shares, first, i, slice, reinterpret_cast<Unit *>(scores));
             Operands::write_columns(of_scores, first, i, slice, reinterpret_cast<Unit *>(of_shares));

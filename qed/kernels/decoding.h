@@ -8,7 +8,8 @@
 struct Rows {
     int64_t count, column, prefix_columns;  // the column to write; no columns of prompts: each row has a copy
     const int64_t *prompts, *outputs;       // [count], tokens of each prompt and of each answer so far
-    const int64_t *owner, *prefix_lengths;  // [count], the shared prompt or beginning of each row, and the tokens of each
+    const int64_t *owner;                   // [count], the shared prompt or beginning of each row
+    const int64_t *prefix_lengths;          // [shared prompts], the tokens of each
     const bool *finished;                   // [count]: rows whose attention is not computed, but 0
 };
 

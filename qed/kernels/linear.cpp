@@ -71,7 +71,8 @@ void pack(const float *weight, int64_t outputs, int64_t inputs, float *panels) {
 void multiply(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out) {
     int64_t inputs = product->inputs, outputs = product->outputs, panels = (outputs + PANEL - 1) / PANEL;
     int64_t together = std::max(LEAST, NEAR / inputs) / TILE * TILE, blocks = (rows + together - 1) / together;
-#pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
+    // In turns, because the last block may have fewer rows.
+#pragma omp parallel for collapse(2) schedule(static, 1) num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
     for (int64_t block = 0; block < blocks; block++) {
         for (int64_t panel = 0; panel < panels; panel++) {
             int64_t first = panel * PANEL, width = std::min(PANEL, outputs - first);

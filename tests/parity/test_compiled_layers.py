@@ -175,6 +175,36 @@ def check_attention(segments: Sequence[Segment], width: int, window: int | None,
         assert (one - other).norm() <= 2**-7 * other.norm() + 1e-5 * slopes.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("place", [5, 20, 530])
+def test_a_key_that_is_no_number_reaches_only_those_that_see_it(place: int, dtype: torch.dtype) -> None:
+    packed, (query, key, value) = prepare_row(700, dtype)
+    key[place] = torch.nan
+    for found in training.attend(packed, query, key, value):
+        assert found[:place].isfinite().all()
+        assert found[place:].isnan().any(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_keys_without_a_share_fill_a_slice(dtype: torch.dtype) -> None:
+    """Their scores are minus infinity."""
+    packed, (query, key, value) = prepare_row(700, dtype)
+    query.fill_(1e4)
+    key[:600], key[600:] = -1e38, 0
+    out, _ = training.attend(packed, query, key, value)
+    expected = value[600:].float().cumsum(0) / torch.arange(1, 101)[:, None]
+    torch.testing.assert_close(out[600:].float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def prepare_row(length: int, dtype: torch.dtype) -> tuple[PackedAttention, list[Tensor]]:
+    """A row of one head, and its random query, key and value."""
+    table = choose_suffixes((Segment(0, length),), None).table
+    operands = [torch.randn(length, 16, generator=torch.Generator().manual_seed(each)).to(dtype) for each in range(3)]
+    packed = PackedAttention(table.data_ptr(), 1, 1, 1, 16, 0, 1, 0.25)
+    packed.table = table  # lives as long
+    return packed, operands
+
+
 @given(layouts, st.sampled_from([None, 1, 9]), st.data())
 @settings(max_examples=25, deadline=None)
 def test_every_layout(segments: tuple[Segment, ...], window: int | None, data: st.DataObject) -> None:

@@ -84,11 +84,16 @@ def interpreted_layers_are_those_of_transformers(
     check(network, 2e-5, monkeypatch, lambda _: True)
 
 
-@pytest.mark.parametrize(("name", "common"), [("qwen2", 0), ("qwen3", 3), ("mistral", 0), ("mistral", 3)])
-def interpreted_prompts_are_those_of_transformers(name: str, common: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "common", "window"),
+    [("qwen2", 0, 0), ("qwen3", 3, 0), ("mistral", 0, 9), ("mistral", 3, 9), ("mistral", 3, 19)],
+)
+def interpreted_prompts_are_those_of_transformers(
+    name: str, common: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits, mask, keys and values; of prompts of several lengths, the longest of them longer than the window, also
-    with a beginning that is computed once."""
-    network = build(name, num_hidden_layers=2)
+    with a beginning that is computed once, behind which the rest alone is shorter than the window."""
+    network = build(name, num_hidden_layers=2, **({"sliding_window": window} if window else {}))
     prompts, found = [(3, 4, 5), tuple(range(2, 20)), (7, 7, 8, 9), (5,)], []
     prompts = [(6, 5, 4)[:common] + prompt for prompt in prompts]
     for able in (False, True):

@@ -187,7 +187,8 @@ def _can_compute_on_device(model: Any) -> bool:
 
 def _compute_on_device(body: Any, row: PackedRow, read: Tensor, kept: Columns) -> Tensor:
     """Compute the hidden states of some inputs of a packed row, and keep the keys and values of all."""
-    blocks, longest = RowBlocks(row.segments, row.ids.device), max(segment.length for segment in row.segments)
+    blocks = RowBlocks(row.segments, row.ids.device)
+    longest = max(segment.prompt_length + segment.length for segment in row.segments)
 
     def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None) -> Tensor:
         kept.append((key, value))
