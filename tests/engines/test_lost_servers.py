@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -239,13 +240,15 @@ def test_real_servers_are_killed_and_stopped_in_the_middle_of_a_batch(
     prompts, seeds, sampling = PROMPTS, [list(range(60))] * 3, Sampling(1.0, 200, min_tokens=150)
     sampler = ask(models, [engine.url for engine in three], seconds=8.0)
     monkeypatch.setattr(balance, "CHECK_SECONDS", 5.0)
+    began = time.monotonic()
     expected = show(sampler.generate(prompts, seeds, sampling))
+    took = time.monotonic() - began
     harms = {1: signal.SIGKILL, 2: signal.SIGSTOP}
     source = random.Random(0)
     for index, harm in harms.items():
         process = three[index].process
         assert process is not None
-        threading.Timer(0.2 + source.random() / 2, os.killpg, (process.pid, harm)).start()
+        threading.Timer(took * (0.2 + source.random() / 2), os.killpg, (process.pid, harm)).start()
         assert show(sampler.generate(prompts, seeds, sampling)) == expected
     assert sampler.servers[0].healthy
     assert not sampler.servers[1].healthy
