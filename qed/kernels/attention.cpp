@@ -43,11 +43,15 @@ void rotate(const T *from, const float *norm, float epsilon, const float *cos, c
     for (int64_t i = 0; i < width; i++) to[i] = states[i] * cos[i] + states[i < half ? i + half : i - half] * sin[i];
 }
 
-// Scores of `Count` queries with some keys, 8 scores together: `columns` of them, and the last key in the place of others.
+// The keys that `Count` queries read together, so that there is a vector of scores.
+template <int Count>
+constexpr int64_t TOGETHER = LANES / (Count == 3 ? 4 : Count);
+
+// Scores of `Count` queries with `columns` keys: `TOGETHER`, or fewer if they are not `Whole`.
 template <int Count, bool Whole, typename T>
 inline void score_columns(const float *queries, const T *keys, int64_t columns, int64_t width, float scaling, float *scores,
                           int64_t stride) {
-    constexpr int64_t COLUMNS = LANES / (Count == 3 ? 4 : Count);
+    constexpr int64_t COLUMNS = TOGETHER<Count>;
     Vector sums[LANES] = {};
     for (int64_t i = 0; i < width; i += LANES)
         for (int64_t j = 0; j < COLUMNS; j++) {
@@ -63,7 +67,7 @@ inline void score_columns(const float *queries, const T *keys, int64_t columns, 
 // Scores of `Count` queries with the keys of a segment, [Count, columns]. That of a key does not depend on its place.
 template <int Count, typename T>
 void score(const float *queries, Segment<T> segment, int64_t width, float scaling, float *scores, int64_t stride) {
-    constexpr int64_t COLUMNS = LANES / (Count == 3 ? 4 : Count);
+    constexpr int64_t COLUMNS = TOGETHER<Count>;
     int64_t column = 0;
     for (; column + COLUMNS <= segment.count; column += COLUMNS) {
         const T *keys = segment.keys + column * width, *values = segment.values + column * width;

@@ -15,9 +15,9 @@ constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
 constexpr int64_t QUERIES = 48;  // of a block
 constexpr int64_t KEYS = 512;    // of a slice: what a block computes with them stays in the processor's cache
 
-inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+inline int64_t divide_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-inline int64_t count_units(int64_t numbers, int64_t size) { return (numbers + size - 1) / size; }
+inline int64_t round_up(int64_t count, int64_t multiple) { return divide_up(count, multiple) * multiple; }
 
 // A segment, and the keys that its queries see: the prompt's before its own.
 struct Segment {
@@ -141,7 +141,7 @@ void multiply_values(const Block &block, const Segment &segment, const Slice &sl
     for (int64_t row = 0; row < block.count; row += TILE) {
         int64_t rows = std::min(TILE, block.count - row);
         int64_t last = find_columns(segment, slice, block.query + row + rows - 1, 0).last;
-        int64_t units = count_units(std::max<int64_t>(0, last - block.begin), size);
+        int64_t units = divide_up(std::max<int64_t>(0, last - block.begin), size);
         multiply<Adds>(shares.skip(row), rows, units, values + block.begin / size * width, width, width, results + row * width,
                        width);
     }

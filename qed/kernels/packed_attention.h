@@ -18,7 +18,7 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
     typedef typename Operands::Unit Unit;
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, units = a.width / Operands::SIZE;
     attend_segments(a, [&](const Segment &segment, int64_t head) {
-        int64_t slices = count_units(segment.count(), KEYS), columns = find_slice(segment, 0).stride(), size = columns * units;
+        int64_t slices = divide_up(segment.count(), KEYS), columns = find_slice(segment, 0).stride(), size = columns * units;
         Room room((2 * slices + 1) * size + QUERIES * (columns + units + a.width));
         Unit *flipped = room.take<Unit>(slices * size), *values = room.take<Unit>(slices * size);
         Unit *copied = room.take<Unit>(size), *own_queries = room.take<Unit>(QUERIES * units);
@@ -90,8 +90,8 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
                 Operands::stack(own_queries, block.count, a.width, stacked_queries);
                 Operands::stack(own_slopes, block.count, a.width, stacked_slopes);
                 int64_t seen = find_columns(segment, slice, first + block.count - 1, 0).last - block.begin;
-                int64_t down = count_units(block.count, Operands::SIZE);
-                multiply<true>(Operands::view_rows(block, slice, along), block.count, count_units(seen, Operands::SIZE),
+                int64_t down = divide_up(block.count, Operands::SIZE);
+                multiply<true>(Operands::view_rows(block, slice, along), block.count, divide_up(seen, Operands::SIZE),
                                keys + block.begin * units, a.width, a.width, of_query + at, stride);
                 multiply<true>(view_columns(block, slice, across), seen, down, stacked_queries, a.width, a.width,
                                key_slopes + offset, a.width);

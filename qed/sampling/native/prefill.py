@@ -57,8 +57,9 @@ def chunk_prompts(
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
     """Count the first tokens that all prompts share, such as worked examples; 0 if computing them once saves little."""
     # The last token of a prompt is computed for itself, because its logits are wanted.
-    columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
-    length = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    begun = [tuple(prompt[:-1]) for prompt in prompts] or [()]
+    pairs = zip(min(begun), max(begun), strict=False)  # which share what all share
+    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return length if length * (len(prompts) - 1) >= COMMON_FROM else 0
 
 

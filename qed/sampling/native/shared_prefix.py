@@ -79,7 +79,7 @@ class SharedPrefix:
 def join_prefixes(config: Any, parts: Sequence[tuple[SharedPrefix, Tensor]]) -> SharedPrefix:
     """Join the prompts of selected rows of each part into one, without those that no row reads any more."""
     first = parts[0][0]
-    if all(prefix.cache is first.cache for prefix, _ in parts):  # the beginning of all prompts
+    if all(prefix.cache is first.cache for prefix, _ in parts):  # nothing to copy
         return SharedPrefix(first.cache, first.mask, torch.cat([prefix.owner[rows] for prefix, rows in parts]))
     used = [rows.new_tensor(sorted(set(prefix.owner[rows].tolist()))) for prefix, rows in parts]
     masks = [prefix.mask[prompts] for (prefix, _), prompts in zip(parts, used, strict=True)]
