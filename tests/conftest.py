@@ -58,7 +58,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*SELDOM)
+    gc.callbacks.append(_keep_what_is_left)
     atexit.register(gc.unfreeze)  # libraries complain of what the end of a process does not free
+
+
+def _keep_what_is_left(phase: str, found: dict[str, int]) -> None:
+    """What a whole search has left is not looked at again. Code under test asks for whole searches, and each takes a
+    second in a process that has imported everything and holds all tests."""
+    if phase == "stop" and found["generation"] == 2:
+        gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
