@@ -59,7 +59,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(*SELDOM)
     gc.callbacks.append(_keep_what_is_left)
-    atexit.register(gc.unfreeze)  # libraries complain of what the end of a process does not free
+    atexit.register(_let_go)
 
 
 def _keep_what_is_left(phase: str, found: dict[str, int]) -> None:
@@ -67,6 +67,12 @@ def _keep_what_is_left(phase: str, found: dict[str, int]) -> None:
     second in a process that has imported everything and holds all tests."""
     if phase == "stop" and found["generation"] == 2:
         gc.freeze()
+
+
+def _let_go() -> None:
+    """Libraries complain of what the end of a process does not free."""
+    gc.callbacks.remove(_keep_what_is_left)
+    gc.unfreeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from making import make_rollout
 
+from qed.algorithms.exgrpo import ExGrpo
+from qed.algorithms.luffy import Luffy
 from qed.algorithms.opsd import Opsd
 from qed.algorithms.parts import corrections, crediting, estimators
 from qed.algorithms.parts.advantage import AdvantageEstimator
@@ -54,6 +56,27 @@ def test_settings_of_a_surrogate(kind: SurrogateKind) -> None:
     changed = {name: compute(replace(settings, **{name: value})) for name, value in {**CLIPS, **OTHERS}.items()}  # type: ignore[arg-type]
     same = {name for name, found in changed.items() if torch.equal(found, compute(settings))}
     assert same == settings.unread.keys()
+
+
+@pytest.mark.parametrize("own_kind", ["none", "logp"])
+@pytest.mark.parametrize("kind", [Luffy, ExGrpo])
+def test_settings_of_a_surrogate_beside_shaping(kind: Any, own_kind: Any) -> None:
+    source = random.Random(3)
+    rows = [make_rollout(source, advantage) for advantage in (1.0, -1.0) for _ in range(12)]
+    for row in rows:
+        row.old_logps = tuple(value + source.choice([-1.0, -0.5, 0.5, 1.0]) for value in row.logps)
+    batch = collate(rows, dtype=torch.float64)
+    trained = batch.mask.bool()
+    settings = kind(shaping=replace(kind().shaping, own_kind=own_kind))
+
+    def compute(**changes: Any) -> torch.Tensor:
+        logps = batch.behaviour_logps.nan_to_num().requires_grad_()
+        terms, _ = replace(settings, surrogate=replace(settings.surrogate, **changes)).terms(batch, logps)
+        (gradient,) = torch.autograd.grad(terms[trained].sum(), logps)
+        return torch.stack([terms.detach()[trained], gradient[trained]])
+
+    same = {name for name, value in {**CLIPS, **OTHERS}.items() if torch.equal(compute(**{name: value}), compute())}
+    assert same == {path.removeprefix("surrogate.") for path in settings.unread if path.startswith("surrogate.")}
 
 
 def test_a_lower_clip_of_cispo_that_clips_above() -> None:
@@ -113,6 +136,8 @@ def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
         (["sapo", "--algorithm.clip_high", "0.3"], ["algorithm.clip_high (command line) has no effect with"]),
         (["rloo", "--algorithm.normalize_std", "true"], ["algorithm.normalize_std (command line) has no effect with"]),
         (["grpo", "--algorithm.clip_high", "0.3"], []),
+        (["luffy", "--algorithm.clip_high", "0.3"], []),
+        (["luffy", "--algorithm.cispo_clip", "trl"], ["algorithm.cispo_clip (command line) has no effect"]),
         (["pipeline", "--rl.algorithm.kl_estimator", "k1"], ["rl.algorithm.kl_estimator (command line) has no effect"]),
         (["pipeline", "--rl.algorithm.kl_estimator", "k1", "--rl.algorithm.kl", "0.1"], []),
         (
