@@ -147,6 +147,11 @@ def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
         (["opd", "--algorithm.normalize_std", "false"], ["algorithm.normalize_std (command line) has no effect"]),
         (["opd", "--algorithm.normalize_std", "false", "--algorithm.reward", "1"], []),
         (["opd", "--algorithm.clip_high", "0.3"], []),
+        (["opd", "--algorithm.kl", "0.1", "--algorithm.reward", "1", "--algorithm.kl_place", "reward"], []),
+        (
+            ["opd", "--algorithm.kl", "0.1", "--algorithm.kl_place", "reward"],
+            ["algorithm.kl (command line) has no effect", "algorithm.kl_place (command line) has no effect"],
+        ),
         (["opsd", "--algorithm.clip_high", "0.3"], ["algorithm.clip_high (command line) has no effect"]),
         (["opsd", "--algorithm.surrogate.kind", "dppo", "--algorithm.dppo_square", "0.5"], []),
         (["opsd", "--algorithm.kl_importance", "true", "--algorithm.kl", "0.1", "--algorithm.surrogate", "gspo"], []),

@@ -124,6 +124,8 @@ class PolicyGradient(Algorithm):
         if distillation.over_vocabulary and not (self.surrogate.pulls_every_row or self.regularizer.kl_importance):
             silent.append("surrogate")
         names = {f"{part}.{one.name}" for part in silent if part in parts for one in fields(getattr(self, part))}
+        if self.regularizer.kl_in_reward and "advantage" in parts:
+            names |= {f"regularizer.{name}" for name in ("kl", "kl_estimator", "kl_place", "kl_target")}
         planned = {"advantage.estimator"} if self.advantage.estimator == "remax" else set()  # it asks for more answers
         return dict.fromkeys(sorted(names - planned), "reward=0")
 
