@@ -70,7 +70,7 @@ def _keep_what_is_left(phase: str, found: dict[str, int]) -> None:
 
 
 def _let_go() -> None:
-    """Libraries complain of what the end of a process does not free."""
+    """Let the end of the process free everything: libraries complain of what it leaves."""
     gc.callbacks.remove(_keep_what_is_left)
     gc.unfreeze()
 

@@ -100,20 +100,17 @@ class PolicyGradient(Algorithm):
         parts += [part for part in ("critic", "distillation") if hasattr(self, part)]
         own = {key for kind in type(self).__mro__ if not kind.__module__.startswith("qed.") for key in vars(kind)}
         kept = [part for part in parts if not own.intersection(READERS.get(part, ()))]
-        others = [part for part in kept if part != "surrogate"]
-        inner = {f"{part}.{name}": why for part in others for name, why in getattr(self, part).unread.items()}
-        if "surrogate" in kept:
-            inner |= self._find_unread_surrogate()
+        inner = {f"{part}.{name}": why for part in kept for name, why in self._find_unread_in(part).items()}
         return super().unread | inner | self._find_unread_without_reward(kept)
 
-    def _find_unread_surrogate(self) -> dict[str, str]:
-        """Return the settings of the surrogate that its kind, or a shaped ratio of sampled tokens, does not read."""
+    def _find_unread_in(self, part: str) -> dict[str, str]:
+        """Return the settings of a part that have no effect; a shaped ratio of sampled tokens has the clip alone."""
         own_kind = getattr(getattr(self, "shaping", None), "own_kind", "none")
-        unread = self.surrogate.unread
-        if own_kind != "none":
-            names = {one.name for one in fields(self.surrogate)} - {"kind", *surrogates.CLIP}
-            unread = dict.fromkeys(sorted(names), f"shaping.own_kind={own_kind}")
-        return {f"surrogate.{name}": why for name, why in unread.items()}
+        if part != "surrogate" or own_kind == "none":
+            unread: dict[str, str] = getattr(self, part).unread
+            return unread
+        names = {one.name for one in fields(self.surrogate)} - {"kind", *surrogates.CLIP}
+        return dict.fromkeys(sorted(names), f"shaping.own_kind={own_kind}")
 
     def _find_unread_without_reward(self, parts: Sequence[str]) -> dict[str, str]:
         """Return the settings of these parts that a distillation without a reward does not read."""
