@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import wait_for_other_threads
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
@@ -35,6 +36,7 @@ logging.getLogger().addHandler(logging.NullHandler())
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)
 settings.load_profile("qed")
+os.register_at_fork(before=wait_for_other_threads)
 ON_DEMAND = ("faults", "docs", "vllm", "browser")
 CHUNK = 16  # tests
 SELDOM = 10_000, 10, 50  # of `gc.set_threshold`

@@ -1,4 +1,4 @@
-"""Runs of several ranks: each a copy of the test's process, so that none has to import torch again."""
+"""Several ranks: each a copy of the test's process, so that none has to import torch again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing
 from cutting import TIMES
 from safetensors.torch import load_file
 
@@ -27,7 +29,8 @@ from qed.training.slices import has_slices, read_slices
 
 # How much is computed depends on how rows share micro-batches, and how fast on the machine.
 OF_COMPUTATION = (*TIMES, "train/computed_tokens")
-PATIENCE = 120.0  # seconds until ranks that do not end fail a test
+PATIENCE = 120.0  # seconds until ranks that do not end fail a test,
+LONG = 600.0  # and until those that train many cases do
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,36 @@ def find_port() -> int:
         return int(holder.getsockname()[1])
 
 
+def gather_from_ranks(find: Callable[[], Any], world: int, folder: Path) -> Any:
+    """Call a function as several ranks; what it returns to the first one."""
+    file = folder / "found.pt"
+    running: Any = torch.multiprocessing.start_processes(
+        _find, (find, world, find_port(), file), world, join=False, start_method="fork"
+    )
+    end = time.monotonic() + LONG
+    while not running.join(timeout=1.0):
+        if time.monotonic() > end:
+            for process in running.processes:
+                process.kill()
+            raise AssertionError(f"the ranks have not ended in {LONG:.0f} s")
+    return torch.load(file)
+
+
+def _find(rank: int, find: Callable[[], Any], world: int, port: int, file: Path) -> None:
+    os.environ.update(_name_place(rank, world, port))
+    found = find()
+    if rank == 0:
+        torch.save(found, file)
+    dist.barrier()
+
+
+def _name_place(rank: int, world: int, port: int) -> dict[str, str]:
+    """The environment variables of a rank on this machine."""
+    place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    return {name: str(value) for name, value in {**place, **meeting}.items()}
+
+
 def run_ranks(arguments: Sequence[object], world: int, out: Path, **options: Any) -> Path:
     """Run a command to its end as several processes; its folder."""
     ended = Ranks([*arguments, "--out", out], world, out.with_name(f"{out.name}-said"), **options).wait()
@@ -133,9 +166,7 @@ def _become(arguments: Sequence[object], rank: int, world: int, port: int, log: 
         sys.stdout = sys.stderr = said = log.open("a", encoding="utf-8", buffering=1)
         for stream in (1, 2):  # a watchdog writes to these
             os.dup2(said.fileno(), stream)
-        place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-        os.environ.update({name: str(value) for name, value in {**place, **meeting}.items()})
+        os.environ.update(_name_place(rank, world, port))
         faults.ARMED = fault
         main([str(argument) for argument in arguments])
     except SystemExit as left:

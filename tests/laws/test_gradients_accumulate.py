@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
 from making import make_model, make_rollout
-from ranks import find_port
+from ranks import gather_from_ranks
 from threaded import run_threads
 from torch import Tensor, nn
 
@@ -138,29 +136,19 @@ def test_offload_changes_no_step_of_weights_in_half_precision(count: int) -> Non
         torch.testing.assert_close(train("sft", offload, count, dtype=torch.bfloat16), wanted, rtol=0, atol=0)
 
 
-def be_rank(rank: int, port: int, file: Path) -> None:
-    """Train all cases, each way to shard, and write what came of it."""
-    place = {"RANK": rank, "WORLD_SIZE": WORLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in place.items():
-            patch.setenv(name, str(value))
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        found = {}
-        for shard, reduce, count in OF_RANKS:
-            sharing = ParallelSettings(shard=shard, reduce=reduce)  # type: ignore[arg-type]
-            found[shard, reduce, count] = train(
-                "sft", "both" if count == 2 else "state", count, join_ranks("cpu", sharing, 60.0)
-            )
-        if rank == 0:
-            torch.save(found, file)
-        dist.barrier()
+def train_as_rank() -> dict[tuple[str, str, int], Any]:
+    """What a rank makes of all cases."""
+    found = {}
+    for shard, reduce, count in OF_RANKS:
+        sharing = ParallelSettings(shard=shard, reduce=reduce)  # type: ignore[arg-type]
+        offload = "both" if count == 2 else "state"
+        found[shard, reduce, count] = train("sft", offload, count, join_ranks("cpu", sharing, 60.0))
+    return found
 
 
 def test_ranks_under_offload_take_the_steps_of_one_large_batch(tmp_path: Path) -> None:
-    file = tmp_path / "found.pt"
-    torch.multiprocessing.start_processes(be_rank, (find_port(), file), WORLD, start_method="fork")
+    found = gather_from_ranks(train_as_rank, WORLD, tmp_path)
     wanted = train_by_hand()
-    found = torch.load(file)
     assert list(found) == OF_RANKS
     for case, weights in found.items():
         assert_same(weights, wanted, case)

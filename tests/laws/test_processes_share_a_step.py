@@ -8,15 +8,12 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
 from making import make_model, make_rollout
-from ranks import find_port
+from ranks import gather_from_ranks
 from torch import Tensor
 
 from qed.config.plugins import load_algorithm
@@ -94,28 +91,19 @@ def list_cases() -> list[tuple[str, str]]:
     return [(name, "tied") for name in CASES] + [(name, kind) for name in ("grpo", "opsd") for kind in MODELS[1:]]
 
 
-def be_rank(rank: int, port: int, file: Path) -> None:
-    """Train all cases, each way to shard, and write what came of it."""
-    place = {"RANK": rank, "WORLD_SIZE": WORLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in place.items():
-            patch.setenv(name, str(value))
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        found = {}
-        for shard in SHARDS:
-            parallel = join_ranks("cpu", ParallelSettings(shard=shard), 60.0)  # type: ignore[arg-type]
-            found.update({(shard, *case): train(*case, parallel) for case in list_cases()})
-        if rank == 0:
-            torch.save(found, file)
-        dist.barrier()
+def train_as_rank() -> dict[tuple[str, str, str], Any]:
+    """What a rank makes of all cases, each way to shard."""
+    found = {}
+    for shard in SHARDS:
+        parallel = join_ranks("cpu", ParallelSettings(shard=shard), 60.0)  # type: ignore[arg-type]
+        found.update({(shard, *case): train(*case, parallel) for case in list_cases()})
+    return found
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What several ranks made of all cases."""
-    file = tmp_path_factory.mktemp("ranks") / "found.pt"
-    torch.multiprocessing.start_processes(be_rank, (find_port(), file), WORLD, start_method="fork")
-    return torch.load(file)
+    return gather_from_ranks(train_as_rank, WORLD, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
 from making import make_model, make_rollout
-from ranks import find_port
+from ranks import gather_from_ranks
 from torch import Tensor
 
 from qed.config.plugins import load_algorithm
@@ -44,30 +44,19 @@ def train(parallel: Parallel) -> tuple[list[dict[str, float]], dict[str, Tensor]
     return metrics, {name: read_full(weight).detach().clone() for name, weight in learner.model.state_dict().items()}
 
 
-def be_rank(rank: int, port: int, file: Path) -> None:
-    """Train with each way to shard, and write what came of it."""
-    place = {"RANK": rank, "WORLD_SIZE": WORLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in place.items():
-            patch.setenv(name, str(value))
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        found = {}
-        for shard in SHARDS:
-            found[shard] = train(join_ranks("cpu", ParallelSettings(shard=shard), 60.0))  # type: ignore[arg-type]
-        if rank == 0:
-            torch.save(found, file)
-        torch.distributed.barrier()
+def train_as_rank() -> dict[str, Any]:
+    """What a rank makes of each way to shard."""
+    return {shard: train(join_ranks("cpu", ParallelSettings(shard=shard), 60.0)) for shard in SHARDS}  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_two_ranks_stay_near_one_process_in_single_precision(tmp_path: Path) -> None:
-    file = tmp_path / "found.pt"
-    torch.multiprocessing.start_processes(be_rank, (find_port(), file), WORLD, start_method="fork")
+    found = gather_from_ranks(train_as_rank, WORLD, tmp_path)
     metrics, weights = train(ALONE)
     assert all(weight.dtype == torch.float32 for weight in weights.values())
     start = make_model(tie_word_embeddings=True).to(torch.float32).state_dict()
     assert max(float((weights[name] - start[name]).abs().max()) for name in weights) > 100 * NEAR  # it has learned
-    for shard, (own_metrics, own_weights) in torch.load(file).items():
+    for shard, (own_metrics, own_weights) in found.items():
         for before, after in zip(metrics, own_metrics, strict=True):
             assert before == pytest.approx(after, rel=NEAR, abs=NEAR), shard
         torch.testing.assert_close(own_weights, weights, rtol=NEAR, atol=NEAR)
