@@ -12,7 +12,8 @@
 namespace {
 
 constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
-constexpr int64_t QUERIES = 48;  // of a block
+template <typename Unit>
+constexpr int64_t QUERIES = std::is_same_v<Unit, Pair> ? PAIR_QUERIES : 48;  // of a block
 constexpr int64_t KEYS = 512;    // of a slice: what a block computes with them stays in the processor's cache
 
 inline int64_t divide_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -66,8 +67,9 @@ struct Block {
     bool is_empty() const { return begin >= end; }
 };
 
-inline Block find_block(const Segment &segment, const Slice &slice, int64_t query, int64_t window) {
-    int64_t count = std::min(QUERIES, segment.length - query);
+template <typename Unit>
+Block find_block(const Segment &segment, const Slice &slice, int64_t query, int64_t window) {
+    int64_t count = std::min(QUERIES<Unit>, segment.length - query);
     int64_t first = std::max<int64_t>(0, segment.first(query, window) - slice.first);
     int64_t last = std::min(slice.count, segment.last(query + count - 1) - slice.first);
     return {query, count, segment.row + query - segment.skip, first / COLUMNS * COLUMNS, round_up(last, COLUMNS)};
@@ -124,8 +126,8 @@ void transpose(const Slice &slice, const Unit *from, int64_t width, Unit *to) {
 template <typename Unit>
 void multiply_seen(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> left, int64_t width,
                    const Unit *transposed, float *out) {
-    for (int64_t row = 0; row < block.count; row += TILE) {
-        int64_t rows = std::min(TILE, block.count - row), stride = slice.stride();
+    for (int64_t row = 0; row < block.count; row += STEP<Unit>) {
+        int64_t rows = std::min(STEP<Unit>, block.count - row), stride = slice.stride();
         int64_t end = round_up(find_columns(segment, slice, block.query + row + rows - 1, 0).last, COLUMNS);
         if (end > block.begin)
             multiply<false>(left.skip(row), rows, width, transposed + block.begin, stride, end - block.begin,
@@ -138,8 +140,8 @@ void multiply_seen(const Block &block, const Segment &segment, const Slice &slic
 template <bool Adds, typename Unit>
 void multiply_values(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> shares, int64_t size,
                      const Unit *values, int64_t width, float *results) {
-    for (int64_t row = 0; row < block.count; row += TILE) {
-        int64_t rows = std::min(TILE, block.count - row);
+    for (int64_t row = 0; row < block.count; row += STEP<Unit>) {
+        int64_t rows = std::min(STEP<Unit>, block.count - row);
         int64_t last = find_columns(segment, slice, block.query + row + rows - 1, 0).last;
         int64_t units = divide_up(std::max<int64_t>(0, last - block.begin), size);
         multiply<Adds>(shares.skip(row), rows, units, values + block.begin / size * width, width, width, results + row * width,
@@ -179,8 +181,11 @@ inline Wide find_weights(const float *scores, int64_t i, const Columns &seen, fl
 }
 
 // The softmax of a block's scores, slice by slice (arXiv 2205.14135).
+template <typename Operands>
 struct Softmax {
-    float most[QUERIES], total[QUERIES];  // of the exponents so far, and the sum of exponentials
+    typedef typename Operands::Unit Unit;
+
+    float most[QUERIES<Unit>], total[QUERIES<Unit>];  // of the exponents so far, and the sum of exponentials
 
     explicit Softmax(int64_t count) {
         std::fill(most, most + count, -INFINITY);
@@ -189,10 +194,9 @@ struct Softmax {
 
     // Puts each key's exponential in the place of its score, as rows of operands, and scales the results of the slices
     // before, [block, width], as the largest exponent grows.
-    template <typename Operands>
     void add(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, float *scores,
              float *results) {
-        typename Operands::Unit *units = reinterpret_cast<typename Operands::Unit *>(scores);
+        Unit *units = reinterpret_cast<Unit *>(scores);
         for (int64_t row = 0; row < block.count; row++) {
             float *line = scores + row * slice.stride();
             Columns seen = find_columns(segment, slice, block.query + row, a.window);

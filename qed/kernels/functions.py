@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -43,6 +44,16 @@ SIGNATURES = {
 def has_kernels() -> bool:
     """Return whether there are functions in C++."""
     return load_library().library is not None
+
+
+@cache
+def has_tiles() -> bool:
+    """Return whether the functions in C++ compute attention of bfloat16 by this processor's tiles (AMX)."""
+    library = load_library().library
+    if library is None:
+        return False
+    library.multiplies_in_tiles.restype = ctypes.c_bool
+    return bool(library.multiplies_in_tiles())
 
 
 @cache

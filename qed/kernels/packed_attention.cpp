@@ -9,6 +9,7 @@ namespace {
 // Operands of products of numbers in float32.
 struct Floats {
     typedef float Unit;
+    struct Mode {};
     static constexpr int64_t SIZE = 1;
 
     template <typename T>
@@ -53,6 +54,9 @@ struct Floats {
     }
 
 extern "C" {
+
+bool multiplies_in_tiles() { return has_tiles(); }
+
 EXPORT(float32)
 EXPORT(bfloat16)
 }

@@ -2,8 +2,8 @@
 //
 // A query sees the prompt of its segment and what is before it in the segment. Keys and values are copied once for all
 // queries, so that products read consecutive numbers; no more than the scores of a block of queries and a slice of keys are
-// in memory. Tensors are of a precision T. `Operands` knows the units of products, `Unit`, of `SIZE` numbers each, and
-// copies numbers into them.
+// in memory. Tensors are of a precision T. `Operands` knows the units of products, `Unit`, of `SIZE` numbers each, copies
+// numbers into them, and knows what a thread needs that multiplies them, `Mode`.
 
 #pragma once
 
@@ -18,11 +18,12 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
     typedef typename Operands::Unit Unit;
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, units = a.width / Operands::SIZE;
     attend_segments(a, [&](const Segment &segment, int64_t head) {
+        [[maybe_unused]] typename Operands::Mode mode;
         int64_t slices = divide_up(segment.count(), KEYS), columns = find_slice(segment, 0).stride(), size = columns * units;
-        Room room((2 * slices + 1) * size + QUERIES * (columns + units + a.width));
+        Room room((2 * slices + 1) * size + QUERIES<Unit> * (columns + units + a.width));
         Unit *flipped = room.take<Unit>(slices * size), *values = room.take<Unit>(slices * size);
-        Unit *copied = room.take<Unit>(size), *own_queries = room.take<Unit>(QUERIES * units);
-        float *scores = room.take<float>(QUERIES * columns), *results = room.take<float>(QUERIES * a.width);
+        Unit *copied = room.take<Unit>(size), *own_queries = room.take<Unit>(QUERIES<Unit> * units);
+        float *scores = room.take<float>(QUERIES<Unit> * columns), *results = room.take<float>(QUERIES<Unit> * a.width);
         for (int64_t number = 0; number < slices; number++) {
             Slice slice = find_slice(segment, number * KEYS);
             gather<Operands>(segment, slice, key + head * a.width, a.heads * a.width, a.width, copied);
@@ -31,19 +32,19 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
             Operands::stack(copied, slice.count, a.width, values + number * size);
         }
         for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
-            for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
-                int64_t count = std::min(QUERIES, segment.length - first), row = segment.row + first - segment.skip;
+            for (int64_t first = segment.skip; first < segment.length; first += QUERIES<Unit>) {
+                int64_t count = std::min(QUERIES<Unit>, segment.length - first), row = segment.row + first - segment.skip;
                 int64_t at = row * stride + own * a.width;
-                Softmax softmax(count);
+                Softmax<Operands> softmax(count);
                 Operands::copy(query + at, stride, count, a.width, own_queries);
                 bool begun = false;
                 for (int64_t number = 0; number < slices; number++) {
                     Slice slice = find_slice(segment, number * KEYS);
-                    Block block = find_block(segment, slice, first, a.window);
+                    Block block = find_block<Unit>(segment, slice, first, a.window);
                     if (block.is_empty()) continue;
                     multiply_seen(block, segment, slice, Matrix<Unit>{own_queries, units, 1}, units, flipped + number * size,
                                   scores);
-                    softmax.add<Operands>(a, segment, slice, block, scores, results);
+                    softmax.add(a, segment, slice, block, scores, results);
                     Matrix<Unit> shares = Operands::view_rows(block, slice, reinterpret_cast<Unit *>(scores));
                     auto multiply_own = begun ? multiply_values<true, Unit> : multiply_values<false, Unit>;
                     multiply_own(block, segment, slice, shares, Operands::SIZE, values + number * size, a.width, results);
@@ -61,16 +62,17 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
     typedef typename Operands::Unit Unit;
     int64_t stride = a.heads * a.grouped * a.width, units = a.width / Operands::SIZE;
     reverse_slices(a, [&](const Segment &segment, const Slice &slice, int64_t head) {
+        [[maybe_unused]] typename Operands::Mode mode;
         int64_t columns = slice.stride(), size = columns * units;
-        Room room(4 * size + 2 * columns * a.width + QUERIES * (3 * columns + 4 * units));
+        Room room(4 * size + 2 * columns * a.width + QUERIES<Unit> * (3 * columns + 4 * units));
         Unit *copied = room.take<Unit>(size), *keys = room.take<Unit>(size);
         Unit *flipped = room.take<Unit>(size), *flipped_values = room.take<Unit>(size);
         float *key_slopes = room.take<float>(columns * a.width), *value_slopes = room.take<float>(columns * a.width);
-        float *scores = room.take<float>(QUERIES * columns), *of_scores = room.take<float>(QUERIES * columns);
+        float *scores = room.take<float>(QUERIES<Unit> * columns), *of_scores = room.take<float>(QUERIES<Unit> * columns);
         Unit *shares = reinterpret_cast<Unit *>(scores), *across = reinterpret_cast<Unit *>(of_scores);
-        Unit *along = room.take<Unit>(QUERIES * columns);
-        Unit *own_queries = room.take<Unit>(QUERIES * units), *own_slopes = room.take<Unit>(QUERIES * units);
-        Unit *stacked_queries = room.take<Unit>(QUERIES * units), *stacked_slopes = room.take<Unit>(QUERIES * units);
+        Unit *along = room.take<Unit>(QUERIES<Unit> * columns);
+        Unit *own_queries = room.take<Unit>(QUERIES<Unit> * units), *own_slopes = room.take<Unit>(QUERIES<Unit> * units);
+        Unit *stacked_queries = room.take<Unit>(QUERIES<Unit> * units), *stacked_slopes = room.take<Unit>(QUERIES<Unit> * units);
         gather<Operands>(segment, slice, value + head * a.width, a.heads * a.width, a.width, copied);
         transpose(slice, copied, units, flipped_values);
         gather<Operands>(segment, slice, key + head * a.width, a.heads * a.width, a.width, copied);
@@ -78,8 +80,8 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
         Operands::stack(copied, slice.count, a.width, keys);
         std::fill(key_slopes, key_slopes + 2 * columns * a.width, 0.0f);
         for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
-            for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
-                Block block = find_block(segment, slice, first, a.window);
+            for (int64_t first = segment.skip; first < segment.length; first += QUERIES<Unit>) {
+                Block block = find_block<Unit>(segment, slice, first, a.window);
                 if (block.is_empty()) continue;
                 int64_t at = block.row * stride + own * a.width, offset = block.begin * a.width;
                 Operands::copy(query + at, stride, block.count, a.width, own_queries);

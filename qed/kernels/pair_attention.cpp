@@ -26,6 +26,7 @@ inline __m512i interleave(__m512i halves) {
 // Operands of products of pairs.
 struct Pairs {
     typedef Pair Unit;
+    typedef Tiles Mode;
     static constexpr int64_t SIZE = 2;
 
     static void copy(const bfloat16 *from, int64_t stride, int64_t count, int64_t width, Pair *to) {

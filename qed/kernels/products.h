@@ -2,26 +2,12 @@
 
 #pragma once
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
+#include <type_traits>
 #include <utility>
 
-#include "vectors.h"
+#include "tiles.h"
 
 namespace {
-
-typedef uint32_t Pair;  // two numbers in bfloat16, the first in the lower half
-
-// A matrix whose rows and columns are any distance apart. A unit is a number, or a pair of neighbouring ones of a row.
-template <typename Unit>
-struct Matrix {
-    const Unit *units;
-    int64_t row, column;
-
-    Matrix skip(int64_t rows) const { return {units + rows * row, row, column}; }
-};
 
 template <typename Sum>
 inline Sum add_product(Sum sum, float left, Sum right) {
@@ -76,10 +62,17 @@ Multiply<Unit> *choose(int64_t count, std::integer_sequence<int, Counts...>) {
     return each[count - 1];
 }
 
-// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES.
+// Rows of a product that are computed together.
+template <typename Unit>
+constexpr int64_t STEP = std::is_same_v<Unit, Pair> ? PAIR_ROWS : TILE;
+
+// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES. The thread must
+// have `Tiles` where units are pairs.
 template <bool Adds, typename Unit>
 void multiply(Matrix<Unit> left, int64_t rows, int64_t units, const Unit *right, int64_t right_row, int64_t width, float *out,
               int64_t out_row) {
+    if constexpr (std::is_same_v<Unit, Pair>)
+        if (multiply_in_tiles<Adds>(left, rows, units, right, right_row, width, out, out_row)) return;
     std::make_integer_sequence<int, TILE> counts;
     for (int64_t first = 0, step; first < width; first += step) {
         step = width - first >= PANEL ? PANEL : width - first >= WIDE ? WIDE : LANES;

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from qed.kernels import training
 from qed.kernels.decoding import gate
-from qed.kernels.functions import LANES, has_kernels
+from qed.kernels.functions import LANES, has_kernels, has_tiles
 from qed.kernels.structures import PackedAttention
 from qed.kernels.training import Rotation
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply, multiply_columns
@@ -30,32 +30,39 @@ BIASED = {"q_proj", "k_proj", "v_proj"}  # linear layers that may have a bias
 # The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
 LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
 UNLIMITED = 1 << 30
+TILE = 16  # columns of a tile of AMX
 
 
 def can_compile_layers(body: Any, longest: int) -> bool:
     """Return whether `compute_compiled_states` computes a decoder on rows up to a length, in the current autocast."""
     config: Any = getattr(body, "config", None)
-    layers = getattr(body, "layers", ())
+    layers: Any = getattr(body, "layers", ())
     return (
         getattr(config, "model_type", "") in LLAMA_LIKE
         and config.hidden_act == "silu"
         and compute_layer_windows(config) is not None
         and len(layers) > 0
         and body._compiled_call_impl is None
-        and longest <= find_longest(_read_product_dtype())
         and all(_is_plain(layer) for layer in layers)
         and not any(_is_changed(module) for module in body.modules())
         and not torch.compiler.is_compiling()
         and has_kernels()
+        and longest <= find_longest(_read_product_dtype(), layers[0].self_attn.head_dim)
     )
 
 
-def find_longest(dtype: torch.dtype) -> int:
-    """Return the length of the longest rows that `compute_compiled_states` computes with products of a dtype.
+def find_longest(dtype: torch.dtype, width: int) -> int:
+    """Return the length of the longest rows that `compute_compiled_states` computes.
 
-    There is no limit on AMD's processors with AVX-512, where torch's attention is slower at every length.
+    There is no limit where torch's attention, forwards and backwards, is slower at every length: on AMD's processors
+    with AVX-512, and in bfloat16 with AMX where the heads fill its tiles.
+
+    Args:
+        dtype: of products.
+        width: of a head.
     """
-    return UNLIMITED if dtype in LONGEST and is_faster() else LONGEST.get(dtype, 0)
+    is_fastest = is_faster() or (dtype == torch.bfloat16 and width % TILE == 0 and has_tiles())
+    return UNLIMITED if dtype in LONGEST and is_fastest else LONGEST.get(dtype, 0)
 
 
 class PackedRow(NamedTuple):

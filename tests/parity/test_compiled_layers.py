@@ -147,7 +147,7 @@ def test_attention_in_bfloat16_is_that_of_its_operands(width: int, window: int |
 
 
 @pytest.mark.parametrize("window", [None, 40, 600])
-@pytest.mark.parametrize("width", [8, 64])
+@pytest.mark.parametrize("width", [8, 48, 64])
 def test_long_attention_in_bfloat16_is_that_of_its_operands(width: int, window: int | None) -> None:
     check_attention(LONG, width, window, 1)
 
@@ -183,6 +183,15 @@ def test_a_key_that_is_no_number_reaches_only_those_that_see_it(place: int, dtyp
     for found in training.attend(packed, query, key, value):
         assert found[:place].isfinite().all()
         assert found[place:].isnan().any(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [1, 20, 333])
+def test_what_follows_changes_no_bit(length: int, dtype: torch.dtype) -> None:
+    (whole, operands), (part, _) = prepare_row(700, dtype), prepare_row(length, dtype)
+    found = training.attend(part, *(each[:length] for each in operands))
+    for one, other in zip(found, training.attend(whole, *operands), strict=True):
+        assert torch.equal(one, other[:length])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -406,12 +415,18 @@ def test_other_models_are_left_to_torch(name: str) -> None:
 
 
 def test_long_rows_are_left_to_torch_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = build()
+    body, narrow = build(head_dim=16), build(head_dim=24)
     monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: True)
     for precision in LONGEST:
         with compute_in("cpu", precision):
             assert can_compile_layers(body, 100_000)
     monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: False)
+    monkeypatch.setattr("qed.models.compiled_layers.has_tiles", lambda: True)
+    for precision, may_be_long in ((torch.float32, False), (torch.bfloat16, True)):
+        with compute_in("cpu", precision):
+            assert can_compile_layers(body, 100_000) == may_be_long
+            assert not can_compile_layers(narrow, 100_000)
+    monkeypatch.setattr("qed.models.compiled_layers.has_tiles", lambda: False)
     for precision, longest in LONGEST.items():
         with compute_in("cpu", precision):
             assert can_compile_layers(body, longest)

@@ -1,0 +1,24 @@
+// Matrices of numbers in float32, or of pairs of numbers in bfloat16.
+
+#pragma once
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#include "vectors.h"
+
+namespace {
+
+typedef uint32_t Pair;  // two numbers in bfloat16, the first in the lower half
+
+// A matrix whose rows and columns are any distance apart. A unit is a number, or a pair of neighbouring ones of a row.
+template <typename Unit>
+struct Matrix {
+    const Unit *units;
+    int64_t row, column;
+
+    Matrix skip(int64_t rows) const { return {units + rows * row, row, column}; }
+};
+
+}  // namespace

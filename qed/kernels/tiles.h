@@ -1,0 +1,171 @@
+// Products of pairs by the tiles of a processor with AMX: 16 rows of 16 pairs, 16 pairs of 16 columns, and their sums.
+//
+// `Tiles` must live in the thread that multiplies, and nothing else may use the tiles meanwhile.
+
+#pragma once
+
+#include "matrices.h"
+
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+
+constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
+constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together
+constexpr int64_t MOST_PAIRS = 320;   // of the rows of a left matrix
+constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 3 * PAIR_ROWS;  // that are computed together, and of a block
+constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
+
+// Whether Linux lets this process use tiles.
+inline bool has_tiles() {
+    static const bool has = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    return has;
+}
+
+// Sets the tiles of a thread, and releases them afterwards: other libraries set their own.
+struct Tiles {
+    Tiles() {
+        if (!has_tiles()) return;
+        struct alignas(64) {
+            uint8_t palette = 1, start = 0, reserved[14] = {};
+            uint16_t bytes[16] = {};
+            uint8_t rows[16] = {};
+        } all;
+        for (int i = 0; i < 8; i++) all.bytes[i] = 64, all.rows[i] = SIDE;
+        asm volatile("" ::: "memory");
+        _tile_loadconfig(&all);
+    }
+    ~Tiles() {
+        if (has_tiles()) _tile_release();
+    }
+};
+
+// An operand in the order in which tiles are read: the pairs of each row, or the rows of pairs, that fill whole tiles, and
+// the rest, with zeros after them.
+struct Operand {
+    const Pair *whole, *rest;
+    int64_t stride, rest_stride;
+};
+
+// The product of tiles of rows and of columns; with `Adds` it is added to `out`.
+template <bool Adds, int Rows, int Columns>
+void multiply_tiles(Operand left, Operand right, int64_t whole, bool has_rest, float *out, int64_t out_row) {
+    const int64_t line = out_row * sizeof *out;
+    asm volatile("" ::: "memory");  // some compilers do not know that a tile reads memory, or writes it
+    if constexpr (Adds) {
+        _tile_loadd(0, out, line);
+        if constexpr (Columns > 1) _tile_loadd(1, out + SIDE, line);
+        if constexpr (Rows > 1) _tile_loadd(2, out + SIDE * out_row, line);
+        if constexpr (Rows > 1 && Columns > 1) _tile_loadd(3, out + SIDE * out_row + SIDE, line);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    auto add = [](const Pair *rows, int64_t stride, const Pair *columns, int64_t apart) {
+        _tile_loadd(6, columns, apart * sizeof(Pair));
+        _tile_loadd(4, rows, stride * sizeof(Pair));
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (Columns > 1) {
+            _tile_loadd(7, columns + SIDE, apart * sizeof(Pair));
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if constexpr (Rows > 1) {
+            _tile_loadd(5, rows + SIDE * stride, stride * sizeof(Pair));
+            _tile_dpbf16ps(2, 5, 6);
+            if constexpr (Columns > 1) _tile_dpbf16ps(3, 5, 7);
+        }
+    };
+    for (int64_t pair = 0; pair < whole; pair += SIDE)
+        add(left.whole + pair, left.stride, right.whole + pair * right.stride, right.stride);
+    if (has_rest) add(left.rest, left.rest_stride, right.rest, right.rest_stride);
+    _tile_stored(0, out, line);
+    if constexpr (Columns > 1) _tile_stored(1, out + SIDE, line);
+    if constexpr (Rows > 1) _tile_stored(2, out + SIDE * out_row, line);
+    if constexpr (Rows > 1 && Columns > 1) _tile_stored(3, out + SIDE * out_row + SIDE, line);
+    asm volatile("" ::: "memory");
+}
+
+// Copies `count` of `rows` rows of pairs, with zeros after the last pair of each and after the last row.
+inline void copy_pairs(const Pair *from, int64_t stride, int64_t count, int64_t pairs, int64_t rows, int64_t width, Pair *to) {
+    std::fill(to, to + rows * width, 0);
+    for (int64_t i = 0; i < count; i++) std::memcpy(to + i * width, from + i * stride, pairs * sizeof *to);
+}
+
+// Copies `rows` rows of a transposed matrix, with zeros after the last pair of each.
+inline void transpose_pairs(Matrix<Pair> left, int64_t rows, int64_t pairs, int64_t width, Pair *to) {
+    for (int64_t pair = 0; pair < width; pair += LANES)
+        for (int64_t i = 0; i < rows; i += LANES) {
+            Vector part[LANES] = {};
+            for (int64_t k = 0; k < LANES && pair + k < pairs; k++)
+                std::memcpy(&part[k], left.units + (pair + k) * left.column + i, sizeof part[k]);
+            transpose_block(part);
+            for (int64_t k = 0; k < LANES; k++) std::memcpy(to + (i + k) * width + pair, &part[k], sizeof part[k]);
+        }
+}
+
+// out[rows, width] = left[rows, pairs] right[pairs, width], or added to it, if tiles compute it; returns whether they do. Of a
+// transposed matrix whole tiles of rows are read.
+template <bool Adds>
+bool multiply_in_tiles(Matrix<Pair> left, int64_t rows, int64_t pairs, const Pair *right, int64_t right_row, int64_t width,
+                       float *out, int64_t out_row) {
+    bool is_transposed = left.column != 1;
+    int64_t whole = pairs / SIDE * SIDE, padded = (pairs + SIDE - 1) / SIDE * SIDE;
+    if (!has_tiles() || width % SIDE || padded > MOST_PAIRS || (is_transposed && left.row != 1)) return false;
+    Pair copied[PAIR_ROWS * MOST_PAIRS], rest[SIDE * TOGETHER * SIDE];
+    float sums[PAIR_ROWS * TOGETHER * SIDE];  // of rows that fill no tile
+    for (int64_t row = 0; row < rows; row += PAIR_ROWS) {
+        int64_t count = std::min(PAIR_ROWS, rows - row), tiles = (count + SIDE - 1) / SIDE;
+        Operand own{left.units + row * left.row, copied, left.row, SIDE};
+        if (is_transposed || count < tiles * SIDE) {
+            if (is_transposed)
+                transpose_pairs(left.skip(row), tiles * SIDE, pairs, padded, copied);
+            else
+                copy_pairs(own.whole, left.row, count, pairs, tiles * SIDE, padded, copied);
+            own = {copied, copied + whole, padded, padded};
+        } else if (whole < pairs) {
+            copy_pairs(own.whole + whole, left.row, count, pairs - whole, count, SIDE, copied);
+        }
+        for (int64_t first = 0, step; first < width; first += step) {
+            step = std::min(TOGETHER * SIDE, width - first);
+            Operand columns{right + first, rest, right_row, step};
+            if (whole < pairs)
+                copy_pairs(columns.whole + whole * right_row, right_row, pairs - whole, step, SIDE, step, rest);
+            auto multiply = tiles > 1 ? step > SIDE ? multiply_tiles<Adds, 2, 2> : multiply_tiles<Adds, 2, 1>
+                            : step > SIDE ? multiply_tiles<Adds, 1, 2>
+                                          : multiply_tiles<Adds, 1, 1>;
+            float *to = out + row * out_row + first;
+            if (count == tiles * SIDE) {
+                multiply(own, columns, whole, whole < pairs, to, out_row);
+                continue;
+            }
+            for (int64_t i = 0; Adds && i < count; i++) std::memcpy(sums + i * step, to + i * out_row, step * sizeof *to);
+            multiply(own, columns, whole, whole < pairs, sums, step);
+            for (int64_t i = 0; i < count; i++) std::memcpy(to + i * out_row, sums + i * step, step * sizeof *to);
+        }
+    }
+    return true;
+}
+
+#else
+
+constexpr int64_t PAIR_ROWS = TILE, PAIR_QUERIES = 48;
+
+inline bool has_tiles() { return false; }
+
+struct Tiles {};
+
+template <bool Adds>
+bool multiply_in_tiles(Matrix<Pair>, int64_t, int64_t, const Pair *, int64_t, int64_t, float *, int64_t) {
+    return false;
+}
+
+#endif
+
+}  // namespace
