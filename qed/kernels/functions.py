@@ -47,13 +47,13 @@ def has_kernels() -> bool:
 
 
 @cache
-def has_tiles() -> bool:
-    """Return whether the functions in C++ compute attention of bfloat16 by this processor's tiles (AMX)."""
+def has_tiles(width: int) -> bool:
+    """Return whether attention of bfloat16 in C++, with heads of a width, multiplies by tiles of AMX."""
     library = load_library().library
     if library is None:
         return False
-    library.multiplies_in_tiles.restype = ctypes.c_bool
-    return bool(library.multiplies_in_tiles())
+    library.multiplies_in_tiles.argtypes, library.multiplies_in_tiles.restype = (COUNT,), ctypes.c_bool
+    return bool(library.multiplies_in_tiles(width))
 
 
 @cache

@@ -9,7 +9,9 @@ namespace {
 // Operands of products of numbers in float32.
 struct Floats {
     typedef float Unit;
-    struct Mode {};
+    struct Mode {
+        explicit Mode(int64_t) {}
+    };
     static constexpr int64_t SIZE = 1;
 
     template <typename T>
@@ -55,7 +57,7 @@ struct Floats {
 
 extern "C" {
 
-bool multiplies_in_tiles() { return has_tiles(); }
+bool multiplies_in_tiles(int64_t width) { return fits_tiles(width); }
 
 EXPORT(float32)
 EXPORT(bfloat16)

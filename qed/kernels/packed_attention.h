@@ -18,7 +18,7 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
     typedef typename Operands::Unit Unit;
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, units = a.width / Operands::SIZE;
     attend_segments(a, [&](const Segment &segment, int64_t head) {
-        [[maybe_unused]] typename Operands::Mode mode;
+        [[maybe_unused]] typename Operands::Mode mode(a.width);
         int64_t slices = divide_up(segment.count(), KEYS), columns = find_slice(segment, 0).stride(), size = columns * units;
         Room room((2 * slices + 1) * size + QUERIES<Unit> * (columns + units + a.width));
         Unit *flipped = room.take<Unit>(slices * size), *values = room.take<Unit>(slices * size);
@@ -62,7 +62,7 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
     typedef typename Operands::Unit Unit;
     int64_t stride = a.heads * a.grouped * a.width, units = a.width / Operands::SIZE;
     reverse_slices(a, [&](const Segment &segment, const Slice &slice, int64_t head) {
-        [[maybe_unused]] typename Operands::Mode mode;
+        [[maybe_unused]] typename Operands::Mode mode(a.width);
         int64_t columns = slice.stride(), size = columns * units;
         Room room(4 * size + 2 * columns * a.width + QUERIES<Unit> * (3 * columns + 4 * units));
         Unit *copied = room.take<Unit>(size), *keys = room.take<Unit>(size);

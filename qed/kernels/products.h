@@ -66,8 +66,8 @@ Multiply<Unit> *choose(int64_t count, std::integer_sequence<int, Counts...>) {
 template <typename Unit>
 constexpr int64_t STEP = std::is_same_v<Unit, Pair> ? PAIR_ROWS : TILE;
 
-// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES. The thread must
-// have `Tiles` where units are pairs.
+// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES. Of pairs
+// tiles compute it where the thread has set them.
 template <bool Adds, typename Unit>
 void multiply(Matrix<Unit> left, int64_t rows, int64_t units, const Unit *right, int64_t right_row, int64_t width, float *out,
               int64_t out_row) {

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
 constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together
+constexpr int64_t LEAST = 32;         // width of a head for which tiles are faster than vectors
 constexpr int64_t MOST_PAIRS = 320;   // of the rows of a left matrix
 constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 3 * PAIR_ROWS;  // that are computed together, and of a block
 constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
@@ -27,10 +28,14 @@ inline bool has_tiles() {
     return has;
 }
 
-// Sets the tiles of a thread, and releases them afterwards: other libraries set their own.
+// Whether attention of heads of a width multiplies by tiles.
+inline bool fits_tiles(int64_t width) { return width % SIDE == 0 && width >= LEAST && has_tiles(); }
+
+// Sets the tiles of a thread for heads of a width, and releases them afterwards: other libraries set their own.
 struct Tiles {
-    Tiles() {
-        if (!has_tiles()) return;
+    explicit Tiles(int64_t width) {
+        ready = fits_tiles(width);
+        if (!ready) return;
         struct alignas(64) {
             uint8_t palette = 1, start = 0, reserved[14] = {};
             uint16_t bytes[16] = {};
@@ -41,8 +46,11 @@ struct Tiles {
         _tile_loadconfig(&all);
     }
     ~Tiles() {
-        if (has_tiles()) _tile_release();
+        if (ready) _tile_release();
+        ready = false;
     }
+
+    static inline thread_local bool ready = false;
 };
 
 // An operand in the order in which tiles are read: the pairs of each row, or the rows of pairs, that fill whole tiles, and
@@ -117,11 +125,13 @@ bool multiply_in_tiles(Matrix<Pair> left, int64_t rows, int64_t pairs, const Pai
                        float *out, int64_t out_row) {
     bool is_transposed = left.column != 1;
     int64_t whole = pairs / SIDE * SIDE, padded = (pairs + SIDE - 1) / SIDE * SIDE;
-    if (!has_tiles() || width % SIDE || padded > MOST_PAIRS || (is_transposed && left.row != 1)) return false;
+    if (!Tiles::ready || width % SIDE || padded > MOST_PAIRS || (is_transposed && left.row != 1)) return false;
     Pair copied[PAIR_ROWS * MOST_PAIRS], rest[SIDE * TOGETHER * SIDE];
     float sums[PAIR_ROWS * TOGETHER * SIDE];  // of rows that fill no tile
-    for (int64_t row = 0; row < rows; row += PAIR_ROWS) {
-        int64_t count = std::min(PAIR_ROWS, rows - row), tiles = (count + SIDE - 1) / SIDE;
+    for (int64_t row = 0, count; row < rows; row += count) {
+        count = std::min(PAIR_ROWS, rows - row);
+        if (count > SIDE && count < PAIR_ROWS) count = SIDE;  // whole tiles need no copy
+        int64_t tiles = (count + SIDE - 1) / SIDE;
         Operand own{left.units + row * left.row, copied, left.row, SIDE};
         if (is_transposed || count < tiles * SIDE) {
             if (is_transposed)
@@ -157,9 +167,11 @@ bool multiply_in_tiles(Matrix<Pair> left, int64_t rows, int64_t pairs, const Pai
 
 constexpr int64_t PAIR_ROWS = TILE, PAIR_QUERIES = 48;
 
-inline bool has_tiles() { return false; }
+inline bool fits_tiles(int64_t) { return false; }
 
-struct Tiles {};
+struct Tiles {
+    explicit Tiles(int64_t) {}
+};
 
 template <bool Adds>
 bool multiply_in_tiles(Matrix<Pair>, int64_t, int64_t, const Pair *, int64_t, int64_t, float *, int64_t) {

@@ -30,7 +30,6 @@ BIASED = {"q_proj", "k_proj", "v_proj"}  # linear layers that may have a bias
 # The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
 LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
 UNLIMITED = 1 << 30
-TILE = 16  # columns of a tile of AMX
 
 
 def can_compile_layers(body: Any, longest: int) -> bool:
@@ -55,13 +54,13 @@ def find_longest(dtype: torch.dtype, width: int) -> int:
     """Return the length of the longest rows that `compute_compiled_states` computes.
 
     There is no limit where torch's attention, forwards and backwards, is slower at every length: on AMD's processors
-    with AVX-512, and in bfloat16 with AMX where the heads fill its tiles.
+    with AVX-512, and in bfloat16 where it multiplies by AMX's tiles.
 
     Args:
         dtype: of products.
         width: of a head.
     """
-    is_fastest = is_faster() or (dtype == torch.bfloat16 and width % TILE == 0 and has_tiles())
+    is_fastest = is_faster() or (dtype == torch.bfloat16 and has_tiles(width))
     return UNLIMITED if dtype in LONGEST and is_fastest else LONGEST.get(dtype, 0)
 
 
