@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
 template <typename Unit>
-constexpr int64_t QUERIES = std::is_same_v<Unit, Pair> ? PAIR_QUERIES : 48;  // of a block
+constexpr int64_t QUERIES = std::is_same<Unit, Pair>::value ? PAIR_QUERIES : 48;  // of a block
 constexpr int64_t KEYS = 512;    // of a slice: what a block computes with them stays in the processor's cache
 
 inline int64_t divide_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
