@@ -177,8 +177,9 @@ def check_attention(segments: Sequence[Segment], width: int, window: int | None,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("place", [5, 20, 530])
-def test_a_key_that_is_no_number_reaches_only_those_that_see_it(place: int, dtype: torch.dtype) -> None:
-    packed, (query, key, value) = prepare_row(700, dtype)
+@pytest.mark.parametrize("width", [16, 64])
+def test_a_key_that_is_no_number_reaches_only_those_that_see_it(width: int, place: int, dtype: torch.dtype) -> None:
+    packed, (query, key, value) = prepare_row(700, dtype, width)
     key[place] = torch.nan
     for found in training.attend(packed, query, key, value):
         assert found[:place].isfinite().all()
@@ -187,17 +188,19 @@ def test_a_key_that_is_no_number_reaches_only_those_that_see_it(place: int, dtyp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [1, 20, 333])
-def test_what_follows_changes_no_bit(length: int, dtype: torch.dtype) -> None:
-    (whole, operands), (part, _) = prepare_row(700, dtype), prepare_row(length, dtype)
+@pytest.mark.parametrize("width", [16, 64])
+def test_what_follows_changes_no_bit(width: int, length: int, dtype: torch.dtype) -> None:
+    (whole, operands), (part, _) = prepare_row(700, dtype, width), prepare_row(length, dtype, width)
     found = training.attend(part, *(each[:length] for each in operands))
     for one, other in zip(found, training.attend(whole, *operands), strict=True):
         assert torch.equal(one, other[:length])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_keys_without_a_share_fill_a_slice(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("width", [16, 64])
+def test_keys_without_a_share_fill_a_slice(width: int, dtype: torch.dtype) -> None:
     """Their scores are minus infinity."""
-    packed, (query, key, value) = prepare_row(700, dtype)
+    packed, (query, key, value) = prepare_row(700, dtype, width)
     query.fill_(1e4)
     key[:600], key[600:] = -1e38, 0
     out, _ = training.attend(packed, query, key, value)
@@ -205,11 +208,13 @@ def test_keys_without_a_share_fill_a_slice(dtype: torch.dtype) -> None:
     torch.testing.assert_close(out[600:].float(), expected, rtol=2e-2, atol=2e-2)
 
 
-def prepare_row(length: int, dtype: torch.dtype) -> tuple[PackedAttention, list[Tensor]]:
+def prepare_row(length: int, dtype: torch.dtype, width: int) -> tuple[PackedAttention, list[Tensor]]:
     """A row of one head, and its random query, key and value."""
     table = choose_suffixes((Segment(0, length),), None).table
-    operands = [torch.randn(length, 16, generator=torch.Generator().manual_seed(each)).to(dtype) for each in range(3)]
-    packed = PackedAttention(table.data_ptr(), 1, 1, 1, 16, 0, 1, 0.25)
+    operands = [
+        torch.randn(length, width, generator=torch.Generator().manual_seed(each)).to(dtype) for each in range(3)
+    ]
+    packed = PackedAttention(table.data_ptr(), 1, 1, 1, width, 0, 1, 0.25)
     packed.table = table  # lives as long
     return packed, operands
 
