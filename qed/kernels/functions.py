@@ -47,7 +47,7 @@ def has_kernels() -> bool:
 
 
 @cache
-def has_tiles(width: int) -> bool:
+def multiplies_in_tiles(width: int) -> bool:
     """Return whether attention of bfloat16 in C++, with heads of a width, multiplies by tiles of AMX."""
     library = load_library().library
     if library is None:

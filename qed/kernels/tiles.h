@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
 constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together
 constexpr int64_t LEAST = 32;         // width of a head for which tiles are faster than vectors
-constexpr int64_t MOST_PAIRS = 320;   // of the rows of a left matrix
+constexpr int64_t MOST_PAIRS = 320;   // of a row of a left matrix: more than a slice of keys, or a head, has
 constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 3 * PAIR_ROWS;  // that are computed together, and of a block
 constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
 
@@ -118,30 +118,35 @@ inline void transpose_pairs(Matrix<Pair> left, int64_t rows, int64_t pairs, int6
         }
 }
 
+// The left operand of `tiles` tiles of rows, of which `count` rows are there. What tiles cannot read in place is copied.
+inline Operand arrange_rows(Matrix<Pair> left, int64_t count, int64_t tiles, int64_t pairs, Pair *copied) {
+    int64_t whole = pairs / SIDE * SIDE, padded = (pairs + SIDE - 1) / SIDE * SIDE, rows = tiles * SIDE;
+    if (left.column == 1 && count == rows) {
+        if (whole < pairs) copy_pairs(left.units + whole, left.row, rows, pairs - whole, rows, SIDE, copied);
+        return {left.units, copied, left.row, SIDE};
+    }
+    if (left.column == 1)
+        copy_pairs(left.units, left.row, count, pairs, rows, padded, copied);
+    else
+        transpose_pairs(left, rows, pairs, padded, copied);
+    return {copied, copied + whole, padded, padded};
+}
+
 // out[rows, width] = left[rows, pairs] right[pairs, width], or added to it, if tiles compute it; returns whether they do. Of a
 // transposed matrix whole tiles of rows are read.
 template <bool Adds>
 bool multiply_in_tiles(Matrix<Pair> left, int64_t rows, int64_t pairs, const Pair *right, int64_t right_row, int64_t width,
                        float *out, int64_t out_row) {
-    bool is_transposed = left.column != 1;
-    int64_t whole = pairs / SIDE * SIDE, padded = (pairs + SIDE - 1) / SIDE * SIDE;
-    if (!Tiles::ready || width % SIDE || padded > MOST_PAIRS || (is_transposed && left.row != 1)) return false;
+    int64_t whole = pairs / SIDE * SIDE;
+    bool can_read = left.column == 1 || left.row == 1;
+    if (!Tiles::ready || width % SIDE || pairs > MOST_PAIRS || !can_read) return false;
     Pair copied[PAIR_ROWS * MOST_PAIRS], rest[SIDE * TOGETHER * SIDE];
     float sums[PAIR_ROWS * TOGETHER * SIDE];  // of rows that fill no tile
     for (int64_t row = 0, count; row < rows; row += count) {
         count = std::min(PAIR_ROWS, rows - row);
         if (count > SIDE && count < PAIR_ROWS) count = SIDE;  // whole tiles need no copy
         int64_t tiles = (count + SIDE - 1) / SIDE;
-        Operand own{left.units + row * left.row, copied, left.row, SIDE};
-        if (is_transposed || count < tiles * SIDE) {
-            if (is_transposed)
-                transpose_pairs(left.skip(row), tiles * SIDE, pairs, padded, copied);
-            else
-                copy_pairs(own.whole, left.row, count, pairs, tiles * SIDE, padded, copied);
-            own = {copied, copied + whole, padded, padded};
-        } else if (whole < pairs) {
-            copy_pairs(own.whole + whole, left.row, count, pairs - whole, count, SIDE, copied);
-        }
+        Operand own = arrange_rows(left.skip(row), count, tiles, pairs, copied);
         for (int64_t first = 0, step; first < width; first += step) {
             step = std::min(TOGETHER * SIDE, width - first);
             Operand columns{right + first, rest, right_row, step};

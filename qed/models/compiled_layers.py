@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from qed.kernels import training
 from qed.kernels.decoding import gate
-from qed.kernels.functions import LANES, has_kernels, has_tiles
+from qed.kernels.functions import LANES, has_kernels, multiplies_in_tiles
 from qed.kernels.structures import PackedAttention
 from qed.kernels.training import Rotation
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply, multiply_columns
@@ -60,7 +60,7 @@ def find_longest(dtype: torch.dtype, width: int) -> int:
         dtype: of products.
         width: of a head.
     """
-    is_fastest = is_faster() or (dtype == torch.bfloat16 and has_tiles(width))
+    is_fastest = is_faster() or (dtype == torch.bfloat16 and multiplies_in_tiles(width))
     return UNLIMITED if dtype in LONGEST and is_fastest else LONGEST.get(dtype, 0)
 
 

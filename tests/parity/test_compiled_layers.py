@@ -426,12 +426,12 @@ def test_long_rows_are_left_to_torch_where_it_is_faster(monkeypatch: pytest.Monk
         with compute_in("cpu", precision):
             assert can_compile_layers(body, 100_000)
     monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: False)
-    monkeypatch.setattr("qed.models.compiled_layers.has_tiles", lambda width: width == 32)
+    monkeypatch.setattr("qed.models.compiled_layers.multiplies_in_tiles", lambda width: width == 32)
     for precision, may_be_long in ((torch.float32, False), (torch.bfloat16, True)):
         with compute_in("cpu", precision):
             assert can_compile_layers(body, 100_000) == may_be_long
             assert not can_compile_layers(narrow, 100_000)
-    monkeypatch.setattr("qed.models.compiled_layers.has_tiles", lambda _: False)
+    monkeypatch.setattr("qed.models.compiled_layers.multiplies_in_tiles", lambda _: False)
     for precision, longest in LONGEST.items():
         with compute_in("cpu", precision):
             assert can_compile_layers(body, longest)
