@@ -1,8 +1,9 @@
-"""Several ranks: each a copy of the test's process, so that none has to import torch again."""
+"""Several ranks: copies of a process that has imported torch, so that none has to import it again."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -29,6 +30,8 @@ from qed.training.slices import has_slices, read_slices
 
 # How much is computed depends on how rows share micro-batches, and how fast on the machine.
 OF_COMPUTATION = (*TIMES, "train/computed_tokens")
+# What the process imports of which copies are made that call a function.
+PRELOADED = ["qed.cli.main", "qed.training.learner", "qed.models.load", "transformers.models.llama.modeling_llama"]
 PATIENCE = 120.0  # seconds until ranks that do not end fail a test,
 LONG = 600.0  # and until those that train many cases do
 
@@ -115,10 +118,15 @@ def find_port() -> int:
 
 
 def gather_from_ranks(find: Callable[[], Any], world: int, folder: Path) -> Any:
-    """Call a function as several ranks; what it returns to the first one."""
+    """Call a function of a module as several ranks; what it returns to the first one.
+
+    They are no copies of the test's process, which has run threads of all kinds: such copies have waited for ever for
+    the lock of a thread that they do not have, and have found memory in disorder.
+    """
     file = folder / "found.pt"
+    multiprocessing.set_forkserver_preload(PRELOADED)
     running: Any = torch.multiprocessing.start_processes(
-        _find, (find, world, find_port(), file), world, join=False, start_method="fork"
+        _find, (find, world, find_port(), file), world, join=False, start_method="forkserver"
     )
     end = time.monotonic() + LONG
     while not running.join(timeout=1.0):
@@ -131,6 +139,7 @@ def gather_from_ranks(find: Callable[[], Any], world: int, folder: Path) -> Any:
 
 def _find(rank: int, find: Callable[[], Any], world: int, port: int, file: Path) -> None:
     os.environ.update(_name_place(rank, world, port))
+    torch.set_num_threads(1)
     found = find()
     if rank == 0:
         torch.save(found, file)
