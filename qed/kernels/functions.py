@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.build import load_library
-from qed.kernels.structures import COUNT, NUMBER, POINTER
+from qed.kernels.structures import COUNT, FLAG, NUMBER, POINTER
 from qed.kernels.trials import describe_failure
 
 HALF = (torch.bfloat16, torch.float16)
@@ -36,6 +35,7 @@ SIGNATURES = {
     "rotate_backward": (POINTER, POINTER, POINTER, NUMBER, POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
     "reduce_logits": (POINTER, POINTER, COUNT, NUMBER, COUNT, COUNT, COUNT, POINTER, POINTER, COUNT),
     "reverse_logits": (POINTER, POINTER, COUNT, NUMBER, *(POINTER,) * 4, COUNT, COUNT, COUNT, POINTER, POINTER),
+    "weight_gradient": (POINTER, POINTER, COUNT, COUNT, COUNT, FLAG, COUNT, POINTER),
     "attend_forward": (POINTER,) * 6,
     "attend_backward": (POINTER,) * 10,
 }
@@ -52,8 +52,18 @@ def multiplies_in_tiles(width: int) -> bool:
     library = load_library().library
     if library is None:
         return False
-    library.multiplies_in_tiles.argtypes, library.multiplies_in_tiles.restype = (COUNT,), ctypes.c_bool
+    library.multiplies_in_tiles.argtypes, library.multiplies_in_tiles.restype = (COUNT,), FLAG
     return bool(library.multiplies_in_tiles(width))
+
+
+@cache
+def has_weight_gradient() -> bool:
+    """Return whether a function in C++ computes the gradient of a weight by tiles of AMX."""
+    library = load_library().library
+    if library is None:
+        return False
+    library.has_weight_gradient.restype = FLAG
+    return bool(library.has_weight_gradient())
 
 
 @cache

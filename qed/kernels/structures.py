@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+POINTER, COUNT, NUMBER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_bool
 
 
 class Rows(ctypes.Structure):

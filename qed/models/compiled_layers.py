@@ -20,7 +20,7 @@ from qed.kernels.decoding import gate
 from qed.kernels.functions import LANES, has_kernels, multiplies_in_tiles
 from qed.kernels.structures import PackedAttention
 from qed.kernels.training import Rotation
-from qed.models.fast_float32 import add_multiplied, is_faster, multiply, multiply_columns
+from qed.models.fast_float32 import add_multiplied, is_faster, multiply, reverse_weight
 from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
 from qed.models.own_layers import HEAD_NORMS, HOOKS, LINEAR, LLAMA_LIKE, PARTS, has_own_forward
 from qed.models.segments import Segment
@@ -208,9 +208,9 @@ def _reverse_feed_forward(
     of_states, of_norm = training.reverse_norm(of_normed, second, weights.feed_forward_norm, slopes)
     return of_states, {
         "feed_forward_norm": of_norm,
-        "gate": multiply_columns(of_gates, second.normed),
-        "up": multiply_columns(of_ups, second.normed),
-        "down": multiply_columns(of_changes, opened),
+        "gate": reverse_weight(of_gates, second.normed),
+        "up": reverse_weight(of_ups, second.normed),
+        "down": reverse_weight(of_changes, opened),
     }
 
 
@@ -237,15 +237,15 @@ def _reverse_attention(
     of_states, of_norm = training.reverse_norm(of_normed, first, weights.norm, added)
     return of_states, {
         "norm": of_norm,
-        "query": multiply_columns(of_query, shape.select(first.normed)),
+        "query": reverse_weight(of_query, shape.select(first.normed)),
         "query_bias": None if weights.query_bias is None else of_query.sum(0),
         "query_norm": of_norms[0],
-        "key": multiply_columns(of_key, first.normed),
+        "key": reverse_weight(of_key, first.normed),
         "key_bias": None if weights.key_bias is None else of_key.sum(0),
         "key_norm": of_norms[1],
-        "value": multiply_columns(of_value, first.normed),
+        "value": reverse_weight(of_value, first.normed),
         "value_bias": None if weights.value_bias is None else of_value.sum(0),
-        "out": multiply_columns(of_changes, attended),
+        "out": reverse_weight(of_changes, attended),
     }
 
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qed import host
+from qed.kernels.functions import has_weight_gradient
+from qed.kernels.weight_gradient import compute_weight_gradient
 from qed.models.precision import compute_in
 from qed.models.rounded_products import RoundedProducts, add_widened, multiply_widened, must_widen
 
@@ -46,6 +48,13 @@ def multiply_columns(left: Tensor, right: Tensor) -> Tensor:
     if left.shape[1] <= right.shape[1] or not is_faster():
         return multiply(left.T, right.T)
     return multiply(right.T, left.T).T.contiguous()
+
+
+def reverse_weight(slopes: Tensor, states: Tensor) -> Tensor:
+    """Compute the gradient of a weight, slopes.T @ states, [m, k] float32 from [n, m] and [n, k] of one precision."""
+    if slopes.dtype == torch.bfloat16 and has_weight_gradient():
+        return compute_weight_gradient(slopes, states)
+    return multiply_columns(slopes, states).to(torch.float32)
 
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:

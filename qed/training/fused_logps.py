@@ -25,6 +25,7 @@ from qed.training.output_tiles import (
     TileKernels,
     add_product,
     choose_accumulator,
+    keeps_states,
 )
 from qed.training.support import LabelSupport
 
@@ -179,8 +180,9 @@ class _LinearLogps(torch.autograd.Function):
             rows, columns, number = tile
             add_product(d_hidden[rows], of_logits, layer.slice_weight(tile))
             if d_weight is not None:
-                if number == 0:  # a processor adds in the precision of the weight, and casts a block of states once
-                    states = hidden[rows] if hidden.is_cuda else hidden[rows].to(d_weight.dtype)
+                if number == 0:  # most processors add in the precision of the weight: a block of states is cast once
+                    keeps = hidden.is_cuda or keeps_states(d_weight, hidden)
+                    states = hidden[rows] if keeps else hidden[rows].to(d_weight.dtype)
                 add_product(d_weight[columns], transposed, states)
             if d_bias is not None:
                 d_bias[columns] += transposed.sum(1)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qed.kernels.functions import has_weight_gradient
+from qed.kernels.weight_gradient import add_weight_gradient
 from qed.models.families import LogitTransform
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply
 from qed.training.support import LabelSupport
@@ -161,15 +163,28 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, where the right side may be in half precision.
 
     CUDA accumulates products of half precision in float32. Elsewhere two sides in half precision give a product in
-    half precision, else both are cast to that of the total.
+    half precision, else both are cast to that of the total unless `keeps_states`.
     """
     half = right.dtype in (torch.bfloat16, torch.float16)
     if half and total.is_cuda and total.dtype == torch.float32:
         torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
     elif left.dtype == right.dtype != total.dtype:
         total.add_(multiply(left, right.T))
+    elif left.dtype == torch.float32 and keeps_states(total, right):
+        add_weight_gradient(total, left, right)
     else:
         add_multiplied(total, left.to(total.dtype), right.to(total.dtype))
+
+
+def keeps_states(total: Tensor, states: Tensor) -> bool:
+    """Return whether `add_product` multiplies slopes in float32 with states in bfloat16 on a processor as they are."""
+    return (
+        total.dtype == torch.float32
+        and states.dtype == torch.bfloat16
+        and total.device.type == "cpu"
+        and total.is_contiguous()
+        and has_weight_gradient()
+    )
 
 
 def _choose_width(height: int, on_cpu: bool) -> int:

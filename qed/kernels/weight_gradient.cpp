@@ -1,0 +1,208 @@
+// The gradient of the weight of a linear layer: the slopes of its results, transposed, times what it read.
+//
+// Products are of numbers in bfloat16, by the tiles of AMX, and sums are in float32; a slope in float32 is the sum of two
+// numbers in bfloat16. The order of sums depends on the number of inputs alone.
+
+#include <vector>
+
+#include "tiles.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+
+namespace {
+
+constexpr int64_t BLOCK = TOGETHER * SIDE;    // outputs, and columns, that are computed together
+constexpr int64_t DEPTH = 512;                // inputs that are arranged at a time
+constexpr int64_t STRIDE = DEPTH / 2 + SIDE;  // pairs of an output: with a power of two they would share lines of the cache
+constexpr int64_t MOST_OUTPUTS = 128;         // of a group, which is arranged as a whole: memory is read in lines,
+constexpr int64_t MOST_COLUMNS = 1024;        // and columns that stay in a core's cache meanwhile
+constexpr int64_t AHEAD = 32;                 // inputs for which the processor is asked for slopes in time
+constexpr int64_t LARGE = 1 << 20;            // products from which on several threads share them
+
+typedef __m512i Line;  // of the processor's cache
+
+// Slopes of results, [inputs, outputs] in bfloat16, or [outputs, inputs] in float32; the other is null.
+struct Slopes {
+    const bfloat16 *narrow;
+    const float *wide;
+    int64_t outputs, inputs;
+};
+
+inline uint32_t find_mask(int64_t count) { return count >= 32 ? ~0u : count > 0 ? (1u << count) - 1 : 0; }
+
+// Pairs of the numbers of two lines: those at 0 to 3, 8 to 11, 16 to 19 and 24 to 27, and the others.
+inline void pair_lines(Line first, Line second, Line *low, Line *high) {
+    *low = _mm512_unpacklo_epi16(first, second);
+    *high = _mm512_unpackhi_epi16(first, second);
+}
+
+// Exchanges rows and columns of 16 lines of pairs.
+inline void transpose_lines(Line *lines) {
+    Line some[SIDE];
+    for (int i = 0; i < SIDE; i += 2) {
+        some[i] = _mm512_unpacklo_epi32(lines[i], lines[i + 1]);
+        some[i + 1] = _mm512_unpackhi_epi32(lines[i], lines[i + 1]);
+    }
+    for (int i = 0; i < SIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            lines[i + 2 * j] = _mm512_unpacklo_epi64(some[i + j], some[i + j + 2]);
+            lines[i + 2 * j + 1] = _mm512_unpackhi_epi64(some[i + j], some[i + j + 2]);
+        }
+    for (int i = 0; i < 4; i++) {  // quarter j of line 4 k + i has column 4 j + i of rows 4 k to 4 k + 3
+        Line even = _mm512_shuffle_i32x4(lines[i], lines[4 + i], 0x88);
+        Line odd = _mm512_shuffle_i32x4(lines[i], lines[4 + i], 0xdd);
+        Line next = _mm512_shuffle_i32x4(lines[8 + i], lines[12 + i], 0x88);
+        Line last = _mm512_shuffle_i32x4(lines[8 + i], lines[12 + i], 0xdd);
+        some[i] = _mm512_shuffle_i32x4(even, next, 0x88);
+        some[4 + i] = _mm512_shuffle_i32x4(odd, last, 0x88);
+        some[8 + i] = _mm512_shuffle_i32x4(even, next, 0xdd);
+        some[12 + i] = _mm512_shuffle_i32x4(odd, last, 0xdd);
+    }
+    std::copy(some, some + SIDE, lines);
+}
+
+// Copies the slopes of some outputs and `count` inputs as rows of pairs of inputs.
+inline void arrange_narrow(const Slopes &slopes, int64_t output, int64_t outputs, int64_t first, int64_t count, Pair *to) {
+    for (int64_t input = 0; input < count; input += 2 * SIDE)
+        for (int64_t i = 0; i < outputs; i += BLOCK) {
+            Line low[SIDE], high[SIDE];
+            auto read = [&](int64_t at) {
+                const bfloat16 *from = slopes.narrow + (first + at) * slopes.outputs + output + i;
+                __builtin_prefetch(from + AHEAD * slopes.outputs);
+                return _mm512_maskz_loadu_epi16(at < count ? find_mask(outputs - i) : 0, from);
+            };
+            for (int k = 0; k < SIDE; k++) pair_lines(read(input + 2 * k), read(input + 2 * k + 1), low + k, high + k);
+            transpose_lines(low);
+            transpose_lines(high);
+            for (int k = 0; k < SIDE; k++) {
+                Pair *row = to + (i + k / 4 * 8 + k % 4) * STRIDE + input / 2;
+                _mm512_store_si512(row, low[k]);
+                _mm512_store_si512(row + 4 * STRIDE, high[k]);
+            }
+        }
+}
+
+inline __m512 widen_half(Line pairs, int half) {
+    __m256i halves = half ? _mm512_extracti64x4_epi64(pairs, 1) : _mm512_castsi512_si256(pairs);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// The same of slopes in float32, rounded, and of what they lose by that.
+inline void arrange_wide(const Slopes &slopes, int64_t output, int64_t outputs, int64_t first, int64_t count, Pair *to,
+                         Pair *lost) {
+    for (int64_t i = 0; i < outputs; i++)
+        for (int64_t input = 0; input < count; input += 2 * SIDE) {
+            const float *from = slopes.wide + (output + i) * slopes.inputs + first + input;
+            uint32_t mask = find_mask(count - input);
+            __m512 low = _mm512_maskz_loadu_ps(mask & 0xffff, from), high = _mm512_maskz_loadu_ps(mask >> 16, from + SIDE);
+            Line rounded = (Line)_mm512_cvtne2ps_pbh(high, low);
+            low -= widen_half(rounded, 0), high -= widen_half(rounded, 1);
+            _mm512_store_si512(to + i * STRIDE + input / 2, rounded);
+            _mm512_store_si512(lost + i * STRIDE + input / 2, (Line)_mm512_cvtne2ps_pbh(high, low));
+        }
+}
+
+// Copies some columns of states, [inputs, width], as rows of pairs of inputs: those of each pair.
+inline void arrange_states(const bfloat16 *states, int64_t width, int64_t count, int64_t columns, Pair *to) {
+    for (int64_t input = 0; input < (count + 2 * SIDE - 1) / (2 * SIDE) * (2 * SIDE); input += 2, to += BLOCK)
+        for (int64_t i = 0; i < BLOCK; i += SIDE) {
+            auto read = [&](int64_t at) {
+                __mmask16 mask = at < count ? find_mask(columns - i) : 0;
+                return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, states + at * width + i));
+            };
+            _mm512_store_si512(to + i, _mm512_or_si512(read(input), _mm512_slli_epi32(read(input + 1), 16)));
+        }
+}
+
+// Puts a product of arranged slopes and states in its place in the gradient, or adds it to what is there.
+inline void multiply_block(const Pair *slopes, const Pair *states, int64_t pairs, bool adds, int64_t rows, int64_t columns,
+                           float *out, int64_t stride) {
+    Operand left{slopes, nullptr, STRIDE, 0}, right{states, nullptr, BLOCK, 0};
+    auto multiply = adds ? multiply_tiles<true, TOGETHER, TOGETHER> : multiply_tiles<false, TOGETHER, TOGETHER>;
+    if (rows >= BLOCK && columns >= BLOCK) return multiply(left, right, pairs, false, out, stride);
+    float sums[BLOCK * BLOCK] = {};
+    rows = std::min(rows, BLOCK), columns = std::min(columns, BLOCK);
+    for (int64_t i = 0; adds && i < rows; i++) std::memcpy(sums + i * BLOCK, out + i * stride, columns * sizeof *out);
+    multiply(left, right, pairs, false, sums, BLOCK);
+    for (int64_t i = 0; i < rows; i++) std::memcpy(out + i * stride, sums + i * BLOCK, columns * sizeof *out);
+}
+
+// Memory for pairs that begins with a line of the cache.
+struct Lines {
+    explicit Lines(int64_t pairs) : memory(pairs + SIDE) {}
+
+    Pair *find() { return memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) % 64) / sizeof(Pair); }
+
+    std::vector<Pair> memory;
+};
+
+// Outputs that a thread takes at a time: fewer where there are many threads.
+inline int64_t choose_group(int64_t outputs, int64_t threads) {
+    int64_t blocks = (outputs + BLOCK * threads - 1) / (BLOCK * threads);
+    return std::min(MOST_OUTPUTS, std::max<int64_t>(1, blocks) * BLOCK);
+}
+
+// out[outputs, width] = the product of slopes, transposed, and states, [inputs, width]; or that is added to it.
+void multiply(const Slopes &slopes, const bfloat16 *states, int64_t width, bool adds, int64_t threads, float *out) {
+    Lines shared(DEPTH / 2 * std::min(MOST_COLUMNS, width + BLOCK));
+    Pair *panels = shared.find();
+    int64_t group = choose_group(slopes.outputs, threads);
+#pragma omp parallel num_threads(threads) if (threads > 1 && slopes.outputs * slopes.inputs * width > LARGE)
+    {
+        Tiles tiles(BLOCK);
+        Lines own(2 * MOST_OUTPUTS * STRIDE);
+        Pair *rounded = own.find(), *lost = rounded + MOST_OUTPUTS * STRIDE;
+        for (int64_t first = 0; first < slopes.inputs; first += DEPTH) {
+            int64_t count = std::min(DEPTH, slopes.inputs - first), pairs = (count + 2 * SIDE - 1) / (2 * SIDE) * SIDE;
+            for (int64_t start = 0; start < width; start += MOST_COLUMNS) {
+                int64_t end = std::min(width, start + MOST_COLUMNS);
+#pragma omp for
+                for (int64_t column = start; column < end; column += BLOCK) {
+                    const bfloat16 *from = states + first * width + column;
+                    arrange_states(from, width, count, end - column, panels + (column - start) * pairs);
+                }
+#pragma omp for
+                for (int64_t output = 0; output < slopes.outputs; output += group) {
+                    int64_t outputs = std::min(group, slopes.outputs - output);
+                    bool split = slopes.wide != nullptr;
+                    if (split)
+                        arrange_wide(slopes, output, outputs, first, count, rounded, lost);
+                    else
+                        arrange_narrow(slopes, output, outputs, first, count, rounded);
+                    for (int64_t i = 0; i < outputs; i += BLOCK)
+                        for (int64_t column = start; column < end; column += BLOCK) {
+                            auto add = [&](const Pair *part, bool begun) {
+                                multiply_block(part + i * STRIDE, panels + (column - start) * pairs, pairs, begun, outputs - i,
+                                               width - column, out + (output + i) * width + column, width);
+                            };
+                            add(rounded, adds || first > 0);
+                            if (split) add(lost, true);
+                        }
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+bool has_weight_gradient() { return has_tiles(); }
+
+void weight_gradient_bfloat16(const bfloat16 *slopes, const bfloat16 *states, int64_t inputs, int64_t outputs, int64_t width,
+                              bool adds, int64_t threads, float *out) {
+    multiply({slopes, nullptr, outputs, inputs}, states, width, adds, threads, out);
+}
+
+void weight_gradient_float32(const float *slopes, const bfloat16 *states, int64_t inputs, int64_t outputs, int64_t width,
+                             bool adds, int64_t threads, float *out) {
+    multiply({nullptr, slopes, outputs, inputs}, states, width, adds, threads, out);
+}
+}
+
+#else
+
+extern "C" bool has_weight_gradient() { return false; }
+
+#endif
