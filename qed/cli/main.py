@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import qed
 from qed import host
 from qed.cli.overview import format_overview
+from qed.cluster.environment import describe_idle_rank
 from qed.config import plugins
 from qed.config.user_code import find_users_line
 from qed.console.unread import drop_unread
@@ -117,6 +118,9 @@ def _run(arguments: Sequence[str]) -> int:
 
         print(write_script(rest[0] if rest else ""), end="")
     elif (name := command.replace("-", "_")) in plugins.list_leaves("commands"):
+        if idle := describe_idle_rank(command):
+            sys.stderr.write(idle)
+            return 0
         return int(importlib.import_module(f"qed.cli.commands.{name}").run(rest))
     else:
         from qed.cli.training import run_training_command

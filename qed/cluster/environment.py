@@ -39,6 +39,17 @@ def is_first_rank() -> bool:
     return world is None or world[0] == 0
 
 
+def describe_idle_rank(command: str) -> str:
+    """Return what a later rank says of a command that one process does, and that rank 0 does; nothing of any other."""
+    world = read_world()
+    if world is None or world[0] == 0:
+        return ""
+    return (
+        f"qed {command}: rank {world[0]} of {world[1]} has nothing to do, because rank 0 does the work alone. "
+        "If there is no rank 0, unset RANK and WORLD_SIZE.\n"
+    )
+
+
 def must_launch(ranks: int) -> bool:
     """Return whether this process has to start `ranks` others instead of training itself.
 

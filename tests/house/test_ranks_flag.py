@@ -196,3 +196,20 @@ def test_other_processes_of_slurm_are_none(change: dict[str, str | None]) -> Non
 def test_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, threads: int) -> None:
     monkeypatch.setattr("qed.host.choose_threads", lambda: cores)
     assert environment.share_cores(ranks) == threads
+
+
+@pytest.mark.parametrize("command", ["report", "evaluate"])
+def test_the_first_rank_alone_does_what_one_process_does(
+    run: Run, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun each would evaluate all problems, and write the same files."""
+    asked = run(command, "nowhere")
+    assert asked[0] == UsageError.exit_code
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert run(command, "nowhere") == asked
+    monkeypatch.setenv("RANK", "1")
+    code, said, explained = run(command, "nowhere")
+    assert (code, said) == (0, "")
+    assert explained.startswith(f"qed {command}: rank 1 of 2 has nothing to do")
+    assert "unset RANK and WORLD_SIZE" in explained
