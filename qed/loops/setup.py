@@ -52,7 +52,8 @@ from qed.trackers.start import RunTrackers, require_installed
 from qed.training import checkpoints
 from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes
-from qed.training.parallel import Parallel, join_ranks
+from qed.training.joining import join_ranks
+from qed.training.parallel import Parallel
 from qed.types import Problem
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from qed.loops.train import run_phases
 from qed.models import load
 from qed.runs.run import Launch
 from qed.trackers.start import require_installed
-from qed.training.parallel import join_ranks
+from qed.training.joining import join_ranks
 
 WARM_START = "sft:"
 AnySettings = TypeVar("AnySettings", Settings, PipelineSettings)

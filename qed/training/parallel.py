@@ -2,7 +2,8 @@
 
 All ranks run the same loop on the same data. A rank samples, grades and scores its part, and then has the results of
 all, so every rank takes the same decisions without asking. The gradient of a step is a sum over its rows, so it is the
-sum of the gradients of the ranks, however the rows are spread. Only this file and `slices.py` use torch.distributed.
+sum of the gradients of the ranks, however the rows are spread. Besides this file, `joining.py` and `slices.py` use
+torch.distributed, and nothing else.
 
 A model is replicated on every rank, or sharded over them by FSDP2: `fully_shard` for each block, then for the rest of
 the model, whose scoring function is registered as a forward method, so that the weights of embedding, norm and head are
@@ -11,7 +12,6 @@ gathered for it. Gradients are summed, not averaged. What runs a sharded model i
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import os
 import socket
@@ -27,11 +27,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from qed.config.ranks_settings import ParallelSettings
-from qed.errors import Interrupted, RankLost, UsageError
+from qed.errors import Interrupted
 from qed.guards.foreign_errors import describe_error, rebuild_error
 from qed.guards.heartbeats import Store
 from qed.guards.ranks import assign_failure, in_collective
@@ -43,9 +42,7 @@ T = TypeVar("T")
 NOT_SHARDED = ParallelSettings()
 SCORES = "compute_scores"  # the name of the scoring function among a sharded model's forward methods
 BUCKET = 2**26  # elements of gradients that are summed in one call
-LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))  # in torchrun's environment
 STORE_SECONDS = 5  # that a request to the store of the ranks may take
-FOREVER = datetime.timedelta(days=7)  # a wait that the watch over the ranks ends: it knows who is to blame
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,59 +235,6 @@ class Parallel:
 
 
 ALONE = Parallel()
-
-
-def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHARDED, seconds: float = 0.0) -> Parallel:
-    """Join the other ranks, if this process was started as one of several; it leaves them when it ends.
-
-    Args:
-        device: of the model; CUDA tensors are exchanged by NCCL, all others by gloo.
-        settings: what is sharded.
-        seconds: that a rank may wait for the others to start; 0 for ever.
-
-    Raises:
-        UsageError: the environment of torchrun is incomplete, or the ranks cannot use this device.
-        RankLost: another rank has not started.
-    """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
-        return ALONE
-    local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
-    _claim_device(torch.device(device), local_rank)
-    if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
-        backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
-        try:
-            start = datetime.timedelta(seconds=seconds) if seconds else FOREVER
-            store, rank, _ = next(rendezvous("env://", timeout=start))
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
-        except (ValueError, RuntimeError) as error:  # of the environment, or of torch.distributed
-            raise (UsageError if isinstance(error, ValueError) else RankLost)(
-                f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {error}. "
-                "Start all of them with torchrun, or with qed METHOD --ranks N."
-            ) from error
-        atexit.register(dist.destroy_process_group)
-    return Parallel(dist.get_rank(), world, local_rank, local_world, settings)
-
-
-def _claim_device(device: torch.device, local_rank: int) -> None:
-    """Make the CUDA device of this rank the current one: each rank of a machine has a device of its own.
-
-    Raises:
-        UsageError: there are fewer devices than ranks, or all ranks would use the same one.
-    """
-    if device.type == "cpu":
-        return
-    if device.type != "cuda" or device.index is not None:
-        raise UsageError(
-            f"The device {device} cannot be shared by several ranks. Use model.device cuda, which gives each rank of a "
-            "machine a device of its own, or cpu."
-        )
-    if local_rank >= torch.cuda.device_count():
-        raise UsageError(
-            f"Rank {local_rank} of this machine has no CUDA device: there are {torch.cuda.device_count()}. Start as "
-            "many ranks as devices, or use model.device cpu."
-        )
-    torch.cuda.set_device(local_rank)
 
 
 def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:

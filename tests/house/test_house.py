@@ -181,7 +181,7 @@ def test_a_foreign_library_has_one_room(path: Path) -> None:
 def test_several_ranks_have_one_room() -> None:
     """Loops, algorithms and samplers do not know torch.distributed."""
     found = {name(path) for path in FILES if any(module.startswith("torch.distributed") for module in imports(path))}
-    assert found == {"training/parallel.py", "training/slices.py"}
+    assert found == {"training/joining.py", "training/parallel.py", "training/slices.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -27,8 +27,9 @@ from qed.config.ranks_settings import ParallelSettings
 from qed.config.settings import LearnerSettings
 from qed.models.precision import cast_weights
 from qed.training.batch import collate, cut_microbatches
+from qed.training.joining import join_ranks
 from qed.training.learner import Learner
-from qed.training.parallel import ALONE, Parallel, join_ranks, read_full
+from qed.training.parallel import ALONE, Parallel, read_full
 from qed.types import Rollout
 
 COUNTS = (1, 2, 5)  # micro-batches of a step

@@ -21,8 +21,9 @@ from qed.config.ranks_settings import ParallelSettings
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.models import lora
 from qed.models.load import prepare_model
+from qed.training.joining import join_ranks
 from qed.training.learner import Learner
-from qed.training.parallel import ALONE, Parallel, join_ranks, read_full
+from qed.training.parallel import ALONE, Parallel, read_full
 from qed.types import Rollout
 
 WORLD, STEPS = 3, 2

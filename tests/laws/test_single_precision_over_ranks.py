@@ -16,8 +16,9 @@ from torch import Tensor
 from qed.config.plugins import load_algorithm
 from qed.config.ranks_settings import ParallelSettings
 from qed.config.settings import LearnerSettings
+from qed.training.joining import join_ranks
 from qed.training.learner import Learner
-from qed.training.parallel import ALONE, Parallel, join_ranks, read_full
+from qed.training.parallel import ALONE, Parallel, read_full
 
 WORLD, STEPS, NEAR = 2, 20, 1e-5
 SHARDS = ("none", "full")
