@@ -200,8 +200,15 @@ def expand_checked(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
 
 
 def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
-    """Read a column of a row, or the first known one; a dot accesses a nested column. See `locate_value`."""
-    return locate_value(place, row, key, known, option)[1]
+    """Read a column of a row, or the first known one; a dot accesses a nested column.
+
+    Raises:
+        DataError: the column does not exist, or has bytes.
+    """
+    name, value = locate_value(place, row, key, known, option)
+    if isinstance(value, bytes):
+        raise DataError(f"{place}: {name} is bytes that are not UTF-8 text: {str(value)[:80]}")
+    return value
 
 
 def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> tuple[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qed.data.sources.rows import Place, Rows
+from qed.data.sources.rows import Place, Rows, decode_texts
 from qed.errors import DataError
 
 NEWEST = "main"
@@ -115,7 +115,7 @@ def _load(hub: HubDataset, config: str) -> Any:
 
 def _number_rows(table: Any, name: str) -> Rows:
     for number, row in enumerate(table, 1):
-        yield Place(name, number), row
+        yield Place(name, number), decode_texts(row)
 
 
 def _explain_unreachable(hub: HubDataset) -> str:

@@ -13,7 +13,7 @@ from qed.config.task_names import COMPRESSIONS, TEXT_SUFFIXES
 from qed.data.sources.delimited import parse_table
 from qed.data.sources.hub import SAVED, HubDataset, load_datasets_library, load_folder
 from qed.data.sources.json_files import parse_json, parse_line, parse_lines
-from qed.data.sources.rows import Place, Row, Rows
+from qed.data.sources.rows import Place, Row, Rows, decode_texts
 from qed.data.sources.texts import guess_encoding, read_bytes, read_text
 from qed.errors import DataError
 
@@ -116,4 +116,4 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
         table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True)
     except Exception as error:
         raise DataError(f"{file} cannot be read as parquet: {error}") from error
-    yield from enumerate(table, 1)
+    yield from enumerate(map(decode_texts, table), 1)

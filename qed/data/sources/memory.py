@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from qed.data.sources.rows import Place, Row, Rows
+from qed.data.sources.rows import Place, Row, Rows, decode_texts
 from qed.errors import DataError, UsageError, suggest_nearest
 
 LEAF = "memory"
@@ -54,7 +54,7 @@ def copy_rows(name: str, rows: Any) -> list[Row]:
     for number, row in enumerate(_list_rows(rows), 1):
         if not isinstance(row, Mapping):
             raise DataError(f"{LEAF}:{name}, row {number}: expected a dict of columns, found {type(row).__name__}.")
-        kept.append({str(key): _copy_value(value) for key, value in row.items()})
+        kept.append(decode_texts({str(key): _copy_value(value) for key, value in row.items()}))
     if not kept:
         raise DataError(f"{LEAF}:{name} has no rows: the {type(rows).__name__} is empty.")
     return kept

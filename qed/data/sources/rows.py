@@ -20,3 +20,18 @@ class Place(NamedTuple):
 
 
 Rows = Iterator[tuple[Place, Row]]
+
+
+def decode_texts(value: Any) -> Any:
+    """Return a value of a table, or a row, with text in place of bytes that are UTF-8.
+
+    Some programs write text to parquet without saying that it is text. Other bytes, such as an image's, stay.
+    """
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, dict):
+        return {key: decode_texts(inner) for key, inner in value.items()}
+    return [decode_texts(inner) for inner in value] if isinstance(value, list) else value
