@@ -19,7 +19,7 @@ constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
 constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together
 constexpr int64_t LEAST = 32;         // width of a head for which tiles are faster than vectors
 constexpr int64_t MOST_PAIRS = 320;   // of a row of a left matrix: more than a slice of keys, or a head, has
-constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 3 * PAIR_ROWS;  // that are computed together, and of a block
+constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 2 * PAIR_ROWS;  // that are computed together, and of a block
 constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
 
 // Whether Linux lets this process use tiles.
