@@ -27,6 +27,11 @@ TICK = 1.0  # seconds
 SILENCE = 30.0  # seconds without a heartbeat after which a rank is lost, if run.watchdog is not shorter
 FAREWELL = 5.0  # seconds that rank 0, which may hold the store, waits at the end for the others to leave
 MAX_REASON = 300  # characters
+# Nobody can say which rank it is: they do not watch each other yet.
+EARLY = (
+    "Rank {} cannot reach another rank, which has ended while the run was opened. Start the same command again; a run "
+    "that has a checkpoint goes on with --resume."
+)
 GONE = "gone"  # of a rank that has ended as all do: its run is complete, or stopped, or has trained nothing
 
 
@@ -296,10 +301,19 @@ def watch_ranks(monitor: RankMonitor) -> Iterator[RankMonitor]:
 
 @contextmanager
 def in_collective(name: str) -> Iterator[None]:
-    """Say that this rank waits for the others while the block runs."""
+    """Say that this rank waits for the others while the block runs.
+
+    Raises:
+        RankLost: the operation failed before the ranks watch each other, which would say why.
+    """
     for monitor in _active:
         monitor.enter(name)
-    yield
+    try:
+        yield
+    except RuntimeError as error:  # what torch.distributed raises
+        if _active:
+            raise
+        raise RankLost(EARLY.format(os.environ.get("RANK", "?"))) from error
     for monitor in _active:
         monitor.leave()
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from qed.errors import RankLost, UsageError
-from qed.guards.ranks import RankMonitor, watch_ranks
+from qed.guards.ranks import EARLY, RankMonitor, watch_ranks
 from qed.guards.signals import Stop
 from qed.loops.material import hash_problems
 from qed.runs.follower import FollowerRun
@@ -66,11 +66,8 @@ def watch_other_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) 
         return
     try:
         store = parallel.open_store()
-    except RuntimeError as error:  # nobody can say which one: they do not watch each other yet
-        raise RankLost(
-            f"Rank {parallel.rank} cannot reach another rank, which has ended while the run was opened. Start the same "
-            "command again; a run that has a checkpoint goes on with --resume."
-        ) from error
+    except RuntimeError as error:
+        raise RankLost(EARLY.format(parallel.rank)) from error
     # The lowest rank that is left writes the event, even if it is not rank 0.
     monitor = RankMonitor(store, parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
     with watch_ranks(monitor):

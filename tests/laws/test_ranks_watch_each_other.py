@@ -92,6 +92,17 @@ def test_nobody_is_missing_while_all_are_there() -> None:
     assert not any(monitor.check() for monitor in group.monitors)
 
 
+def test_a_rank_that_goes_before_they_watch_each_other_is_lost_too() -> None:
+    """The exit code tells a launcher to start all again; once they watch, they find out who it is."""
+    with pytest.raises(RankLost, match="has ended while the run was opened"), ranks.in_collective("exchange"):
+        raise RuntimeError("Connection closed by peer")
+    with pytest.raises(ValueError, match="of mine"), ranks.in_collective("exchange"):
+        raise ValueError("of mine")
+    ranks._active.append(Ranks(2).monitors[0])
+    with pytest.raises(RuntimeError, match="Connection closed"), ranks.in_collective("exchange"):
+        raise RuntimeError("Connection closed by peer")
+
+
 def test_a_silent_rank_is_named_and_lost_in_time() -> None:
     group = Ranks(3)
     with watchdog.watch(watchdog.HangReport(ranks.Path("stacks"), "Resume with --resume", "run.watchdog"), 0) as dog:
