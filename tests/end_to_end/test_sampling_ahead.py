@@ -264,20 +264,26 @@ def test_a_killed_server_changes_nothing(
     trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, more: tuple[object, ...]
 ) -> None:
     whole = trained("whole", 2, "grpo", *ONLINE, *more)
-    graded: list[None] = []
+    graded, others = list[None](), list_servers()  # a server that other tests share may be there
 
     def kill(groups: Groups, grader: Any) -> None:
         by_chance(groups, grader)
         graded.append(None)
         if len(graded) in (2, 5):
-            (server,) = (each for each in list_children() if "-m qed serve" in each["command"].replace("-I ", ""))
-            os.kill(server["process"], signal.SIGKILL)
+            (server,) = list_servers() - others
+            os.kill(server, signal.SIGKILL)
 
     monkeypatch.setattr("qed.rollout.collector.grade", kill)
     again = trained("again", 2, "grpo", *ONLINE, *more)
     assert [row["event"] for row in read_lines(again / "events.jsonl")].count("server_restarted") == 2
     assert read_steps(whole) == read_steps(again)
     assert read_versions(whole) == read_versions(again)
+
+
+def list_servers() -> set[int]:
+    """The processes of servers that this one has started."""
+    commands = {each["process"]: each["command"].replace("-I ", "") for each in list_children()}
+    return {process for process, command in commands.items() if "-m qed serve" in command}
 
 
 def read_steps(run: Path) -> list[dict[str, Any]]:
