@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 from qed import host
 from qed.errors import UsageError
@@ -41,7 +42,9 @@ def is_first_rank() -> bool:
 
 def describe_idle_rank(command: str) -> str:
     """Return what a later rank says of a command that one process does, and that rank 0 does; nothing of any other."""
-    world = read_world()
+    world = None
+    with suppress(UsageError):  # such a command needs no ranks, whatever the variables say
+        world = read_world()
     if world is None or world[0] == 0:
         return ""
     return (

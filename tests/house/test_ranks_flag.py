@@ -213,3 +213,5 @@ def test_the_first_rank_alone_does_what_one_process_does(
     assert (code, said) == (0, "")
     assert explained.startswith(f"qed {command}: rank 1 of 2 has nothing to do")
     assert "unset RANK and WORLD_SIZE" in explained
+    monkeypatch.setenv("RANK", "of nothing")
+    assert run(command, "nowhere") == asked

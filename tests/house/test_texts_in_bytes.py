@@ -29,6 +29,10 @@ def test_bytes_are_text_where_they_are_utf_8(tmp_path: Path) -> None:
     given = {"question": "√4 = ?".encode(), "answer": b"2", "image": IMAGE, "solutions": [b"2", b"two"], "number": 7}
     wanted = {"question": "√4 = ?", "answer": "2", "image": IMAGE, "solutions": ["2", "two"], "number": 7}
     assert decode_texts(given) == wanted
+    assert decode_texts({"turns": [None, {"said": b"7"}], "ids": (ids := [1, 2])}) == {
+        "turns": [None, {"said": "7"}],
+        "ids": ids,
+    }
     file = write(tmp_path / "bytes.parquet", **{name: [value] for name, value in given.items()})
     assert [row for _, row in read_rows(str(file), "")] == [wanted]
     assert copy_rows("train", pyarrow.table({name: [value] for name, value in given.items()})) == [wanted]

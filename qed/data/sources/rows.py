@@ -34,4 +34,9 @@ def decode_texts(value: Any) -> Any:
             return value
     if isinstance(value, dict):
         return {key: decode_texts(inner) for key, inner in value.items()}
-    return [decode_texts(inner) for inner in value] if isinstance(value, list) else value
+    # All values of a list have one type, and a list of tokens is long.
+    if isinstance(value, list) and isinstance(
+        next((each for each in value if each is not None), None), bytes | dict | list
+    ):
+        return [decode_texts(inner) for inner in value]
+    return value
