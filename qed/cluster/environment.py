@@ -41,10 +41,10 @@ def is_first_rank() -> bool:
 
 
 def describe_idle_rank(command: str) -> str:
-    """Return what a later rank says of a command that one process does, and that rank 0 does; nothing of any other."""
+    """Return what a rank other than 0 says of a command that rank 0 does alone; empty for rank 0, or without ranks."""
     world = None
     with suppress(UsageError):  # such a command needs no ranks, whatever the variables say
-        world = read_world()
+        world = read_world({**os.environ, **map_slurm()})
     if world is None or world[0] == 0:
         return ""
     return (

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from qed.data.sources.rows import Place, Row, Rows
+from qed.data.sources.rows import Place, Row, Rows, has_bytes
 from qed.data.sources.writing import Writer
 from qed.errors import DataError, QedError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
@@ -206,8 +206,8 @@ def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: s
         DataError: the column does not exist, or has bytes.
     """
     name, value = locate_value(place, row, key, known, option)
-    if isinstance(value, bytes):
-        raise DataError(f"{place}: {name} is bytes that are not UTF-8 text: {str(value)[:80]}")
+    if not isinstance(value, str) and has_bytes(value):
+        raise DataError(f"{place}: {name} has bytes that are not UTF-8 text: {str(value)[:80]}")
     return value
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from qed.data.sources.rows import Place
 from qed.errors import DataError
 from qed.evaluation.answer_lists import convert_gold, convert_to_text
-from qed.evaluation.grade_files import GOLD, extract_gold, read_value
+from qed.evaluation.grade_files import GOLD, extract_gold, locate_value, read_value
 from qed.randomness import derive_seed
 from qed.runs.run import Row
 
@@ -100,10 +100,10 @@ def _read_id(place: Place, row: Row, question: str, gold: str, id_key: str) -> s
     """Return what identifies a problem: its id, else its question, else its row."""
     if not id_key:
         return f"{derive_seed(question, gold):016x}" if question else str(place.number)
-    value = read_value(place, row, id_key, ID, "--id-key")
+    value = locate_value(place, row, id_key, ID, "--id-key")[1]
     if value in (None, ""):
         raise DataError(f"{place}: the {id_key} is empty, while other rows have one.")
-    return str(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _separate_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from qed.errors import Interrupted, NothingTrained, RankLost
+from qed.errors import Interrupted, NothingTrained, RankLost, is_out_of_memory
 from qed.guards import watchdog
 from qed.guards.heartbeats import Beat, Missing, Store
 from qed.guards.signals import Stop
@@ -27,11 +27,6 @@ TICK = 1.0  # seconds
 SILENCE = 30.0  # seconds without a heartbeat after which a rank is lost, if run.watchdog is not shorter
 FAREWELL = 5.0  # seconds that rank 0, which may hold the store, waits at the end for the others to leave
 MAX_REASON = 300  # characters
-# Nobody can say which rank it is: they do not watch each other yet.
-EARLY = (
-    "Rank {} cannot reach another rank, which has ended while the run was opened. Start the same command again; a run "
-    "that has a checkpoint goes on with --resume."
-)
 GONE = "gone"  # of a rank that has ended as all do: its run is complete, or stopped, or has trained nothing
 
 
@@ -81,6 +76,10 @@ class RankMonitor:
         watchdog.explanations.append(self.explain_wait)
         for thread in self._threads:
             thread.start()
+
+    def is_open(self) -> bool:
+        """Return whether it watches."""
+        return not self._done.is_set()
 
     def close(self, error: BaseException | None = None) -> None:
         """Tell the others that this rank ends, with an error or without, and stop the heartbeats."""
@@ -311,11 +310,21 @@ def in_collective(name: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what torch.distributed raises
-        if _active:
+        of_this_rank = isinstance(error, RecursionError | NotImplementedError) or is_out_of_memory(error)
+        if of_this_rank or any(monitor.is_open() for monitor in _active):
             raise
-        raise RankLost(EARLY.format(os.environ.get("RANK", "?"))) from error
+        raise build_early_loss(error) from error
     for monitor in _active:
         monitor.leave()
+
+
+def build_early_loss(error: RuntimeError) -> RankLost:
+    """Build the error for an operation that failed while a run was opened: the ranks do not watch each other yet."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_REASON]
+    return RankLost(
+        f"Rank {os.environ.get('RANK', '?')} cannot reach another rank, which has probably ended while the run was "
+        f"opened ({reason}). Start the same command again; a run that has a checkpoint goes on with --resume."
+    )
 
 
 def assign_failure(prints: bool) -> None:

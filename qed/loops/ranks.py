@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from qed.errors import RankLost, UsageError
-from qed.guards.ranks import EARLY, RankMonitor, watch_ranks
+from qed.errors import UsageError
+from qed.guards.ranks import RankMonitor, build_early_loss, watch_ranks
 from qed.guards.signals import Stop
 from qed.loops.material import hash_problems
 from qed.runs.follower import FollowerRun
@@ -67,7 +67,7 @@ def watch_other_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) 
     try:
         store = parallel.open_store()
     except RuntimeError as error:
-        raise RankLost(EARLY.format(parallel.rank)) from error
+        raise build_early_loss(error) from error
     # The lowest rank that is left writes the event, even if it is not rank 0.
     monitor = RankMonitor(store, parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
     with watch_ranks(monitor):

@@ -213,5 +213,19 @@ def test_the_first_rank_alone_does_what_one_process_does(
     assert (code, said) == (0, "")
     assert explained.startswith(f"qed {command}: rank 1 of 2 has nothing to do")
     assert "unset RANK and WORLD_SIZE" in explained
+    assert run(command, "--help")[1].startswith("usage")
     monkeypatch.setenv("RANK", "of nothing")
     assert run(command, "nowhere") == asked
+    monkeypatch.delenv("RANK")
+    slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "MASTER_ADDR": "node-1"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    assert run(command, "nowhere")[0] == 0
+    monkeypatch.delenv("MASTER_ADDR")  # tasks that are no ranks
+    assert run(command, "nowhere") == asked
+
+
+def test_what_is_about_a_machine_is_done_by_each_rank(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert run("doctor", "--nonsense")[0] == UsageError.exit_code

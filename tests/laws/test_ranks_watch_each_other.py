@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from qed.cli.main import main
 from qed.errors import Interrupted, ModelError, RankLost
@@ -81,6 +82,7 @@ class Ranks:
 
 @pytest.fixture(autouse=True)
 def _none_active() -> Iterator[None]:
+    ranks._active.clear()
     yield
     ranks._active.clear()
 
@@ -94,13 +96,25 @@ def test_nobody_is_missing_while_all_are_there() -> None:
 
 def test_a_rank_that_goes_before_they_watch_each_other_is_lost_too() -> None:
     """The exit code tells a launcher to start all again; once they watch, they find out who it is."""
-    with pytest.raises(RankLost, match="has ended while the run was opened"), ranks.in_collective("exchange"):
-        raise RuntimeError("Connection closed by peer")
-    with pytest.raises(ValueError, match="of mine"), ranks.in_collective("exchange"):
-        raise ValueError("of mine")
-    ranks._active.append(Ranks(2).monitors[0])
-    with pytest.raises(RuntimeError, match="Connection closed"), ranks.in_collective("exchange"):
-        raise RuntimeError("Connection closed by peer")
+
+    def fail(error: Exception) -> None:
+        with ranks.in_collective("exchange"):
+            raise error
+
+    monitor = Ranks(2).monitors[0]
+    for earlier in ([], [monitor]):  # an earlier run's is closed
+        monitor._done.set()
+        ranks._active[:] = earlier
+        with pytest.raises(
+            RankLost, match=r"has probably ended while the run was opened \(Connection closed by peer\)"
+        ):
+            fail(RuntimeError("Connection closed by peer\nframe #0"))
+    for own in (ValueError("of mine"), RecursionError("too deep"), torch.OutOfMemoryError("CUDA out of memory")):
+        with pytest.raises(type(own), match=str(own)):
+            fail(own)
+    monitor._done.clear()
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        fail(RuntimeError("Connection closed by peer"))
 
 
 def test_a_silent_rank_is_named_and_lost_in_time() -> None:
@@ -285,8 +299,10 @@ def test_monitors_run_in_the_background_and_part_in_peace() -> None:
     assert all(not thread.is_alive() for monitor in monitors for thread in monitor._threads)
 
 
-def test_a_rank_that_ends_before_they_watch_each_other_is_lost(tmp_path: Path) -> None:
+def test_a_rank_that_ends_before_they_watch_each_other_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its exit code says that the run may start again, although nobody can say which rank it was."""
+
+    monkeypatch.setenv("RANK", "1")
 
     class Unreachable(Parallel):
         def open_store(self) -> Any:

@@ -34,9 +34,15 @@ def decode_texts(value: Any) -> Any:
             return value
     if isinstance(value, dict):
         return {key: decode_texts(inner) for key, inner in value.items()}
-    # All values of a list have one type, and a list of tokens is long.
+    # All values of a list of a table have one type, and a list of tokens is long.
     if isinstance(value, list) and isinstance(
         next((each for each in value if each is not None), None), bytes | dict | list
     ):
         return [decode_texts(inner) for inner in value]
     return value
+
+
+def has_bytes(value: Any) -> bool:
+    """Return whether a value of a row, or something in it, is bytes."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, bytes) or any(map(has_bytes, inner))
