@@ -43,6 +43,11 @@ def decode_texts(value: Any) -> Any:
 
 
 def has_bytes(value: Any) -> bool:
-    """Return whether a value of a row, or something in it, is bytes."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, bytes) or any(map(has_bytes, inner))
+    """Return whether a value of a row, or something in it, is bytes; it may be nested more deeply than Python calls."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, bytes):
+            return True
+        pending += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    return False
