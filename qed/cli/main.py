@@ -27,7 +27,6 @@ from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
 
 MAX_NAME_LENGTH = 200  # characters of a path that are shown
-EVERYWHERE = {"chat", "config", "doctor", "serve", "view"}  # commands for the machine or the terminal of their process
 BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for commands in a pipe
 
 
@@ -119,11 +118,12 @@ def _run(arguments: Sequence[str]) -> int:
 
         print(write_script(rest[0] if rest else ""), end="")
     elif (name := command.replace("-", "_")) in plugins.list_leaves("commands"):
-        asks_for_help = not {"-h", "--help"}.isdisjoint(rest)
-        if name not in EVERYWHERE and not asks_for_help and (idle := describe_idle_rank(command)):
-            sys.stderr.write(idle)
+        leaf = importlib.import_module(f"qed.cli.commands.{name}")
+        in_each_rank = getattr(leaf, "IN_EACH_RANK", False) or not {"-h", "--help"}.isdisjoint(rest)
+        if not in_each_rank and (idle := describe_idle_rank(command)):
+            print(idle, file=sys.stderr)
             return 0
-        return int(importlib.import_module(f"qed.cli.commands.{name}").run(rest))
+        return int(leaf.run(rest))
     else:
         from qed.cli.training import run_training_command
 

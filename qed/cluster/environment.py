@@ -49,7 +49,7 @@ def describe_idle_rank(command: str) -> str:
         return ""
     return (
         f"qed {command}: rank {world[0]} of {world[1]} has nothing to do, because rank 0 does the work alone. "
-        "If there is no rank 0, unset RANK and WORLD_SIZE.\n"
+        "If there is no rank 0, unset RANK and WORLD_SIZE."
     )
 
 

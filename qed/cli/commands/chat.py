@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qed.cli.chat_session import Partner
     from qed.console.live import Console
 
+IN_EACH_RANK = True  # it talks with the terminal that it was started in
 ABOUT = """Talk to a model in the terminal.
 
 Answers appear as they are sampled. A run is asked with its own prompt and tags; any other model with its chat

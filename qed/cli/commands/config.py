@@ -24,6 +24,7 @@ from qed.config.unread import describe_unread
 from qed.config.values import format_value
 from qed.errors import UsageError
 
+IN_EACH_RANK = True  # it prints what a run here would have
 ACTIONS = ("show", "validate", "import")
 USAGE = (
     "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"

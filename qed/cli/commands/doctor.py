@@ -15,6 +15,7 @@ from qed.errors import UsageError
 if TYPE_CHECKING:
     from qed.doctor.rows import Lengths
 
+IN_EACH_RANK = True  # it is about this machine
 ABOUT = """Check this machine, and measure which settings fit it.
 
 Without options, shows devices, their hardware precisions, attention kernels, threads, versions, disk and the hub's

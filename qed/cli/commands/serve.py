@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qed.serving.messages import ModelSource
     from qed.serving.server import Ready, ServerOptions
 
+IN_EACH_RANK = True  # a machine may have a server of its own
 ABOUT = """Serve a model behind an OpenAI-compatible API: completions, chat, streams and log-probs.
 
 The server stays in the foreground and prints its address with an example. It answers programs of this machine alone,

@@ -22,6 +22,7 @@ from qed.runs.choose import suggest_run
 if TYPE_CHECKING:
     from qed.viewer.server import ViewerOptions
 
+IN_EACH_RANK = True  # it shows what this machine has
 ABOUT = """Look at runs in a browser: curves, answers token by token, problems through training, run against run.
 
 The server stays in the foreground and prints its address. It reads the given folders and changes nothing in them. It
