@@ -149,35 +149,34 @@ void multiply_values(const Block &block, const Segment &segment, const Slice &sl
     }
 }
 
-// The vector of scores at i, with `other` in the columns that are not seen.
-inline Wide load_seen(const float *scores, int64_t i, const Columns &seen, float other) {
-    Wide found = load_wide(scores + i);
-    if (i < seen.first || i + WIDE > seen.last)
-        for (int64_t lane = 0; lane < WIDE; lane++)
-            if (i + lane < seen.first || i + lane >= seen.last) found[lane] = other;
-    return found;
+// The numbers of columns i to i + WIDE, with `other` in those that are not seen.
+inline Wide keep_seen(Wide numbers, int64_t i, const Columns &seen, float other) {
+    typedef int32_t Whole __attribute__((vector_size(sizeof(Wide))));
+    constexpr int32_t lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    Whole column;
+    std::memcpy(&column, lanes, sizeof column);
+    column += int32_t(i);
+    return (column >= int32_t(seen.first)) & (column < int32_t(seen.last)) ? numbers : Wide{} + other;
+}
+
+// Folds a function over the vectors of columns from `begin` to `end`: it is called with what it has returned, the first column,
+// and as a type whether all columns are seen, so that none need be selected.
+template <typename State, typename Each>
+inline State fold_columns(int64_t begin, int64_t end, const Columns &seen, State state, Each each) {
+    int64_t i = begin, first = std::min(end, round_up(seen.first, WIDE)), last = std::min(end, seen.last / WIDE * WIDE);
+    for (; i < first; i += WIDE) state = each(state, i, std::false_type());
+    for (; i < last; i += WIDE) state = each(state, i, std::true_type());
+    for (; i < end; i += WIDE) state = each(state, i, std::false_type());
+    return state;
 }
 
 inline float find_most(const float *scores, const Columns &seen) {
-    Wide most = Wide{} - INFINITY, other = most;
-    for (int64_t i = seen.first / WIDE * WIDE; i < seen.last; i += 2 * WIDE) {
-        Wide each = load_seen(scores, i, seen, -INFINITY);
-        most = each > most ? each : most;
-        if (i + WIDE >= seen.last) break;
-        each = load_seen(scores, i + WIDE, seen, -INFINITY);
-        other = each > other ? each : other;
-    }
-    return find_largest(most > other ? most : other);
-}
-
-// exp(scaling * score - shift) of the vector of scores at i, and 0 in the columns that are not seen.
-inline Wide find_weights(const float *scores, int64_t i, const Columns &seen, float scaling, float shift) {
-    if (i + WIDE <= seen.first || i >= seen.last) return Wide{};
-    Wide weights = exponential(load_wide(scores + i) * scaling - shift);
-    if (i < seen.first || i + WIDE > seen.last)
-        for (int64_t lane = 0; lane < WIDE; lane++)
-            if (i + lane < seen.first || i + lane >= seen.last) weights[lane] = 0;
-    return weights;
+    Wide most = Wide{} - INFINITY;
+    return find_largest(fold_columns(seen.first / WIDE * WIDE, seen.last, seen, most, [&](Wide most, int64_t i, auto is_whole) {
+        Wide each = load_wide(scores + i);
+        if (!is_whole) each = keep_seen(each, i, seen, -INFINITY);
+        return each > most ? each : most;
+    }));
 }
 
 // The softmax of a block's scores, slice by slice (arXiv 2205.14135).
@@ -197,23 +196,24 @@ struct Softmax {
     void add(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, float *scores,
              float *results) {
         Unit *units = reinterpret_cast<Unit *>(scores);
+        const float scaling = a.scaling;
         for (int64_t row = 0; row < block.count; row++) {
             float *line = scores + row * slice.stride();
             Columns seen = find_columns(segment, slice, block.query + row, a.window);
-            float largest = std::max(most[row], find_most(line, seen) * a.scaling);
+            float largest = std::max(most[row], find_most(line, seen) * scaling);
             float shift = largest == -INFINITY ? 0 : largest;  // no key with a share yet
-            Wide sum = {};
-            for (int64_t i = block.begin; i < block.end; i += WIDE) {
-                Wide weights = find_weights(line, i, seen, a.scaling, shift);
+            Wide sums = fold_columns(block.begin, block.end, seen, Wide{}, [&](Wide sums, int64_t i, auto is_whole) {
+                Wide weights = exponential(load_wide(line + i) * scaling - shift);
+                if (!is_whole) weights = keep_seen(weights, i, seen, 0);
                 Operands::write_row(weights, row, i, slice, units);
-                sum += weights;
-            }
+                return sums + weights;
+            });
             if (largest != most[row] && most[row] != -INFINITY) {
                 float scale = std::exp(most[row] - largest), *result = results + row * a.width;
                 for (int64_t i = 0; i < a.width; i += LANES) store(load(result + i) * scale, result + i);
                 total[row] *= scale;
             }
-            total[row] += add_up_wide(sum);
+            total[row] += add_up(sums);
             most[row] = largest;
         }
     }
@@ -230,38 +230,59 @@ struct Softmax {
     }
 };
 
+// For each query the mean slope of its shares, weighted by them: that of its result. [rows, heads * grouped]
+template <typename T>
+std::vector<float> find_means(const PackedAttention &a, const T *attended, const T *slopes) {
+    int64_t queries = a.heads * a.grouped, rows = 0;
+    for (int64_t number = 0; number < a.count; number++) {
+        Segment segment = read_segment(a, number);
+        rows = std::max(rows, segment.row + segment.length - segment.skip);
+    }
+    std::vector<float> means(rows * queries);
+#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
+    for (int64_t at = 0; at < rows * queries; at++) {
+        Vector sum = {};
+        for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
+        means[at] = add_up(sum);
+    }
+    return means;
+}
+
 // Puts each key's share in the place of a block's scores, as columns of operands, and so the slopes of the scores in the
 // place of those of the shares; the latter also as rows.
-template <typename Operands, typename T>
+template <typename Operands>
 void reverse_shares(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, int64_t own,
-                    const float *sums, const T *attended, const T *slopes, float *scores, float *of_shares,
-                    typename Operands::Unit *rows) {
+                    const float *sums, const float *means, float *scores, float *of_shares, typename Operands::Unit *rows) {
     typedef typename Operands::Unit Unit;
     constexpr int64_t SIZE = Operands::SIZE;
+    const float scaling = a.scaling;
     for (int64_t first = 0; first < block.count; first += SIZE) {
         Columns seen[SIZE] = {};  // none behind the last query
         float shift[SIZE] = {}, mean[SIZE] = {};
         for (int64_t k = 0; k < SIZE && first + k < block.count; k++) {
             int64_t at = (block.row + first + k) * a.heads * a.grouped + own;
-            Vector sum = {};
-            for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
             seen[k] = find_columns(segment, slice, block.query + first + k, a.window);
             shift[k] = sums[at];
-            mean[k] = add_up(sum);
+            mean[k] = means[at];
         }
         const float *line = scores + first * slice.stride(), *other = of_shares + first * slice.stride();
-        for (int64_t i = block.begin; i < block.end; i += WIDE) {
-            Wide shares[SIZE] = {}, of_scores[SIZE] = {};
+        Columns all = seen[0];
+        for (int64_t k = 1; k < SIZE; k++) all = {std::max(all.first, seen[k].first), std::min(all.last, seen[k].last)};
+        fold_columns(block.begin, block.end, all, 0, [&](int, int64_t i, auto is_whole) {
+            Wide shares[SIZE], of_scores[SIZE];
             for (int64_t k = 0; k < SIZE; k++) {
-                if (i >= seen[k].last) continue;  // nothing is computed behind the last key
-                int64_t row = k * slice.stride();
-                shares[k] = find_weights(line + row, i, seen[k], a.scaling, shift[k]);
-                of_scores[k] = shares[k] * (load_seen(other + row, i, seen[k], 0) - mean[k]) * a.scaling;
+                int64_t at = k * slice.stride() + i;
+                shares[k] = exponential(load_wide(line + at) * scaling - shift[k]);
+                of_scores[k] = shares[k] * (load_wide(other + at) - mean[k]) * scaling;
+                if (is_whole) continue;
+                shares[k] = keep_seen(shares[k], i, seen[k], 0);
+                of_scores[k] = keep_seen(of_scores[k], i, seen[k], 0);
             }
             Operands::write_columns(shares, first, i, slice, reinterpret_cast<Unit *>(scores));
             Operands::write_columns(of_scores, first, i, slice, reinterpret_cast<Unit *>(of_shares));
             Operands::write_rows(of_scores, first, i, slice, rows);
-        }
+            return 0;
+        });
     }
 }
 

@@ -2,10 +2,6 @@
 
 #pragma once
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 #include "vectors.h"
 
 namespace {

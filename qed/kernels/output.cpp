@@ -22,7 +22,7 @@ inline float find_largest(const T *logits, int64_t width) {
     float each[WIDE], largest = -INFINITY;
     store_wide(most, each);
     for (int64_t i = 0; i < WIDE; i++) largest = std::max(largest, each[i]);
-    return largest + add_up_wide(wrong);
+    return largest + add_up(wrong);
 }
 
 // Writes the logit of each row's label, if it is one of these columns; and the largest logit m of each row, sum e^(z - m),
@@ -45,7 +45,7 @@ void reduce_logits(const T *logits, const int64_t *labels, int64_t first, float 
                 below = weights == 0 ? Wide{} : below;  // which may be infinite, as behind the last column
                 masses += weights, moments += weights * below, squares += weights * weights;
             }
-            mass += add_up_wide(masses), moment += add_up_wide(moments), square += add_up_wide(squares);
+            mass += add_up(masses), moment += add_up(moments), square += add_up(squares);
         }
         sums[row] = largest * factor;
         sums[apart + row] = float(mass);

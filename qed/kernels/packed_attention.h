@@ -61,6 +61,7 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
                      const T *attended, const T *slopes, float *of_query, float *of_key, float *of_value) {
     typedef typename Operands::Unit Unit;
     int64_t stride = a.heads * a.grouped * a.width, units = a.width / Operands::SIZE;
+    std::vector<float> means = find_means(a, attended, slopes);
     reverse_slices(a, [&](const Segment &segment, const Slice &slice, int64_t head) {
         [[maybe_unused]] typename Operands::Mode mode(a.width);
         int64_t columns = slice.stride(), size = columns * units;
@@ -88,7 +89,7 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
                 Operands::copy(slopes + at, stride, block.count, a.width, own_slopes);
                 multiply_seen(block, segment, slice, Matrix<Unit>{own_queries, units, 1}, units, flipped, scores);
                 multiply_seen(block, segment, slice, Matrix<Unit>{own_slopes, units, 1}, units, flipped_values, of_scores);
-                reverse_shares<Operands>(a, segment, slice, block, own, sums, attended, slopes, scores, of_scores, along);
+                reverse_shares<Operands>(a, segment, slice, block, own, sums, means.data(), scores, of_scores, along);
                 Operands::stack(own_queries, block.count, a.width, stacked_queries);
                 Operands::stack(own_slopes, block.count, a.width, stacked_slopes);
                 int64_t seen = find_columns(segment, slice, first + block.count - 1, 0).last - block.begin;

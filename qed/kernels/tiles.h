@@ -62,7 +62,7 @@ struct Operand {
 
 // The product of tiles of rows and of columns; with `Adds` it is added to `out`.
 template <bool Adds, int Rows, int Columns>
-void multiply_tiles(Operand left, Operand right, int64_t whole, bool has_rest, float *out, int64_t out_row) {
+void multiply_tiles(const Operand &left, const Operand &right, int64_t whole, bool has_rest, float *out, int64_t out_row) {
     const int64_t line = out_row * sizeof *out;
     asm volatile("" ::: "memory");  // some compilers do not know that a tile reads memory, or writes it
     if constexpr (Adds) {

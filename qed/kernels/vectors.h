@@ -11,6 +11,10 @@
 #include <cstring>
 #include <memory>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 constexpr int64_t LANES = 8;  // numbers of a vector
 
 // Of products: the numbers of a vector, the rows that are computed together, so that their sums, two vectors each, fit into
@@ -152,9 +156,22 @@ inline void store_wide(Wide values, T *to, int64_t count = WIDE) {
 
 inline Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
+#define HAS_HALVES
+#else
+#define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, Integers{__VA_ARGS__})
+#endif
+
+// The two halves of a vector; compilers that have no name for them keep the vector in memory.
 inline void split(Vector values, Half *low, Half *high) {
+#ifdef HAS_HALVES
+    *low = SHUFFLE(values, values, 0, 1, 2, 3);
+    *high = SHUFFLE(values, values, 4, 5, 6, 7);
+#else
     std::memcpy(low, &values, sizeof *low);
     std::memcpy(high, reinterpret_cast<char *>(&values) + sizeof *low, sizeof *high);
+#endif
 }
 
 inline float add_up(Vector values) {
@@ -164,17 +181,31 @@ inline float add_up(Vector values) {
     return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
-inline float add_up_wide(Wide values) {
-    float each[WIDE], sum = 0;
-    store_wide(values, each);
-    for (int64_t i = 0; i < WIDE; i += LANES) sum += add_up(load(each + i));
-    return sum;
+inline float find_largest(Vector values) {
+    Half low, high;
+    split(values, &low, &high);
+    low = high > low ? high : low;
+    float first = low[2] > low[0] ? low[2] : low[0], second = low[3] > low[1] ? low[3] : low[1];
+    return second > first ? second : first;
 }
 
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
-#else
-#define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, Integers{__VA_ARGS__})
+#ifdef __AVX512F__
+inline void split(Wide values, Vector *low, Vector *high) {
+    *low = (Vector)_mm512_castps512_ps256((__m512)values);
+    *high = (Vector)_mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)values, 1));
+}
+
+inline float add_up(Wide values) {
+    Vector low, high;
+    split(values, &low, &high);
+    return add_up(low) + add_up(high);
+}
+
+inline float find_largest(Wide values) {
+    Vector low, high;
+    split(values, &low, &high);
+    return find_largest(high > low ? high : low);
+}
 #endif
 
 inline Vector add_neighbours(Vector one, Vector other) {
@@ -206,30 +237,39 @@ inline void transpose_block(Vector *rows) {
     }
 }
 
-template <typename V>
-inline float find_largest(V values) {
-    float largest = values[0];
-    for (uint64_t i = 1; i < sizeof(V) / sizeof(float); i++) largest = values[i] > largest ? values[i] : largest;
-    return largest;
+// Of a power e^x: x without what makes it infinite, and 2^steps times a number, which is 0 for x below -87, where float32 has few
+// digits left, and infinite beyond its largest number.
+#ifdef __AVX512F__
+inline Wide limit_exponent(Wide x) { return (Wide)_mm512_min_ps(_mm512_set1_ps(89.0f), (__m512)x); }
+
+inline Wide scale_by_power(Wide number, Wide steps, Wide x) {
+    __mmask16 is_large = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    return (Wide)_mm512_maskz_scalef_ps(is_large, (__m512)number, (__m512)steps);
+}
+#endif
+
+inline Vector limit_exponent(Vector x) { return x; }
+
+inline Vector scale_by_power(Vector number, Vector steps, Vector x) {
+    Integers power = (reinterpret_cast<Integers>(steps + 12582912.0f) + 127) << 23;  // the integer is in the lowest bits
+    Vector scaled = number * reinterpret_cast<Vector>(power);
+    return x < -87.0f ? Vector{} : x > 88.0f ? Vector{} + INFINITY : scaled;
 }
 
-// e^x to two units in the last place, as in Cephes; 0 below -87, where float32 has few digits left, and infinite above
-// 88, near its largest number.
+// e^x to a unit in the last place: 2^steps e^rest, of which the second is a polynomial with the least relative error.
 template <typename Floats>
 inline Floats exponential(Floats x) {
-    typedef int32_t Whole __attribute__((vector_size(sizeof(Floats))));
-    Floats raised = x * 1.44269504f + 12582912.0f, steps = raised - 12582912.0f;  // x / ln 2, rounded to an integer
+    x = limit_exponent(x);
+    Floats steps = x * 1.44269504f + 12582912.0f - 12582912.0f;  // x / ln 2, rounded to an integer
     Floats rest = x - steps * 0.693359375f - steps * -2.12194440e-4f;
-    Floats sum = Floats{} + 1.9875691500e-4f;
-    sum = sum * rest + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * rest * rest + rest + 1.0f;
-    Whole power = (reinterpret_cast<Whole>(raised) + 127) << 23;  // the integer is in the lowest bits
-    Floats found = sum * reinterpret_cast<Floats>(power);
-    return x < -87.0f ? Floats{} : x > 88.0f ? Floats{} + INFINITY : found;
+    Floats sum = Floats{} + 1.381393540e-3f;
+    sum = sum * rest + 8.368761095e-3f;
+    sum = sum * rest + 4.166840514e-2f;
+    sum = sum * rest + 1.666652022e-1f;
+    sum = sum * rest + 4.999999335e-1f;
+    sum = sum * rest + 1.0f;
+    sum = sum * rest + 1.0f;
+    return scale_by_power(sum, steps, x);
 }
 
 // Memory of a thread for the numbers of one call; it is freed with the thread.
