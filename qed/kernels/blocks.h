@@ -48,6 +48,13 @@ inline std::vector<std::vector<int64_t>> group_by_prompt(const PackedAttention &
     return found;
 }
 
+// The queries of a block backwards. In long rows sums of slopes are read and written less often with more of them.
+template <typename Unit>
+int64_t choose_queries(const Segment &segment) {
+    bool is_long = std::is_same<Unit, Pair>::value && segment.count() >= LONG_PAIRS;
+    return is_long ? 2 * QUERIES<Unit> : QUERIES<Unit>;
+}
+
 // Consecutive keys of a segment. Scores have a column for each of them.
 struct Slice {
     int64_t first, count;
@@ -67,9 +74,8 @@ struct Block {
     bool is_empty() const { return begin >= end; }
 };
 
-template <typename Unit>
-Block find_block(const Segment &segment, const Slice &slice, int64_t query, int64_t window) {
-    int64_t count = std::min(QUERIES<Unit>, segment.length - query);
+inline Block find_block(const Segment &segment, const Slice &slice, int64_t query, int64_t most, int64_t window) {
+    int64_t count = std::min(most, segment.length - query);
     int64_t first = std::max<int64_t>(0, segment.first(query, window) - slice.first);
     int64_t last = std::min(slice.count, segment.last(query + count - 1) - slice.first);
     return {query, count, segment.row + query - segment.skip, first / COLUMNS * COLUMNS, round_up(last, COLUMNS)};
@@ -229,24 +235,6 @@ struct Softmax {
         }
     }
 };
-
-// For each query the mean slope of its shares, weighted by them: that of its result. [rows, heads * grouped]
-template <typename T>
-std::vector<float> find_means(const PackedAttention &a, const T *attended, const T *slopes) {
-    int64_t queries = a.heads * a.grouped, rows = 0;
-    for (int64_t number = 0; number < a.count; number++) {
-        Segment segment = read_segment(a, number);
-        rows = std::max(rows, segment.row + segment.length - segment.skip);
-    }
-    std::vector<float> means(rows * queries);
-#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
-    for (int64_t at = 0; at < rows * queries; at++) {
-        Vector sum = {};
-        for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
-        means[at] = add_up(sum);
-    }
-    return means;
-}
 
 // Puts each key's share in the place of a block's scores, as columns of operands, and so the slopes of the scores in the
 // place of those of the shares; the latter also as rows.

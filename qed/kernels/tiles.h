@@ -20,6 +20,7 @@ constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are
 constexpr int64_t LEAST = 32;         // width of a head for which tiles are faster than vectors
 constexpr int64_t MOST_PAIRS = 320;   // of a row of a left matrix: more than a slice of keys, or a head, has
 constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 2 * PAIR_ROWS;  // that are computed together, and of a block
+constexpr int64_t LONG_PAIRS = 2048;  // keys from which on blocks backwards are larger
 constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
 
 // Whether Linux lets this process use tiles.
@@ -170,7 +171,7 @@ bool multiply_in_tiles(Matrix<Pair> left, int64_t rows, int64_t pairs, const Pai
 
 #else
 
-constexpr int64_t PAIR_ROWS = TILE, PAIR_QUERIES = 48;
+constexpr int64_t PAIR_ROWS = TILE, PAIR_QUERIES = 48, LONG_PAIRS = INT64_MAX;
 
 inline bool fits_tiles(int64_t) { return false; }
 

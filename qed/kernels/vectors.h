@@ -237,8 +237,8 @@ inline void transpose_block(Vector *rows) {
     }
 }
 
-// Of a power e^x: x without what makes it infinite, and 2^steps times a number, which is 0 for x below -87, where float32 has few
-// digits left, and infinite beyond its largest number.
+// Of a power e^x: x without what makes it infinite, and 2^steps times a number, which is 0 for x below -87, where float32 has
+// few digits left, and infinite beyond its largest number.
 #ifdef __AVX512F__
 inline Wide limit_exponent(Wide x) { return (Wide)_mm512_min_ps(_mm512_set1_ps(89.0f), (__m512)x); }
 

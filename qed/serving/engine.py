@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError, Diverged, ModelError, QedError, UsageError
+from qed.serving.engine_start import EngineProcess, start_process
 from qed.serving.messages import (
     Abort,
     AnswerAborted,
@@ -74,25 +72,23 @@ class Engine:
         self._numbers = itertools.count()
         self._outbox: queue.SimpleQueue[tuple[int, Request] | None] = queue.SimpleQueue()
 
-    async def start(self, seconds: float = START_SECONDS) -> EngineInfo:
+    async def start(self, seconds: float = START_SECONDS, process: EngineProcess | None = None) -> EngineInfo:
         """Start the process and load the model; an engine is started once.
+
+        Args:
+            seconds: for both.
+            process: one that was started before and waits for its model; None starts one.
 
         Raises:
             QedError: the model cannot be loaded, with the reason of the process; or `seconds` have passed.
         """
         self._loop = asyncio.get_running_loop()
-        ours, theirs = Pipe()
-        arguments = [sys.executable, "-m", "qed.serving.engine_process", str(theirs.fileno()), str(os.getpid())]
-        # Its own process group, so that Ctrl-C reaches only the one that decides what to do about it.
-        self._process = subprocess.Popen(
-            arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
-        )
-        theirs.close()
+        self._process, connection = process or start_process()
         self.alive = True
         ready = next(self._numbers)  # the process answers with this number once the model is loaded
         self._calls[ready] = asyncio.Queue()
         for target in (self._write, self._read):
-            threading.Thread(target=target, args=(ours,), name="engine pipe", daemon=True).start()
+            threading.Thread(target=target, args=(connection,), name="engine pipe", daemon=True).start()
         try:
             async with asyncio.timeout(seconds):
                 info = await self._take(ready)

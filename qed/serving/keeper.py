@@ -11,6 +11,7 @@ from typing import Literal
 
 from qed.errors import QedError
 from qed.serving.engine import Engine
+from qed.serving.engine_start import EngineProcess
 from qed.serving.messages import EngineInfo, ModelSource
 from qed.serving.refusals import Refused
 
@@ -52,14 +53,14 @@ class EngineKeeper:
         """The version of the weights."""
         return self.source.version
 
-    async def start(self) -> None:
-        """Start the engine.
+    async def start(self, process: EngineProcess | None = None) -> None:
+        """Start the engine, in a process that was started before if there is one.
 
         Raises:
             QedError: the model cannot be loaded.
         """
         engine = self._build(self.source, self._note_exit)
-        await engine.start()
+        await engine.start(process=process)
         self._use(engine)
 
     def _use(self, engine: Engine) -> None:

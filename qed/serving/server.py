@@ -15,6 +15,7 @@ from qed.net.access import require_safe_address
 from qed.net.listening import format_url, open_socket
 from qed.net.web_server import Ending, Server, build_server
 from qed.serving.app import build_app
+from qed.serving.engine_start import EngineProcess
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import EngineInfo, ModelSource
 from qed.serving.model_text import ModelText
@@ -65,6 +66,7 @@ def run_server(
     options: ServerOptions,
     say: Callable[[str], None],
     on_ready: Callable[[Ready], None],
+    process: EngineProcess,
 ) -> int:
     """Serve a model until a signal comes, and return the exit code.
 
@@ -74,12 +76,13 @@ def run_server(
         options: where to listen, and who may ask.
         say: prints a line for people.
         on_ready: called once requests are answered.
+        process: of the first engine, which waits for its model.
 
     Raises:
         QedError: the model cannot be loaded, or the port is in use.
     """
     with open_socket(options.host, options.port) as listener:
-        return asyncio.run(_serve(source, tokenizer, options, listener, say, on_ready))
+        return asyncio.run(_serve(source, tokenizer, options, listener, say, on_ready, process))
 
 
 async def _serve(
@@ -89,13 +92,14 @@ async def _serve(
     listener: socket.socket,
     say: Callable[[str], None],
     on_ready: Callable[[Ready], None],
+    process: EngineProcess,
 ) -> int:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # a client's mistake is its own
     keeper = EngineKeeper(source, say)
     ending = Ending(EXIT_CODES)
     with ending.watch_signals():
         try:
-            await ending.run(keeper.start())
+            await ending.run(keeper.start(process))
             if ending.received is not None:
                 return ending.code
             info = keeper.info

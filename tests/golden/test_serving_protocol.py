@@ -54,7 +54,7 @@ class FakeEngine:
         self.alive, self.paused = False, False
         self.version = source.version
 
-    async def start(self) -> EngineInfo:
+    async def start(self, process: None = None) -> EngineInfo:
         self.info = EngineInfo(
             model="folder",
             window=WINDOW,

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from qed.runs.choose import LAST, is_run
 
 if TYPE_CHECKING:
     from qed.config.phases import Settings
+    from qed.serving.engine_start import EngineProcess
     from qed.serving.messages import ModelSource
     from qed.serving.server import Ready, ServerOptions
 
@@ -105,6 +107,14 @@ def _build_parser() -> Parser:
 
 
 def _serve_native(args: argparse.Namespace) -> int:
+    from qed.serving.engine_start import start_process
+
+    args.token = args.token or os.environ.pop(TOKEN, "")  # which is not passed on to other processes
+    with closing(start_process()) as process:  # it imports its libraries while this process does
+        return _serve_from(process, args)
+
+
+def _serve_from(process: EngineProcess, args: argparse.Namespace) -> int:
     from qed.console.live import Console
     from qed.data.splits import load_prompt
     from qed.models.load import load_tokenizer
@@ -119,7 +129,8 @@ def _serve_native(args: argparse.Namespace) -> int:
     # As training does: `load_policy`.
     tokenizer.chat_template = getattr(prompt, "chat_template", tokenizer.chat_template)
     source = build_source(settings, prompt.CHAT)
-    return run_server(source, tokenizer, options, console.say, _choose_report(args.json, console.say, options))
+    report = _choose_report(args.json, console.say, options)
+    return run_server(source, tokenizer, options, console.say, report, process)
 
 
 def build_source(settings: Settings, chat: bool) -> ModelSource:
@@ -136,17 +147,16 @@ def build_source(settings: Settings, chat: bool) -> ModelSource:
 
 
 def _read_options(args: argparse.Namespace) -> ServerOptions:
-    """Return where to listen, and who may ask; the environment's token is not passed on to other processes."""
+    """Return where to listen, and who may ask."""
     from qed.serving.server import ServerOptions
 
-    token = args.token or os.environ.pop(TOKEN, "")
     if not 0 < args.max_body_mb <= 10_000:
         raise UsageError("qed serve: --max-body-mb must be above 0 and at most 10000.")
     name = choose_name(args)
     return ServerOptions(
         host=args.host,
         port=args.port,
-        token=token,
+        token=args.token,
         name=name,
         others=() if name == args.model else (args.model,),
         body_limit=int(args.max_body_mb * 1e6),

@@ -1,0 +1,37 @@
+"""Start the process of an engine, before it is known what it will compute.
+
+It imports torch and transformers meanwhile, which takes as long as the process that asks for it needs for the same.
+This module imports neither.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+
+class EngineProcess(NamedTuple):
+    """A process that waits for its model, and this end of the pipe to it."""
+
+    process: subprocess.Popen[bytes]
+    connection: Connection
+
+    def close(self) -> None:
+        """End the process at once, if it runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_process() -> EngineProcess:
+    """Start the process of an engine; it ends with the thread that calls this, or when the pipe is closed."""
+    ours, theirs = Pipe()
+    arguments = [sys.executable, "-m", "qed.serving.engine_process", str(theirs.fileno()), str(os.getpid())]
+    # Its own process group, so that Ctrl-C reaches only the one that decides what to do about it.
+    process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0)
+    theirs.close()
+    return EngineProcess(process, ours)
