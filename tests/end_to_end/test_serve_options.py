@@ -26,7 +26,7 @@ def serve(qed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Calls `qed serve`, and returns what it would serve, where, and what it has printed."""
     found: list[Any] = []
 
-    def run(source: ModelSource, tokenizer: Any, options: ServerOptions, say: Any, on_ready: Any) -> int:
+    def run(source: ModelSource, tokenizer: Any, options: ServerOptions, say: Any, on_ready: Any, process: Any) -> int:
         info = SimpleNamespace(handed_over=None, window=64)
         found[:] = [source, options]
         on_ready(Ready("http://127.0.0.1:8000", options.name, info))  # type: ignore[arg-type]
