@@ -25,6 +25,7 @@ class EngineProcess(NamedTuple):
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+            self.connection.close()
 
 
 def start_process() -> EngineProcess:

@@ -11,7 +11,6 @@ from typing import Any
 
 from qed.errors import QedError
 from qed.guards.signals import EXIT_CODES
-from qed.net.access import require_safe_address
 from qed.net.listening import format_url, open_socket
 from qed.net.web_server import Ending, Server, build_server
 from qed.serving.app import build_app
@@ -19,6 +18,7 @@ from qed.serving.engine_start import EngineProcess
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import EngineInfo, ModelSource
 from qed.serving.model_text import ModelText
+from qed.serving.options import ServerOptions
 from qed.serving.state import ServerState
 
 IDLE_SECONDS = 75  # between two requests of a connection
@@ -26,29 +26,6 @@ FINISH_SECONDS = 3.0  # for running answers after a signal; then they get an err
 CLOSE_SECONDS = 6  # for connections to end
 MOST_CONNECTIONS = 1_000
 FAILED = 1  # the exit code if the engine cannot be started again
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Where a server listens and who may ask: the address, the port (0 lets the system choose), and a token.
-
-    `name` is that of the model for clients, `others` are names it answers to as well. `body_limit` is in bytes.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    token: str = ""
-    name: str = "model"
-    others: tuple[str, ...] = ()
-    body_limit: int = 10_000_000
-
-    def __post_init__(self) -> None:
-        """Refuse to listen to other machines without a token.
-
-        Raises:
-            UsageError: there is none, or a number is out of its range.
-        """
-        require_safe_address(self.host, self.port, self.token, "QED_SERVE_TOKEN")
 
 
 @dataclass(frozen=True)

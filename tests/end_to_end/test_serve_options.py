@@ -15,7 +15,8 @@ import pytest
 from qed.cli.commands.serve import format_curl
 from qed.serving import server
 from qed.serving.messages import ModelSource
-from qed.serving.server import Ready, ServerOptions
+from qed.serving.options import ServerOptions
+from qed.serving.server import Ready
 
 pytestmark = pytest.mark.xdist_group("adapters")
 Serve = Callable[..., tuple[ModelSource, ServerOptions, Any]]

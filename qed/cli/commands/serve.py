@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from qed.config.phases import Settings
     from qed.serving.engine_start import EngineProcess
     from qed.serving.messages import ModelSource
-    from qed.serving.server import Ready, ServerOptions
+    from qed.serving.options import ServerOptions
+    from qed.serving.server import Ready
 
 IN_EACH_RANK = True  # a machine may have a server of its own
 ABOUT = """Serve a model behind an OpenAI-compatible API: completions, chat, streams and log-probs.
@@ -110,17 +111,17 @@ def _serve_native(args: argparse.Namespace) -> int:
     from qed.serving.engine_start import start_process
 
     args.token = args.token or os.environ.pop(TOKEN, "")  # which is not passed on to other processes
+    options = _read_options(args)
     with closing(start_process()) as process:  # it imports its libraries while this process does
-        return _serve_from(process, args)
+        return _serve_from(process, args, options)
 
 
-def _serve_from(process: EngineProcess, args: argparse.Namespace) -> int:
+def _serve_from(process: EngineProcess, args: argparse.Namespace, options: ServerOptions) -> int:
     from qed.console.live import Console
     from qed.data.splits import load_prompt
     from qed.models.load import load_tokenizer
     from qed.serving.server import run_server
 
-    options = _read_options(args)
     settings, shown = resolve_policy_settings(args)
     tokenizer, _ = load_tokenizer(settings.model.name, settings.model.revision)
     console = Console(args.json)
@@ -148,7 +149,7 @@ def build_source(settings: Settings, chat: bool) -> ModelSource:
 
 def _read_options(args: argparse.Namespace) -> ServerOptions:
     """Return where to listen, and who may ask."""
-    from qed.serving.server import ServerOptions
+    from qed.serving.options import ServerOptions
 
     if not 0 < args.max_body_mb <= 10_000:
         raise UsageError("qed serve: --max-body-mb must be above 0 and at most 10000.")
