@@ -177,12 +177,12 @@ inline State fold_columns(int64_t begin, int64_t end, const Columns &seen, State
 }
 
 inline float find_most(const float *scores, const Columns &seen) {
-    Wide most = Wide{} - INFINITY;
-    return find_largest(fold_columns(seen.first / WIDE * WIDE, seen.last, seen, most, [&](Wide most, int64_t i, auto is_whole) {
+    auto keep_largest = [&](Wide most, int64_t i, auto is_whole) {
         Wide each = load_wide(scores + i);
         if (!is_whole) each = keep_seen(each, i, seen, -INFINITY);
         return each > most ? each : most;
-    }));
+    };
+    return find_largest(fold_columns(seen.first / WIDE * WIDE, seen.last, seen, Wide{} - INFINITY, keep_largest));
 }
 
 // The softmax of a block's scores, slice by slice (arXiv 2205.14135).

@@ -237,8 +237,9 @@ inline void transpose_block(Vector *rows) {
     }
 }
 
-// Of a power e^x: x without what makes it infinite, and 2^steps times a number, which is 0 for x below -87, where float32 has
-// few digits left, and infinite beyond its largest number.
+// The two parts of e^x that depend on the width of vectors. `limit_exponent` cuts x at 89, whose power is infinite, where an
+// infinite x would become NaN. `scale_by_power` returns 2^steps times a number: 0 for x below -87, where float32 has few digits
+// left, and infinity beyond its largest number; without the instruction that scales, from 88 on.
 #ifdef __AVX512F__
 inline Wide limit_exponent(Wide x) { return (Wide)_mm512_min_ps(_mm512_set1_ps(89.0f), (__m512)x); }
 
