@@ -1,7 +1,6 @@
 """Start the process of an engine, before it is known what it will compute.
 
-It imports torch and transformers meanwhile, which takes as long as the process that asks for it needs for the same.
-This module imports neither.
+The process imports torch and transformers at the same time as the one that has started it. This module imports neither.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pytest
 
 from qed.cli.commands.serve import format_curl
 from qed.serving import server
+from qed.serving.engine_start import EngineProcess, start_process
 from qed.serving.messages import ModelSource
 from qed.serving.options import ServerOptions
 from qed.serving.server import Ready
@@ -122,3 +123,29 @@ def test_the_example_quotes_for_a_shell() -> None:
     script = line.replace("curl ", "printf '%s\\n' ", 1)
     shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
     assert """{"model": "it's 'mine'", "prompt": "1 + 1 =", "max_tokens": 16}""" in shown
+
+
+@pytest.mark.parametrize("wrong", [("--max-body-mb", "0"), ("--host", "0.0.0.0")])
+def test_no_engine_is_started_for_a_wrong_option(
+    qed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, wrong: tuple[str, str]
+) -> None:
+    monkeypatch.delenv("QED_SERVE_TOKEN", raising=False)
+    started: list[None] = []
+    monkeypatch.setattr("qed.serving.engine_start.start_process", lambda: started.append(None))
+    assert qed("serve", "nowhere", *wrong).code == 2
+    assert not started
+
+
+def test_the_engine_of_a_model_that_does_not_exist_is_ended(
+    qed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[EngineProcess] = []
+
+    def start() -> EngineProcess:
+        started.append(start_process())
+        return started[-1]
+
+    monkeypatch.setattr("qed.serving.engine_start.start_process", start)
+    assert qed("serve", tmp_path / "nowhere").code == 2
+    assert started[0].process.poll() is not None
+    assert started[0].connection.closed
