@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share them
 constexpr int64_t SPAN = 1024;      // columns whose sums are added up in float32, or that a thread takes at a time
-constexpr int64_t ROWS = 128;       // of a block whose slopes are transposed: a column of them is some lines of the cache,
-constexpr int64_t COLUMNS = 16;     // and its columns
+constexpr int64_t ROWS = 64;        // of a block whose slopes are transposed, and its columns: lines of the cache both of
+constexpr int64_t COLUMNS = 64;     // what is read and of what is written, and they stay in the nearest cache
 
 template <typename T>
 inline float find_largest(const T *logits, int64_t width) {
@@ -59,59 +59,76 @@ struct Row {
     float normaliser, entropy, of_logp, of_entropy;
 };
 
-// Writes the slopes of logits but for what the label adds.
-template <typename T, typename To>
-inline void reverse_row(const T *logits, int64_t width, float factor, const Row &row, To *out) {
-    for (int64_t i = 0; i < width; i += WIDE) {
-        Wide logp = load_wide(logits + i, width - i, -INFINITY) * factor - row.normaliser;
+// Where slopes are written, [rows, width], and what is not wanted is null: what they lose when they are rounded, and their
+// transpose in float32.
+template <typename T>
+struct Written {
+    T *slopes, *lost;
+    float *transposed;
+};
+
+// Computes the slopes of some columns of a row, of which one may be the label's; there is room for whole vectors.
+template <typename T>
+inline void reverse_columns(const T *logits, int64_t label, int64_t count, float factor, const Row &row, float *slopes) {
+    for (int64_t i = 0; i < count; i += WIDE) {
+        Wide logp = load_wide(logits + i, count - i, -INFINITY) * factor - row.normaliser;
         Wide share = exponential(logp);
-        Wide slopes = -share * ((logp + row.entropy) * row.of_entropy + row.of_logp);
-        slopes = share == 0 ? Wide{} : slopes;  // where the log-prob may be infinite
-        store_wide(slopes, out + i, width - i);
+        Wide each = -share * ((logp + row.entropy) * row.of_entropy + row.of_logp);
+        store_wide(share == 0 ? Wide{} : each, slopes + i);  // where the log-prob may be infinite
+    }
+    if (label >= 0 && label < count) slopes[label] += row.of_logp;
+}
+
+// Writes some slopes at an offset, and what they lose.
+template <typename T>
+inline void write_slopes(const float *slopes, int64_t count, const Written<T> &to, int64_t at) {
+    for (int64_t i = 0; i < count; i += WIDE) {
+        Wide each = load_wide(slopes + i);
+        store_wide(each, to.slopes + at + i, count - i);
+        if (to.lost == nullptr) continue;
+        T rounded[WIDE];
+        store_wide(each, rounded);
+        store_wide(each - load_wide(rounded), to.lost + at + i, count - i);
     }
 }
 
-// Writes the slopes of some columns of a block of rows, and their transpose.
-template <typename T>
-void reverse_block(const T *logits, const int64_t *labels, int64_t first, float factor, const Row *each, int64_t rows,
-                   int64_t width, int64_t start, int64_t column, T *out, float *transposed) {
-    int64_t count = std::min(ROWS, rows - start), left = std::min(COLUMNS, width - column);
-    float block[ROWS * COLUMNS] = {};
-    for (int64_t i = 0; i < count; i++) {
-        int64_t at = (start + i) * width + column, label = labels[start + i] - first - column;
-        float *slopes = block + i * COLUMNS;
-        reverse_row(logits + at, left, factor, each[i], slopes);
-        if (label >= 0 && label < left) slopes[label] += each[i].of_logp;
-        for (int64_t j = 0; j < left; j += WIDE) store_wide(load_wide(slopes + j), out + at + j, left - j);
-    }
-    if (transposed == nullptr) return;
-    for (int64_t j = 0; j < left; j += LANES)
-        for (int64_t i = 0; i < count; i += LANES) {
+// Writes the transpose of a block of slopes, [ROWS, COLUMNS], in rows with a stride.
+inline void write_transposed(const float *block, int64_t rows, int64_t columns, int64_t stride, float *to) {
+    for (int64_t j = 0; j < columns; j += LANES)
+        for (int64_t i = 0; i < rows; i += LANES) {
             Vector part[LANES];
             for (int64_t k = 0; k < LANES; k++) part[k] = load(block + (i + k) * COLUMNS + j);
             transpose_block(part);
-            for (int64_t k = 0; k < std::min(LANES, left - j); k++)
-                store_part(part[k], transposed + (column + j + k) * rows + start + i, count - i);
+            for (int64_t k = 0; k < std::min(LANES, columns - j); k++)
+                store_part(part[k], to + (j + k) * stride + i, rows - i);
         }
 }
 
-// Writes the slopes of the logits, which may take their place, and if there is room for them their transpose, [width, rows],
-// in float32. The slopes of log-probs and entropies have the factor of the logits already.
+// Writes the slopes of the logits, which may take their place. The slopes of log-probs and entropies have the factor of the
+// logits already. Rows are read from their first column to the last, or in blocks where there is a transpose.
 template <typename T>
 void reverse_logits(const T *logits, const int64_t *labels, int64_t first, float factor, const float *normaliser,
                     const float *entropy, const float *of_logps, const float *of_entropy, int64_t rows, int64_t width,
-                    int64_t threads, T *out, float *transposed) {
+                    int64_t threads, const Written<T> &to) {
+    int64_t step = to.transposed == nullptr ? SPAN : COLUMNS;
 #pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1 && rows * width > LARGE)
     for (int64_t start = 0; start < rows; start += ROWS)
         for (int64_t span = 0; span < width; span += SPAN) {
-            Row each[ROWS];
-            for (int64_t i = 0; i < std::min(ROWS, rows - start); i++) {
-                int64_t row = start + i;
-                each[i] = {normaliser[row], 0, of_logps[row], 0};
-                if (of_entropy != nullptr) each[i].entropy = entropy[row], each[i].of_entropy = of_entropy[row];
+            float block[ROWS * COLUMNS] = {};  // or a part of a row
+            int64_t count = std::min(ROWS, rows - start), end = std::min(width, span + SPAN);
+            for (int64_t column = span; column < end; column += step) {
+                int64_t columns = std::min(step, end - column);
+                for (int64_t i = 0; i < count; i++) {
+                    int64_t row = start + i, at = row * width + column;
+                    Row own = {normaliser[row], 0, of_logps[row], 0};
+                    if (of_entropy != nullptr) own.entropy = entropy[row], own.of_entropy = of_entropy[row];
+                    float *slopes = to.transposed == nullptr ? block : block + i * COLUMNS;
+                    reverse_columns(logits + at, labels[row] - first - column, columns, factor, own, slopes);
+                    write_slopes(slopes, columns, to, at);
+                }
+                if (to.transposed != nullptr)
+                    write_transposed(block, count, columns, rows, to.transposed + column * rows + start);
             }
-            for (int64_t column = span; column < std::min(width, span + SPAN); column += COLUMNS)
-                reverse_block(logits, labels, first, factor, each, rows, width, start, column, out, transposed);
         }
 }
 
@@ -124,9 +141,9 @@ void reverse_logits(const T *logits, const int64_t *labels, int64_t first, float
     }                                                                                                                        \
     void reverse_logits_##T(const T *logits, const int64_t *labels, int64_t first, float factor, const float *normaliser,    \
                             const float *entropy, const float *of_logps, const float *of_entropy, int64_t rows,              \
-                            int64_t width, int64_t threads, T *out, float *transposed) {                                     \
-        reverse_logits(logits, labels, first, factor, normaliser, entropy, of_logps, of_entropy, rows, width, threads, out,  \
-                       transposed);                                                                                          \
+                            int64_t width, int64_t threads, T *out, T *lost, float *transposed) {                            \
+        reverse_logits(logits, labels, first, factor, normaliser, entropy, of_logps, of_entropy, rows, width, threads,       \
+                       Written<T>{out, lost, transposed});                                                                   \
     }
 
 extern "C" {

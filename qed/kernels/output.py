@@ -35,8 +35,7 @@ def reverse_logits(
     first: int,
     factor: float,
     slopes: Sequence[Tensor | None],
-    out: Tensor,
-    transposed: Tensor | None,
+    out: tuple[Tensor, Tensor | None, Tensor | None],
 ) -> None:
     """Compute the slopes of logits [N, W], times a factor, of the tokens from the first on.
 
@@ -47,9 +46,9 @@ def reverse_logits(
         factor: of the logits.
         slopes: [N] each: the normalisers log sum_v e^(z_v), the entropies H, and the slopes a of the labels' log-probs
             and b of the entropies, or None, both times the factor: d = e_y a - p ((log p + H) b + a).
-        out: [N, W], gets them; may be the logits.
-        transposed: [W, N], gets them in float32; None if nobody needs them.
+        out: [N, W] get them, and may be the logits; [N, W] bfloat16 get what they lose by being rounded, and [W, N] get
+            them in float32, None each if nobody needs them.
     """
-    assert out.dtype == logits.dtype
+    assert out[0].dtype == logits.dtype
     sizes = *logits.shape, torch.get_num_threads()
-    call_function("reverse_logits", logits.dtype, logits, labels, first, factor, *slopes, *sizes, out, transposed)
+    call_function("reverse_logits", logits.dtype, logits, labels, first, factor, *slopes, *sizes, *out)

@@ -1,7 +1,7 @@
 // The gradient of the weight of a linear layer: the slopes of its results, transposed, times what it read.
 //
-// Products are of numbers in bfloat16, by the tiles of AMX, and sums are in float32; a slope in float32 is the sum of two
-// numbers in bfloat16. The order of sums depends on the number of inputs alone.
+// Products are of numbers in bfloat16, by the tiles of AMX, and sums are in float32; a slope may be the sum of two numbers.
+// The order of sums depends on the number of inputs alone.
 
 #include <vector>
 
@@ -21,10 +21,9 @@ constexpr int64_t LARGE = 1 << 20;            // products from which on several 
 
 typedef __m512i Line;  // of the processor's cache
 
-// Slopes of results, [inputs, outputs] in bfloat16, or [outputs, inputs] in float32; the other is null.
+// Slopes of results, [inputs, outputs], and what they have lost by being rounded, or null.
 struct Slopes {
-    const bfloat16 *narrow;
-    const float *wide;
+    const bfloat16 *rounded, *lost;
     int64_t outputs, inputs;
 };
 
@@ -61,14 +60,14 @@ inline void transpose_lines(Line *lines) {
     std::copy(some, some + SIDE, lines);
 }
 
-// Copies the slopes of some outputs and `count` inputs as rows of pairs of inputs.
-inline void arrange_narrow(const Slopes &slopes, int64_t output, int64_t outputs, int64_t first, int64_t count, Pair *to) {
+// Copies the slopes of some outputs, of `count` inputs with a stride, as rows of pairs of inputs.
+inline void arrange_slopes(const bfloat16 *slopes, int64_t stride, int64_t outputs, int64_t count, Pair *to) {
     for (int64_t input = 0; input < count; input += 2 * SIDE)
         for (int64_t i = 0; i < outputs; i += BLOCK) {
             Line low[SIDE], high[SIDE];
             auto read = [&](int64_t at) {
-                const bfloat16 *from = slopes.narrow + (first + at) * slopes.outputs + output + i;
-                __builtin_prefetch(from + AHEAD * slopes.outputs);
+                const bfloat16 *from = slopes + at * stride + i;
+                __builtin_prefetch(from + AHEAD * stride);
                 return _mm512_maskz_loadu_epi16(at < count ? find_mask(outputs - i) : 0, from);
             };
             for (int k = 0; k < SIDE; k++) pair_lines(read(input + 2 * k), read(input + 2 * k + 1), low + k, high + k);
@@ -79,26 +78,6 @@ inline void arrange_narrow(const Slopes &slopes, int64_t output, int64_t outputs
                 _mm512_store_si512(row, low[k]);
                 _mm512_store_si512(row + 4 * STRIDE, high[k]);
             }
-        }
-}
-
-inline __m512 widen_half(Line pairs, int half) {
-    __m256i halves = half ? _mm512_extracti64x4_epi64(pairs, 1) : _mm512_castsi512_si256(pairs);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
-// The same of slopes in float32, rounded, and of what they lose by that.
-inline void arrange_wide(const Slopes &slopes, int64_t output, int64_t outputs, int64_t first, int64_t count, Pair *to,
-                         Pair *lost) {
-    for (int64_t i = 0; i < outputs; i++)
-        for (int64_t input = 0; input < count; input += 2 * SIDE) {
-            const float *from = slopes.wide + (output + i) * slopes.inputs + first + input;
-            uint32_t mask = find_mask(count - input);
-            __m512 low = _mm512_maskz_loadu_ps(mask & 0xffff, from), high = _mm512_maskz_loadu_ps(mask >> 16, from + SIDE);
-            Line rounded = (Line)_mm512_cvtne2ps_pbh(high, low);
-            low -= widen_half(rounded, 0), high -= widen_half(rounded, 1);
-            _mm512_store_si512(to + i * STRIDE + input / 2, rounded);
-            _mm512_store_si512(lost + i * STRIDE + input / 2, (Line)_mm512_cvtne2ps_pbh(high, low));
         }
 }
 
@@ -163,12 +142,10 @@ void multiply(const Slopes &slopes, const bfloat16 *states, int64_t width, bool 
                 }
 #pragma omp for
                 for (int64_t output = 0; output < slopes.outputs; output += group) {
-                    int64_t outputs = std::min(group, slopes.outputs - output);
-                    bool split = slopes.wide != nullptr;
-                    if (split)
-                        arrange_wide(slopes, output, outputs, first, count, rounded, lost);
-                    else
-                        arrange_narrow(slopes, output, outputs, first, count, rounded);
+                    int64_t outputs = std::min(group, slopes.outputs - output), at = first * slopes.outputs + output;
+                    bool split = slopes.lost != nullptr;
+                    arrange_slopes(slopes.rounded + at, slopes.outputs, outputs, count, rounded);
+                    if (split) arrange_slopes(slopes.lost + at, slopes.outputs, outputs, count, lost);
                     for (int64_t i = 0; i < outputs; i += BLOCK)
                         for (int64_t column = start; column < end; column += BLOCK) {
                             auto add = [&](const Pair *part, bool begun) {
@@ -190,14 +167,9 @@ extern "C" {
 
 bool has_weight_gradient() { return has_tiles(); }
 
-void weight_gradient_bfloat16(const bfloat16 *slopes, const bfloat16 *states, int64_t inputs, int64_t outputs, int64_t width,
-                              bool adds, int64_t threads, float *out) {
-    multiply({slopes, nullptr, outputs, inputs}, states, width, adds, threads, out);
-}
-
-void weight_gradient_float32(const float *slopes, const bfloat16 *states, int64_t inputs, int64_t outputs, int64_t width,
-                             bool adds, int64_t threads, float *out) {
-    multiply({nullptr, slopes, outputs, inputs}, states, width, adds, threads, out);
+void weight_gradient_bfloat16(const bfloat16 *slopes, const bfloat16 *lost, const bfloat16 *states, int64_t inputs,
+                              int64_t outputs, int64_t width, bool adds, int64_t threads, float *out) {
+    multiply({slopes, lost, outputs, inputs}, states, width, adds, threads, out);
 }
 }
 

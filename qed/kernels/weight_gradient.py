@@ -21,21 +21,29 @@ def compute_weight_gradient(slopes: Tensor, states: Tensor) -> Tensor:
     found = states.new_empty(slopes.shape[1], states.shape[1], dtype=torch.float32)
     if not len(states):
         return found.zero_()
-    _call(slopes.contiguous(), states.contiguous(), slopes.shape[1], False, found)
+    _call(slopes, None, states, False, found)
     return found
 
 
-def add_weight_gradient(total: Tensor, slopes: Tensor, states: Tensor) -> None:
-    """Add slopes @ states to a total.
+def add_weight_gradient(total: Tensor, slopes: Tensor, lost: Tensor, states: Tensor) -> None:
+    """Add (slopes + lost).T @ states to a total.
 
     Args:
         total: [O, I] float32, contiguous.
-        slopes: [O, N] float32; 16 binary digits of each are multiplied.
+        slopes: [N, O] bfloat16.
+        lost: [N, O] bfloat16, what slopes have lost by being rounded, see `split_slopes`.
         states: [N, I] bfloat16.
     """
-    _call(slopes.contiguous(), states.contiguous(), len(slopes), True, total)
+    _call(slopes, lost.contiguous(), states, True, total)
 
 
-def _call(slopes: Tensor, states: Tensor, outputs: int, adds: bool, out: Tensor) -> None:
-    sizes = len(states), outputs, states.shape[1]
-    call_function("weight_gradient", slopes.dtype, slopes, states, *sizes, adds, torch.get_num_threads(), out)
+def split_slopes(slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return slopes rounded to bfloat16, and what they have lost by that, also rounded: 16 binary digits together."""
+    rounded = slopes.to(torch.bfloat16)
+    return rounded, (slopes - rounded).to(torch.bfloat16)
+
+
+def _call(slopes: Tensor, lost: Tensor | None, states: Tensor, adds: bool, out: Tensor) -> None:
+    slopes, states = slopes.contiguous(), states.contiguous()
+    sizes = *slopes.shape, states.shape[1]
+    call_function("weight_gradient", slopes.dtype, slopes, lost, states, *sizes, adds, torch.get_num_threads(), out)

@@ -12,7 +12,7 @@ from qed.kernels import output
 from qed.kernels.functions import KINDS, has_kernels
 from qed.models.families import LogitTransform
 from qed.models.fast_float32 import is_faster, is_narrow, multiply
-from qed.training.output_tiles import LogitSlopes, OutputLayer, Tile, TileGradient, TileKernels
+from qed.training.output_tiles import LogitSlopes, OutputLayer, Tile, TileGradient, TileKernels, keeps_states
 from qed.training.support import LabelSupport
 
 
@@ -48,22 +48,25 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, _: bool, keep: bool) -> tup
 
 
 def differentiate_tiles(
-    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, kept: list[Tensor], for_weight: bool
+    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, kept: list[Tensor], total: Tensor | None
 ) -> Iterator[TileGradient]:
-    """Yield the gradient of each tile's logits; its transpose is float32 if it is for the weight."""
+    """Yield the gradient of each tile's logits; for that of the weight also in float32, see `TileGradient`."""
     labels, slopes = labels.contiguous(), slopes.make_contiguous()
-    memory = layer.allocate(layer.largest if for_weight else 0)
+    splits = total is not None and keeps_states(total, layer.hidden)
+    adds = total is not None and not splits
+    memory = layer.allocate(layer.largest if adds else 0)
+    left = layer.hidden.new_empty(layer.largest if splits else 0)
     spare = layer.hidden.new_empty(layer.largest if kept else 0)
     for number, tile in enumerate(chain.from_iterable(layer.blocks)):
         rows, columns, _ = tile
         logits = kept[number] if kept else _multiply(layer, tile)
         out = tile.view_in(spare) if kept else logits
-        transposed = None
-        if for_weight and _needs_transpose(layer.hidden[rows]):
-            transposed = memory[: logits.numel()].view(logits.shape[1], -1)
+        turns = adds and _needs_transpose(layer.hidden[rows])
+        transposed = memory[: logits.numel()].view(logits.shape[1], -1) if turns else None
+        lost = tile.view_in(left) if splits else None
         own, factor = slopes.select(rows), 1 / layer.divisor
-        output.reverse_logits(logits, labels[rows], columns.start, factor, own, out, transposed)
-        yield TileGradient(tile, out, out.T if transposed is None else transposed)
+        output.reverse_logits(logits, labels[rows], columns.start, factor, own, (out, lost, transposed))
+        yield TileGradient(tile, out, out.T if transposed is None else transposed, lost)
 
 
 def _multiply(layer: OutputLayer, tile: Tile) -> Tensor:

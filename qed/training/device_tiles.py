@@ -62,9 +62,8 @@ def find_fault(device: torch.device, dtype: torch.dtype) -> str:
         yield chosen, logits.gather(-1, labels[:, None]).squeeze(-1)
         yield normaliser, logits.logsumexp(-1)
         yield (2 * sums[0] + sums[3].log()).logsumexp(0), (2 * logits).logsumexp(-1)
-        for tile, found, _ in differentiate_tiles(
-            layer, labels, LogitSlopes(normaliser, entropy, of_logps, of_entropy), kept, True
-        ):
+        slopes = LogitSlopes(normaliser, entropy, of_logps, of_entropy)
+        for tile, found, *_ in differentiate_tiles(layer, labels, slopes, kept, None):
             yield found, expected[tile.rows, tile.columns]
 
     return try_kernels("The kernels of the output layer", compute, TRIAL_ERROR)
@@ -86,7 +85,7 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool, _: bool) -> 
 
 
 def differentiate_tiles(
-    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, _: list[Tensor], __: bool
+    layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, _: list[Tensor], __: Tensor | None
 ) -> Iterator[TileGradient]:
     """Yield the gradient of each tile's logits, in half precision."""
     from qed.kernels.cuda.output_tiles import differentiate_tile  # noqa: PLC0415

@@ -24,13 +24,14 @@ from qed.training.output_tiles import (
     TileGradient,
     TileKernels,
     add_product,
+    add_tile,
     choose_accumulator,
     keeps_states,
 )
 from qed.training.support import LabelSupport
 
-# Exponentials or logits of all tiles are stored for the backward pass if they take at most 128 MiB.
-KEPT_ELEMENTS = 1 << 25
+# Exponentials or logits of all tiles are stored for the backward pass if they take at most 256 MiB.
+KEPT_BYTES = 1 << 28
 
 
 def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a transform
@@ -65,16 +66,17 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
     weight that is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
     """
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
-    few = len(hidden) * len(weight) <= KEPT_ELEMENTS
+    kernels = _find_kernels(hidden, weight, bias, transform, support)
+    kept = hidden.dtype if kernels is not None else torch.promote_types(hidden.dtype, torch.float32)
     options = _Options(
         temperature,
         transform,
         squares,
         # The slope of a cap needs the logit, which is lost where the exponential is rounded to 0.
-        keep=graph and transform.cap is None and few,
+        keep=graph and transform.cap is None and len(hidden) * len(weight) * kept.itemsize <= KEPT_BYTES,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
         support=support,
-        kernels=_find_kernels(hidden, weight, bias, transform, support),
+        kernels=kernels,
     )
     logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, options)
     return logps, entropy, log_squares
@@ -173,19 +175,19 @@ class _LinearLogps(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
         slopes = LogitSlopes(normaliser, entropy, of_logps, of_entropy if bool(of_entropy.any()) else None)
         if options.kernels is not None:
-            tiles = options.kernels.differentiate(layer, labels, slopes, kept, d_weight is not None)
+            tiles = options.kernels.differentiate(layer, labels, slopes, kept, d_weight)
         else:
             tiles = _differentiate_tiles(layer, labels, _Softmax(normaliser, entropy, shifts, *kept), slopes)
-        for tile, of_logits, transposed in tiles:
-            rows, columns, number = tile
-            add_product(d_hidden[rows], of_logits, layer.slice_weight(tile))
+        for gradient in tiles:
+            rows, columns, number = gradient.tile
+            add_product(d_hidden[rows], gradient.of_logits, layer.slice_weight(gradient.tile))
             if d_weight is not None:
                 if number == 0:  # most processors add in the precision of the weight: a block of states is cast once
                     keeps = hidden.is_cuda or keeps_states(d_weight, hidden)
                     states = hidden[rows] if keeps else hidden[rows].to(d_weight.dtype)
-                add_product(d_weight[columns], transposed, states)
+                add_tile(d_weight, gradient, states)
             if d_bias is not None:
-                d_bias[columns] += transposed.sum(1)
+                d_bias[columns] += gradient.transposed.sum(1)
         return d_hidden.to(hidden.dtype), None if options.into is not None else d_weight, d_bias, None, None
 
 

@@ -14,7 +14,7 @@ from qed.models.shapes import ModelShape
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.prefill import PREFILL_TOKENS
 from qed.sampling.native.sampler import SHARED_FROM
-from qed.training.fused_logps import KEPT_ELEMENTS
+from qed.training.fused_logps import KEPT_BYTES
 from qed.training.optim import CHUNK
 from qed.training.output_tiles import TILE_ELEMENTS
 from qed.training.parallel import BUCKET
@@ -328,10 +328,11 @@ def _count_update_bytes(shape: ModelShape, plan: StepPlan, summed: int) -> int:
 def _count_output_bytes(shape: ModelShape, plan: StepPlan) -> int:
     """Count what the final norm and the fused output layer take, if all tokens are trained."""
     logits = plan.tokens * shape.vocabulary
-    kept = logits if logits <= KEPT_ELEMENTS else 0
+    kept = logits * (SIZES[plan.precision] if plan.on_cpu else FLOAT)  # logits, or exponentials without kernels
+    kept = kept if kept <= KEPT_BYTES else 0
     tile = min(logits, TILE_ELEMENTS["cpu" if plan.on_cpu else "other"])
     states = 5 * shape.width * plan.tokens  # input, normalised and output of the norm, those selected, their gradient
     # Kernels on a device read the whole weight in half precision.
     casts = plan.precision == "bfloat16" and plan.dtype == "float32" and not plan.on_cpu and not shape.adapters
     weight = 2 * shape.vocabulary * shape.width if casts else 0
-    return weight + FLOAT * (states + kept + (DIVERGENCE_TILES if plan.divergence else TILES) * tile)
+    return weight + kept + FLOAT * (states + (DIVERGENCE_TILES if plan.divergence else TILES) * tile)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.functions import has_weight_gradient
-from qed.kernels.weight_gradient import add_weight_gradient
+from qed.kernels.weight_gradient import add_weight_gradient, split_slopes
 from qed.models.families import LogitTransform
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply
 from qed.training.support import LabelSupport
@@ -134,6 +134,7 @@ class TileGradient(NamedTuple):
     tile: Tile
     of_logits: Tensor  # [n, w], in the precision of the hidden states
     transposed: Tensor  # [w, n], for the gradient of the weight
+    lost: Tensor | None = None  # [n, w], what the gradient has lost by being rounded, in place of an exact transpose
 
 
 class TileKernels(NamedTuple):
@@ -141,12 +142,12 @@ class TileKernels(NamedTuple):
 
     `reduce` gets the layer, its labels, whether to sum squares, and whether to keep the logits; it returns the logit of
     each label [N], the sums of K tiles [4, K, N] as `_sum_tile` has them, and the logits of each tile, or none.
-    `differentiate` gets these logits, and whether the weight has a gradient; it yields the tiles of a block of rows
-    from the first on, block by block.
+    `differentiate` gets these logits, and what accumulates the gradient of the weight, or None; it yields the tiles of
+    a block of rows from the first on, block by block.
     """
 
     reduce: Callable[[OutputLayer, Tensor, bool, bool], tuple[Tensor, Tensor, list[Tensor]]]
-    differentiate: Callable[[OutputLayer, Tensor, LogitSlopes, list[Tensor], bool], Iterator[TileGradient]]
+    differentiate: Callable[[OutputLayer, Tensor, LogitSlopes, list[Tensor], Tensor | None], Iterator[TileGradient]]
     casts_weight: bool  # they read the weight as a whole in the precision of the hidden states
 
 
@@ -171,9 +172,18 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     elif left.dtype == right.dtype != total.dtype:
         total.add_(multiply(left, right.T))
     elif left.dtype == torch.float32 and keeps_states(total, right):
-        add_weight_gradient(total, left, right)
+        add_weight_gradient(total, *split_slopes(left.T), right)
     else:
         add_multiplied(total, left.to(total.dtype), right.to(total.dtype))
+
+
+def add_tile(total: Tensor, gradient: TileGradient, states: Tensor) -> None:
+    """Add to the gradient of a weight what a tile and its rows' states, as `keeps_states` has them, contribute."""
+    own = total[gradient.tile.columns]
+    if gradient.lost is None:
+        add_product(own, gradient.transposed, states)
+    else:
+        add_weight_gradient(own, gradient.of_logits, gradient.lost, states)
 
 
 def keeps_states(total: Tensor, states: Tensor) -> bool:

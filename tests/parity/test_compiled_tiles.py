@@ -8,6 +8,7 @@ from torch import Tensor
 
 from qed.kernels import output
 from qed.kernels.functions import has_kernels
+from qed.kernels.weight_gradient import split_slopes
 from qed.models import fast_float32
 from qed.models.families import IDENTITY, LogitTransform
 from qed.training import compiled_tiles, fused_logps, output_tiles
@@ -68,7 +69,7 @@ def test_sums_without_meaning_are_those_of_torch(dtype: torch.dtype, width: int)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (6, 17), (129, 40), (300, 64)])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (6, 17), (63, 65), (129, 40), (300, 64), (70, 1100)])
 @pytest.mark.parametrize("given", [False, True])
 def test_gradients_are_those_of_float64(dtype: torch.dtype, rows: int, width: int, given: bool) -> None:
     """Of the logits, which may be overwritten, and transposed; where a probability is 0 so is its gradient."""
@@ -88,9 +89,24 @@ def test_gradients_are_those_of_float64(dtype: torch.dtype, rows: int, width: in
     slopes = z.logsumexp(-1).float(), entropy.float(), of_logps, of_entropy if given else None
     for place in (torch.full_like(logits, NAN), logits):
         transposed = torch.full((width, rows), NAN)
-        output.reverse_logits(logits, labels + 40, 40, 1 / 0.7, slopes, place, transposed)
+        output.reverse_logits(logits, labels + 40, 40, 1 / 0.7, slopes, (place, None, transposed))
         torch.testing.assert_close(transposed.T.double(), wanted, rtol=1e-5, atol=1e-5)
         assert torch.equal(place, transposed.T.to(dtype)), "the same numbers, rounded once"
+
+
+@pytest.mark.parametrize("rows_and_width", [(1, 1), (6, 17), (70, 1100)])
+def test_what_slopes_lose_by_rounding(rows_and_width: tuple[int, int]) -> None:
+    logits = make_logits(torch.bfloat16, *rows_and_width)
+    rows, width = rows_and_width
+    slopes = logits.float().logsumexp(-1), torch.zeros(rows), torch.ones(rows), None
+    transposed, out, lost = torch.empty(width, rows), torch.empty_like(logits), torch.empty_like(logits)
+    labels = torch.arange(rows) % width
+    output.reverse_logits(logits, labels, 0, 1.0, slopes, (out, None, transposed))
+    wanted = split_slopes(transposed.T)
+    for place in (out, logits):
+        output.reverse_logits(logits, labels, 0, 1.0, slopes, (place, lost, None))
+        assert torch.equal(place, wanted[0])
+        assert torch.equal(lost, wanted[1])
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -99,7 +115,7 @@ def test_nan_stays(dtype: torch.dtype) -> None:
     logits[1, 5] = NAN
     out, zeros = torch.empty_like(logits), torch.zeros(3)
     slopes = torch.tensor([5.0, NAN, 5.0]), zeros, zeros + 1, None
-    output.reverse_logits(logits, torch.zeros(3, dtype=torch.int64), 0, 1.0, slopes, out, None)
+    output.reverse_logits(logits, torch.zeros(3, dtype=torch.int64), 0, 1.0, slopes, (out, None, None))
     assert out.isnan().all(-1).tolist() == [False, True, False]
     assert out.isfinite().all(-1).tolist() == [True, False, True]
 
@@ -114,7 +130,7 @@ def test_threads_change_no_bit(dtype: torch.dtype) -> None:
             out, transposed = torch.empty_like(logits), torch.empty(700, 300)
             sums, chosen = reduce(logits, labels)
             slopes = sums[0] + sums[1].log(), -sums[2], sums[3], sums[1]
-            output.reverse_logits(logits, labels, 0, 1.0, slopes, out, transposed)
+            output.reverse_logits(logits, labels, 0, 1.0, slopes, (out, None, transposed))
             found.append((sums, chosen, out, transposed))
     finally:
         torch.set_num_threads(before)
@@ -146,7 +162,7 @@ def cut(patch: pytest.MonkeyPatch, fast: bool, kept: bool) -> None:
         pytest.skip("this build of torch has no oneDNN")
     for module in (fast_float32, compiled_tiles, output_tiles):
         patch.setattr(module, "is_faster", lambda: fast)
-    patch.setattr(fused_logps, "KEPT_ELEMENTS", 10**9 if kept else 0)
+    patch.setattr(fused_logps, "KEPT_BYTES", 10**9 if kept else 0)
     patch.setitem(output_tiles.TILE_ELEMENTS, "cpu", 1 << 15)
     patch.setattr(output_tiles, "TILE_ROWS", 200)
 
@@ -188,9 +204,9 @@ def test_each_tile_decides_how_its_product_is_added(
     layer = output_tiles.OutputLayer(torch.randn(300, width), torch.randn(900, width), None, 1.0, IDENTITY)
     labels, ones = torch.zeros(300, dtype=torch.int64), torch.ones(300)
     slopes = output_tiles.LogitSlopes(ones, ones, ones, None)
-    for needed in (True, False):
-        tiles = compiled_tiles.differentiate_tiles(layer, labels, slopes, [], needed)
-        assert {one.transposed.is_contiguous() for one in tiles} == {transposes and needed}
+    for total in (torch.zeros(900, width), None):
+        tiles = compiled_tiles.differentiate_tiles(layer, labels, slopes, [], total)
+        assert {one.transposed.is_contiguous() for one in tiles} == {transposes and total is not None}
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -243,7 +259,7 @@ def test_logits_are_kept_within_the_budget_and_in_no_other_precision(monkeypatch
     found, hidden.grad = hidden.grad, None
     compute_linear_scores(hidden, weight, labels)[0].sum().backward()
     torch.testing.assert_close(found, hidden.grad)
-    monkeypatch.setattr(fused_logps, "KEPT_ELEMENTS", 149_999)
+    monkeypatch.setattr(fused_logps, "KEPT_BYTES", 4 * 150_000 - 1)
     assert max(list_saved())[0] < 150_000
 
 

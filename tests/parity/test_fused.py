@@ -27,7 +27,7 @@ def cut(patch: pytest.MonkeyPatch, elements: int, rows: int = 2048, kept: bool =
     """Tiles of so many logits and rows, their exponentials kept or made again."""
     patch.setitem(output_tiles.TILE_ELEMENTS, "cpu", elements)
     patch.setattr(output_tiles, "TILE_ROWS", rows)
-    patch.setattr(fused_logps, "KEPT_ELEMENTS", 10**6 if kept else 0)
+    patch.setattr(fused_logps, "KEPT_BYTES", 10**7 if kept else 0)
 
 
 def inputs(bias: bool = True, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -258,7 +258,7 @@ def test_the_graph_holds_tiles_only_where_they_are_few(monkeypatch: pytest.Monke
     assert held() == ROWS * VOCABULARY
     with torch.no_grad():
         assert held() == 0
-    monkeypatch.setattr(fused_logps, "KEPT_ELEMENTS", ROWS * VOCABULARY - 1)
+    monkeypatch.setattr(fused_logps, "KEPT_BYTES", 8 * ROWS * VOCABULARY - 1)
     assert held() < ROWS * VOCABULARY
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.functions import has_weight_gradient
-from qed.kernels.weight_gradient import add_weight_gradient, compute_weight_gradient
+from qed.kernels.weight_gradient import add_weight_gradient, compute_weight_gradient, split_slopes
 from qed.models import fast_float32
 from qed.models.fast_float32 import reverse_weight
 from qed.training import output_tiles
@@ -53,12 +53,12 @@ def test_a_gradient_is_that_of_float64(sizes: tuple[int, int, int]) -> None:
 def test_slopes_in_float32_keep_sixteen_binary_digits(sizes: tuple[int, int, int]) -> None:
     """Rounded once they would have eight, and an error of 2e-3."""
     inputs, outputs, columns = sizes
-    slopes, states = make(0, outputs, inputs, dtype=torch.float32), make(1, inputs, columns)
+    slopes, states = make(0, inputs, outputs, dtype=torch.float32), make(1, inputs, columns)
     total = make(2, outputs, columns, dtype=torch.float32)
-    wanted = slopes.double() @ states.double()
+    wanted = slopes.double().T @ states.double()
     for given in ((slopes, states), (turn(slopes), states), (slopes, turn(states))):
         found = total.clone()
-        add_weight_gradient(found, *given)
+        add_weight_gradient(found, *split_slopes(given[0]), given[1])
         assert measure_error(found - total.double(), wanted) < 5e-6
 
 
@@ -68,12 +68,12 @@ def test_nothing_else_is_written_or_added() -> None:
     inputs, outputs, columns = 45, 37, 50
     memory = torch.full((outputs + 2, columns), NAN)
     memory[1:-1] = 0
-    around = [torch.full((inputs + 2, width), NAN, dtype=torch.bfloat16) for width in (outputs, columns)]
+    around = [torch.full((inputs + 2, width), NAN, dtype=torch.bfloat16) for width in (outputs, outputs, columns)]
     for number, each in enumerate(around):
         each[1:-1] = make(number, inputs, each.shape[1])
-    slopes, states = (each[1:-1] for each in around)
+    slopes, lost, states = (each[1:-1] for each in around)
     assert torch.isfinite(compute_weight_gradient(slopes, states)).all()
-    add_weight_gradient(memory[1:-1], slopes.float().T.contiguous(), states)
+    add_weight_gradient(memory[1:-1], slopes, lost, states)
     assert torch.isfinite(memory[1:-1]).all()
     assert memory[[0, -1]].isnan().all()
 
@@ -84,7 +84,7 @@ def test_a_slope_that_is_no_number_reaches_its_own_output_only(wrong: float) -> 
     slopes, states, others = make(0, 40, 36), make(1, 40, 20), torch.arange(36) != 3
     slopes[5, 3] = wrong
     total = torch.zeros(36, 20)
-    add_weight_gradient(total, slopes.float().T.contiguous(), states)
+    add_weight_gradient(total, *split_slopes(slopes.float()), states)
     for found in (total, compute_weight_gradient(slopes, states)):
         assert not torch.isfinite(found[3]).any()
         assert torch.isfinite(found[others]).all()
@@ -109,7 +109,7 @@ def test_bits_depend_neither_on_threads_nor_on_other_outputs_and_columns() -> No
 def test_no_input_gives_no_gradient() -> None:
     assert torch.equal(compute_weight_gradient(make(0, 0, 5), make(0, 0, 7)), torch.zeros(5, 7))
     total = make(2, 5, 7, dtype=torch.float32)
-    add_weight_gradient(kept := total.clone(), torch.empty(5, 0), make(0, 0, 7))
+    add_weight_gradient(kept := total.clone(), make(0, 0, 5), make(0, 0, 5), make(0, 0, 7))
     assert torch.equal(kept, total)
 
 
@@ -143,5 +143,5 @@ def test_an_output_layer_adds_slopes_in_float32(tiles: bool, transposed: bool, m
     add_product(total, given, states)
     assert measure_error(total, slopes.double().T @ states.double()) < (5e-6 if tiles else 1e-6)
     if tiles:
-        add_weight_gradient(wanted := torch.zeros(40, 24), given, states)
+        add_weight_gradient(wanted := torch.zeros(40, 24), *split_slopes(slopes), states)
         assert torch.equal(total, wanted)
