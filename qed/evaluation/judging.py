@@ -6,8 +6,10 @@ file as they come, so an interrupted judgement continues.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
@@ -30,6 +32,7 @@ from qed.runs.run import write_whole
 INSTRUCTIONS = ("instruction", "prompts_final", "prompt", "question")
 OUTPUTS = ("output", "response", "completion", "text")
 KINDS = ("harm_area", "dataset")
+ENDINGS = (".jsonl", ".json")  # of the verdicts, and of their figures
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,34 @@ def judge_outputs(
         raise Interrupted("Interrupted. The replies so far are kept; the same command continues.", code) from stopped
     rows = list(_build_rows(items, replies, judgement.rubric))
     figures = {"judge": name, "rubric": judgement.rubric, **_summarize(rows, judgement.rubric)}
-    write_whole(
-        judgement.out / f"{stem}.judged.jsonl",
-        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(),
-    )
-    write_whole(judgement.out / f"{stem}.judged.json", json.dumps(figures, indent=1).encode())
+    place = judgement.out / f"{stem}.judged"
+    _keep_others(place, figures, console)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_whole(place.with_name(f"{place.name}.jsonl"), lines.encode())
+    write_whole(place.with_name(f"{place.name}.json"), json.dumps(figures, indent=1).encode())
     _show(figures, stem, console)
-    console.say(f"Every verdict is in {judgement.out / stem}.judged.jsonl.")
+    console.say(f"Every verdict is in {place}.jsonl.")
     return figures
+
+
+def _keep_others(place: Path, figures: Mapping[str, Any], console: Console) -> None:
+    """Give the verdicts of another judge, or by another rubric, a name of their own, so that they are not replaced."""
+    written = place.with_name(f"{place.name}.json")
+    try:
+        known = json.loads(written.read_bytes())
+        other = any(known[key] != figures[key] for key in ("judge", "rubric"))
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        other = True  # not ours, so not to be replaced either
+    if not other:
+        return
+    names = (f"{place.name}.{number}" for number in itertools.count(1))
+    free = next(name for name in names if not any(place.with_name(f"{name}{end}").exists() for end in ENDINGS))
+    for ending in ENDINGS:
+        with suppress(FileNotFoundError):
+            place.with_name(f"{place.name}{ending}").rename(place.with_name(f"{free}{ending}"))
+    console.say(f"Verdicts of another judge or rubric are kept: {written} is now {free}.json.")
 
 
 def _load_items(judgement: Judgement) -> list[_Item]:

@@ -243,6 +243,20 @@ def test_a_rubric_of_ones_own_and_a_local_judge(qed: Callable[..., Any], outputs
     assert "cut off at 4 tokens" in local.err, "an untrained model does not end"
 
 
+def test_verdicts_of_another_judge_or_rubric_are_kept(qed: Callable[..., Any], outputs: Path) -> None:
+    with serve(lambda *_: (200, chat_reply("safe"))) as url:
+        asked = [("a", "safety"), ("b", "safety"), ("b", "safety"), ("a", "safety")]
+        said = [
+            qed("judge", outputs, "--url", url, "--model", judge, "--rubric", rubric, "--json").err
+            for judge, rubric in asked
+        ]
+    assert ["are kept" in text for text in said] == [False, True, False, True]
+    written = {path.name: json.loads(path.read_text()) for path in outputs.parent.glob("*.judged*.json")}
+    judges = {"alpaca_eval.judged.json": "a", "alpaca_eval.judged.1.json": "a", "alpaca_eval.judged.2.json": "b"}
+    assert {name: figures["judge"] for name, figures in written.items()} == judges
+    assert all(len(read_lines(outputs.with_name(f"{name}l"))) == len(INSTRUCTIONS) for name in judges)
+
+
 @pytest.mark.parametrize(
     ("content", "more", "code", "said"),
     [
