@@ -79,6 +79,7 @@ def test_a_percentile_keeps_that_share() -> None:
 def test_the_best_checkpoint_is_that_of_the_validation_part(qed: Callable[..., Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
     more = ["--data.validation_split", 0.1, "--evaluation.every", 2, "--data.max_prompt_percentile", 90]
+    more += ["--data.unique_examples", 10_000]
     done = qed("sft", "--model", "new:tiny", "--out", run, *SHORT, *more, "--json")
     assert done.code == 0, done.err
     told = dict(read_evaluations(run))
@@ -95,3 +96,4 @@ def test_the_best_checkpoint_is_that_of_the_validation_part(qed: Callable[..., A
     data = next(e for e in map(json.loads, (run / "events.jsonl").read_text().splitlines()) if e["event"] == "data")
     assert data["validation"] == 6
     assert "90th percentile" in done.err
+    assert "data.unique_examples is 10,000, but only" in done.err

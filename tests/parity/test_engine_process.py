@@ -59,6 +59,7 @@ TEXTS = ["What is 3 + 4? The answer is 7.", "Name the letters: a b c d e f g."] 
 ENDS = (3, 20, 21)  # several, so that answers have many lengths
 ROWS = 16
 LIMIT = 48  # tokens from which on the second model's RoPE changes, so that only the hf sampler samples it
+WINDOW = 100_000  # so that an answer can be longer than any test waits
 WHOLE = "model.safetensors"
 SECONDS = 60.0
 
@@ -112,6 +113,7 @@ def prepare(runner: asyncio.Runner, folder: Path, rope: dict[str, Any] | None = 
     model, tokenizer = build_model("new:tiny", TEXTS, 0)
     if rope is not None:
         model.config.rope_parameters = {**model.config.rope_parameters, **rope}
+    model.config.max_position_embeddings = WINDOW
     save_model(model, tokenizer, folder)
     settings, exits = ModelSettings(name=str(folder), device="cpu"), list[str]()
     source = ModelSource(settings, rows_per_batch=ROWS, threads=torch.get_num_threads(), ends=ENDS)
@@ -149,7 +151,7 @@ def ask(count: int, longest: int = 30) -> tuple[list[list[int]], list[list[int]]
 
 def test_it_describes_its_model(served: Served) -> None:
     info = served.engine.info
-    assert (info.window, info.ends, info.device) == (512, ENDS, "cpu")
+    assert (info.window, info.ends, info.device) == (WINDOW, ENDS, "cpu")
     assert (info.exact_logps, info.handed_over) == (True, None)
     assert info.threads == torch.get_num_threads()
     assert info.parameters == sum(each.numel() for each in served.twin.parameters())
@@ -234,7 +236,7 @@ def test_an_answer_may_bring_its_own_ends(served: Served) -> None:
     ("generation", "wanted"),
     [
         (Generation([], 0, Sampling(1.0, 5)), "no token"),
-        (Generation([5] * 500, 0, Sampling(1.0, 13)), "512 of the model's window"),
+        (Generation([5] * 500, 0, Sampling(1.0, WINDOW)), f"{WINDOW:,} of the model's window"),
         (Generation([5, 99999], 0, Sampling(1.0, 5)), "not one of the model's"),
         (Generation([5, -1], 0, Sampling(1.0, 5)), "not one of the model's"),
         (Generation([5], 0, Sampling(1.0, 0)), "max_tokens must be at least 1"),
@@ -282,7 +284,8 @@ def test_a_step_that_fails_ends_its_answers_and_no_others(served: Served, monkey
         assert list(whole.tokens) == list(alone.tokens)
 
 
-ENDLESS = Generation([5, 6, 7], 3, Sampling(1.0, 500), stream=True, ends=())
+LONG = Generation([5, 6, 7], 3, Sampling(1.0, 500), stream=True, ends=())
+ENDLESS = replace(LONG, sampling=Sampling(1.0, WINDOW - 10))
 
 
 def test_an_answer_that_nobody_waits_for_is_aborted(served: Served) -> None:
@@ -294,7 +297,7 @@ def test_an_answer_that_nobody_waits_for_is_aborted(served: Served) -> None:
         stats = await served.engine.read_stats()
         assert (stats.running, stats.aborted - before.aborted) == (0, 1)
         seeds = [[*range(16)]]  # so many that they have not all ended before they are cancelled
-        task = asyncio.create_task(served.engine.batch(build_batch([[5]], seeds, Sampling(1.0, 500))))
+        task = asyncio.create_task(served.engine.batch(build_batch([[5]], seeds, Sampling(1.0, 5000))))
         while not (await served.engine.read_stats()).running:
             assert not task.done()
         task.cancel()
@@ -329,7 +332,7 @@ def test_a_pause_waits_or_aborts(served: Served) -> None:
         await engine.resume()
         assert (await waiting)[-1].stop_reason is not None
         assert await batch
-        finite = asyncio.create_task(collect(engine, replace(ENDLESS, sampling=Sampling(1.0, 400))))
+        finite = asyncio.create_task(collect(engine, replace(LONG, sampling=Sampling(1.0, 400))))
         while not (await engine.read_stats()).running:  # a pause does not wait for what has not begun
             assert not finite.done()
         await engine.pause("wait", SECONDS)
@@ -418,18 +421,18 @@ def test_every_answer_is_of_one_version(served: Served) -> None:
     folder = served.write("new weights", 5, before + 1)
 
     async def run() -> list[Progress]:
-        running = asyncio.create_task(collect(engine, ENDLESS))
+        running = asyncio.create_task(collect(engine, LONG))
         while not (await engine.read_stats()).running:
             assert not running.done()
         update = asyncio.create_task(engine.update(folder, before + 1))
-        later = asyncio.create_task(collect(engine, replace(ENDLESS, sampling=Sampling(1.0, 5))))
+        later = asyncio.create_task(collect(engine, replace(LONG, sampling=Sampling(1.0, 5))))
         pieces = await running
         await update
         assert {piece.version for piece in await later} == {before + 1}
         return pieces
 
     old = served.run(run())
-    batch = build_batch([ENDLESS.prompt], [[ENDLESS.seed]], ENDLESS.sampling)
+    batch = build_batch([LONG.prompt], [[LONG.seed]], LONG.sampling)
     assert [token for piece in old for token in piece.tokens] == list(served.sample_here(batch, ())[0][0].tokens)
     assert {piece.version for piece in old} == {before}
     assert engine.version == before + 1
@@ -464,8 +467,8 @@ def test_the_hf_sampler_takes_over_and_a_dead_process_is_told(engines: tuple[Ser
         assert len(answer.top) == len(answer.tokens)
 
     async def kill() -> list[Any]:
-        engine, busy = other.engine, replace(ENDLESS, sampling=Sampling(1.0, 40))
-        work = [collect(engine, each) for each in (ENDLESS, busy)]
+        engine, busy = other.engine, replace(LONG, sampling=Sampling(1.0, 40))
+        work = [collect(engine, each) for each in (LONG, busy)]
         work += [engine.batch(build_batch([[5]], [[1]], Sampling(1.0, 500)))]
         tasks = [asyncio.create_task(each) for each in work]
         while not (await engine.read_stats()).running:
