@@ -6,14 +6,17 @@ not depend on the other rows of the batch, nor on the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import byref
 
 import torch
 from torch import Tensor
 
 from qed.kernels.build import load_library
-from qed.kernels.functions import find_function
+from qed.kernels.functions import call_function, find_function
 from qed.kernels.structures import Attention, Product, Rows
+
+TILE_COLUMNS, PANEL = 16, 32  # of tiles of AMX, and outputs of a panel, or inputs that are read together
 
 
 class Linear:
@@ -46,6 +49,41 @@ class Linear:
         return out
 
 
+class TileLinear:
+    """A linear layer in bfloat16, [R, outputs] of [R, inputs], by tiles of AMX (see `has_tile_products`).
+
+    The weights are copied in the order in which they are read.
+
+    Args:
+        weights: [outputs, inputs] each, of layers of the same states whose results are joined, float32 or bfloat16.
+        bias: of all outputs, or None.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], bias: Tensor | None) -> None:
+        # Panels begin with any multiple of a tile's columns.
+        weights = (
+            weights if all(len(weight) % TILE_COLUMNS == 0 for weight in weights[:-1]) else [torch.cat([*weights])]
+        )
+        self.outputs, self.inputs = sum(map(len, weights)), weights[0].shape[1]
+        self.panels = torch.zeros(_round_up(self.outputs, PANEL), _round_up(self.inputs, PANEL), dtype=torch.bfloat16)
+        self.bias, first = torch.zeros(len(self.panels)), 0
+        for weight in weights:
+            given = weight.detach().contiguous()
+            call_function("pack_tiles", weight.dtype, given, *given.shape, first, torch.get_num_threads(), self.panels)
+            first += len(weight)
+        if bias is not None:
+            self.bias[: self.outputs] = bias.detach()
+        self.threads, self._multiply = torch.get_num_threads(), find_function("multiply_tiles", torch.bfloat16)
+        self._weight = self.panels.data_ptr(), self.bias.data_ptr(), self.inputs, self.outputs, self.threads
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Multiply states, which are rounded to bfloat16, and of which each row is contiguous."""
+        states, rows = states.to(torch.bfloat16), len(states)
+        out = states.new_empty(rows, self.outputs)
+        self._multiply(states.data_ptr(), rows, states.stride(0), *self._weight, out.data_ptr())
+        return out
+
+
 class Norm:
     """RMSNorm (arXiv 1910.07467) of the states, [R, H] float32, behind the sum of a layer's residual branch.
 
@@ -67,6 +105,10 @@ class Norm:
         sizes = rows, width, self.threads
         self._norm(states.data_ptr(), added, self.weight.data_ptr(), self.epsilon, *sizes, out.data_ptr())
         return out
+
+
+def _round_up(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def gate(gates: Tensor, ups: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ SIGNATURES = {
     "rotate_backward": (POINTER, POINTER, POINTER, NUMBER, POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
     "reduce_logits": (POINTER, POINTER, COUNT, NUMBER, COUNT, COUNT, COUNT, POINTER, POINTER, COUNT),
     "reverse_logits": (POINTER, POINTER, COUNT, NUMBER, *(POINTER,) * 4, COUNT, COUNT, COUNT, *(POINTER,) * 3),
+    "pack_tiles": (POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
+    "multiply_tiles": (POINTER, COUNT, COUNT, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER),
     "weight_gradient": (POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, FLAG, COUNT, POINTER),
     "attend_forward": (POINTER,) * 6,
     "attend_backward": (POINTER,) * 10,
@@ -57,13 +59,13 @@ def multiplies_in_tiles(width: int) -> bool:
 
 
 @cache
-def has_weight_gradient() -> bool:
-    """Return whether a function in C++ computes the gradient of a weight by tiles of AMX."""
+def has_tile_products() -> bool:
+    """Return whether functions in C++ multiply by tiles of AMX, and so compute gradients of weights too."""
     library = load_library().library
     if library is None:
         return False
-    library.has_weight_gradient.restype = FLAG
-    return bool(library.has_weight_gradient())
+    library.has_tile_products.restype = FLAG
+    return bool(library.has_tile_products())
 
 
 @cache

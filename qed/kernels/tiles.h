@@ -21,6 +21,8 @@ constexpr int64_t LEAST = 32;         // width of a head for which tiles are fas
 constexpr int64_t MOST_PAIRS = 320;   // of a row of a left matrix: more than a slice of keys, or a head, has
 constexpr int64_t PAIR_ROWS = TOGETHER * SIDE, PAIR_QUERIES = 2 * PAIR_ROWS;  // that are computed together, and of a block
 constexpr int64_t LONG_PAIRS = 2048;  // keys from which on blocks backwards are larger
+typedef __m512i Line;  // of the processor's cache
+
 constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
 
 // Whether Linux lets this process use tiles.
@@ -55,10 +57,13 @@ struct Tiles {
 };
 
 // An operand in the order in which tiles are read: the pairs of each row, or the rows of pairs, that fill whole tiles, and
-// the rest, with zeros after them.
+// the rest, with zeros after them. While a tile of a right operand is multiplied, the processor is asked for some lines of
+// what will be read next.
 struct Operand {
     const Pair *whole, *rest;
     int64_t stride, rest_stride;
+    const Pair *next = nullptr;
+    int64_t lines = 0;
 };
 
 // The product of tiles of rows and of columns; with `Adds` it is added to `out`.
@@ -91,8 +96,10 @@ void multiply_tiles(const Operand &left, const Operand &right, int64_t whole, bo
             if constexpr (Columns > 1) _tile_dpbf16ps(3, 5, 7);
         }
     };
-    for (int64_t pair = 0; pair < whole; pair += SIDE)
+    for (int64_t pair = 0; pair < whole; pair += SIDE) {
+        for (int64_t i = 0; i < right.lines; i++) __builtin_prefetch(right.next + (pair * right.lines + i * SIDE), 0, 2);
         add(left.whole + pair, left.stride, right.whole + pair * right.stride, right.stride);
+    }
     if (has_rest) add(left.rest, left.rest_stride, right.rest, right.rest_stride);
     _tile_stored(0, out, line);
     if constexpr (Columns > 1) _tile_stored(1, out + SIDE, line);
@@ -100,6 +107,43 @@ void multiply_tiles(const Operand &left, const Operand &right, int64_t whole, bo
     if constexpr (Rows > 1 && Columns > 1) _tile_stored(3, out + SIDE * out_row + SIDE, line);
     asm volatile("" ::: "memory");
 }
+
+// Which of 32 numbers are among the first `count`.
+inline uint32_t find_mask(int64_t count) { return count >= 32 ? ~0u : count > 0 ? (1u << count) - 1 : 0; }
+
+// Exchanges rows and columns of 16 lines of pairs.
+inline void transpose_lines(Line *lines) {
+    Line some[SIDE];
+    for (int i = 0; i < SIDE; i += 2) {
+        some[i] = _mm512_unpacklo_epi32(lines[i], lines[i + 1]);
+        some[i + 1] = _mm512_unpackhi_epi32(lines[i], lines[i + 1]);
+    }
+    for (int i = 0; i < SIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            lines[i + 2 * j] = _mm512_unpacklo_epi64(some[i + j], some[i + j + 2]);
+            lines[i + 2 * j + 1] = _mm512_unpackhi_epi64(some[i + j], some[i + j + 2]);
+        }
+    for (int i = 0; i < 4; i++) {  // quarter j of line 4 k + i has column 4 j + i of rows 4 k to 4 k + 3
+        Line even = _mm512_shuffle_i32x4(lines[i], lines[4 + i], 0x88);
+        Line odd = _mm512_shuffle_i32x4(lines[i], lines[4 + i], 0xdd);
+        Line next = _mm512_shuffle_i32x4(lines[8 + i], lines[12 + i], 0x88);
+        Line last = _mm512_shuffle_i32x4(lines[8 + i], lines[12 + i], 0xdd);
+        some[i] = _mm512_shuffle_i32x4(even, next, 0x88);
+        some[4 + i] = _mm512_shuffle_i32x4(odd, last, 0x88);
+        some[8 + i] = _mm512_shuffle_i32x4(even, next, 0xdd);
+        some[12 + i] = _mm512_shuffle_i32x4(odd, last, 0xdd);
+    }
+    std::copy(some, some + SIDE, lines);
+}
+
+// Memory for pairs that begins with a line of the cache.
+struct Lines {
+    explicit Lines(int64_t pairs) : memory(new Pair[pairs + SIDE]) {}
+
+    Pair *find() { return memory.get() + (-reinterpret_cast<uintptr_t>(memory.get()) % 64) / sizeof(Pair); }
+
+    std::unique_ptr<Pair[]> memory;
+};
 
 // Copies `count` of `rows` rows of pairs, with zeros after the last pair of each and after the last row.
 inline void copy_pairs(const Pair *from, int64_t stride, int64_t count, int64_t pairs, int64_t rows, int64_t width, Pair *to) {

@@ -3,8 +3,6 @@
 // Products are of numbers in bfloat16, by the tiles of AMX, and sums are in float32; a slope may be the sum of two numbers.
 // The order of sums depends on the number of inputs alone.
 
-#include <vector>
-
 #include "tiles.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -19,45 +17,16 @@ constexpr int64_t MOST_COLUMNS = 1024;        // and columns that stay in a core
 constexpr int64_t AHEAD = 32;                 // inputs for which the processor is asked for slopes in time
 constexpr int64_t LARGE = 1 << 20;            // products from which on several threads share them
 
-typedef __m512i Line;  // of the processor's cache
-
 // Slopes of results, [inputs, outputs], and what they have lost by being rounded, or null.
 struct Slopes {
     const bfloat16 *rounded, *lost;
     int64_t outputs, inputs;
 };
 
-inline uint32_t find_mask(int64_t count) { return count >= 32 ? ~0u : count > 0 ? (1u << count) - 1 : 0; }
-
 // Pairs of the numbers of two lines: those at 0 to 3, 8 to 11, 16 to 19 and 24 to 27, and the others.
 inline void pair_lines(Line first, Line second, Line *low, Line *high) {
     *low = _mm512_unpacklo_epi16(first, second);
     *high = _mm512_unpackhi_epi16(first, second);
-}
-
-// Exchanges rows and columns of 16 lines of pairs.
-inline void transpose_lines(Line *lines) {
-    Line some[SIDE];
-    for (int i = 0; i < SIDE; i += 2) {
-        some[i] = _mm512_unpacklo_epi32(lines[i], lines[i + 1]);
-        some[i + 1] = _mm512_unpackhi_epi32(lines[i], lines[i + 1]);
-    }
-    for (int i = 0; i < SIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            lines[i + 2 * j] = _mm512_unpacklo_epi64(some[i + j], some[i + j + 2]);
-            lines[i + 2 * j + 1] = _mm512_unpackhi_epi64(some[i + j], some[i + j + 2]);
-        }
-    for (int i = 0; i < 4; i++) {  // quarter j of line 4 k + i has column 4 j + i of rows 4 k to 4 k + 3
-        Line even = _mm512_shuffle_i32x4(lines[i], lines[4 + i], 0x88);
-        Line odd = _mm512_shuffle_i32x4(lines[i], lines[4 + i], 0xdd);
-        Line next = _mm512_shuffle_i32x4(lines[8 + i], lines[12 + i], 0x88);
-        Line last = _mm512_shuffle_i32x4(lines[8 + i], lines[12 + i], 0xdd);
-        some[i] = _mm512_shuffle_i32x4(even, next, 0x88);
-        some[4 + i] = _mm512_shuffle_i32x4(odd, last, 0x88);
-        some[8 + i] = _mm512_shuffle_i32x4(even, next, 0xdd);
-        some[12 + i] = _mm512_shuffle_i32x4(odd, last, 0xdd);
-    }
-    std::copy(some, some + SIDE, lines);
 }
 
 // Copies the slopes of some outputs, of `count` inputs with a stride, as rows of pairs of inputs.
@@ -105,15 +74,6 @@ inline void multiply_block(const Pair *slopes, const Pair *states, int64_t pairs
     multiply(left, right, pairs, false, sums, BLOCK);
     for (int64_t i = 0; i < rows; i++) std::memcpy(out + i * stride, sums + i * BLOCK, columns * sizeof *out);
 }
-
-// Memory for pairs that begins with a line of the cache.
-struct Lines {
-    explicit Lines(int64_t pairs) : memory(pairs + SIDE) {}
-
-    Pair *find() { return memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) % 64) / sizeof(Pair); }
-
-    std::vector<Pair> memory;
-};
 
 // Outputs that a thread takes at a time: fewer where there are many threads.
 inline int64_t choose_group(int64_t outputs, int64_t threads) {
@@ -165,7 +125,7 @@ void multiply(const Slopes &slopes, const bfloat16 *states, int64_t width, bool 
 
 extern "C" {
 
-bool has_weight_gradient() { return has_tiles(); }
+bool has_tile_products() { return has_tiles(); }
 
 void weight_gradient_bfloat16(const bfloat16 *slopes, const bfloat16 *lost, const bfloat16 *states, int64_t inputs,
                               int64_t outputs, int64_t width, bool adds, int64_t threads, float *out) {
@@ -175,6 +135,6 @@ void weight_gradient_bfloat16(const bfloat16 *slopes, const bfloat16 *lost, cons
 
 #else
 
-extern "C" bool has_weight_gradient() { return false; }
+extern "C" bool has_tile_products() { return false; }
 
 #endif

@@ -1,4 +1,4 @@
-"""The gradient of the weight of a linear layer, on processors with AMX (see `has_weight_gradient`).
+"""The gradient of the weight of a linear layer, on processors with AMX (see `has_tile_products`).
 
 Numbers of products are bfloat16, sums are float32, and nothing depends on the number of threads.
 """

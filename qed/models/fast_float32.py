@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qed import host
-from qed.kernels.functions import has_weight_gradient
+from qed.kernels.functions import has_tile_products
 from qed.kernels.weight_gradient import compute_weight_gradient
 from qed.models.precision import compute_in
 from qed.models.rounded_products import RoundedProducts, add_widened, multiply_widened, must_widen
@@ -52,7 +52,7 @@ def multiply_columns(left: Tensor, right: Tensor) -> Tensor:
 
 def reverse_weight(slopes: Tensor, states: Tensor) -> Tensor:
     """Compute the gradient of a weight, slopes.T @ states, [m, k] float32 from [n, m] and [n, k] of one precision."""
-    if slopes.dtype == torch.bfloat16 and has_weight_gradient():
+    if slopes.dtype == torch.bfloat16 and has_tile_products():
         return compute_weight_gradient(slopes, states)
     return multiply_columns(slopes, states).to(torch.float32)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qed.kernels.functions import has_weight_gradient
+from qed.kernels.functions import has_tile_products
 from qed.kernels.weight_gradient import add_weight_gradient, split_slopes
 from qed.models.families import LogitTransform
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply
@@ -193,7 +193,7 @@ def keeps_states(total: Tensor, states: Tensor) -> bool:
         and states.dtype == torch.bfloat16
         and total.device.type == "cpu"
         and total.is_contiguous()
-        and has_weight_gradient()
+        and has_tile_products()
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from qed.kernels import decoding
 from qed.kernels.build import load_library
-from qed.kernels.functions import KINDS, has_kernels
+from qed.kernels.functions import KINDS, has_kernels, has_tile_products
 from qed.kernels.structures import Attention, Rows
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++: {load_library().reason}")
@@ -45,6 +45,28 @@ def test_products(inputs: int, outputs: int, bias: bool) -> None:
         torch.testing.assert_close(found.double(), layer.double()(states.double()), rtol=1e-5, atol=1e-5)
         assert all(torch.equal(function(states[row : row + 1])[0], found[row]) for row in range(min(rows, 14)))
         layer.float()
+
+
+@pytest.mark.skipif(not has_tile_products(), reason="the processor has no AMX")
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("outputs", [(1,), (9, 24), (16, 7, 40), (523,), (32, 64)])
+@pytest.mark.parametrize("inputs", [1, 24, 64, 300])
+def test_products_of_tiles(inputs: int, outputs: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Of layers that are joined, each sum rounded once; a row beside one that is no number has its own bits."""
+    torch.manual_seed(0)
+    weights, bias = [torch.randn(count, inputs).to(dtype) for count in outputs], torch.randn(sum(outputs))
+    exact = torch.cat(weights).to(torch.bfloat16).double()
+    for added in (bias, None):
+        function = decoding.TileLinear(weights, added)
+        for rows in (*range(3), 15, 16, 17, 33, 70, 600):
+            states = torch.randn(rows + 1, inputs + 3).to(torch.bfloat16)[:, :inputs]
+            states[-1] = math.nan
+            found = function(states)
+            assert found[-1].isnan().all()
+            wanted = states[:-1].double() @ exact.T + (0 if added is None else bias.double())
+            torch.testing.assert_close(found[:-1].double(), wanted, rtol=4.1e-3, atol=1e-4)
+            assert all(torch.equal(function(states[row : row + 1])[0], found[row]) for row in range(min(rows, 20)))
 
 
 @pytest.mark.usefixtures("threads")

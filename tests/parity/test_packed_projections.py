@@ -9,6 +9,7 @@ import torch
 from making import make_model
 from torch import nn
 
+from qed.kernels.functions import has_tile_products
 from qed.models.precision import compute_in
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
@@ -22,9 +23,12 @@ HAS_PACKING = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 pytestmark = pytest.mark.skipif(not HAS_PACKING, reason="This torch has no oneDNN products of packed weights.")
 
 
-@pytest.fixture
-def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack on processors where it is not faster, too."""
+@pytest.fixture(params=[False, True], ids=["oneDNN", "tiles"])
+def _packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack on processors where it is not faster, too; in bfloat16 by each library."""
+    if request.param and not has_tile_products():
+        pytest.skip("the processor has no AMX, or there is no compiler")
+    monkeypatch.setattr(projection, "has_tile_products", lambda: request.param)
     monkeypatch.setattr(projection, "can_pack", lambda dtype: dtype in (torch.bfloat16, torch.float32))
     monkeypatch.setattr(projection, "has_product", lambda _: False)
     monkeypatch.setattr(projection, "lacks_bfloat16", lambda: False)
@@ -48,6 +52,8 @@ def test_packed_layers_compute_linear_layers(
         expected = first(states), second(states)
         assert (projections.take(first)(states).dtype, expected[0].dtype) == (precision, precision)
         found = projections.take(first)(states), *projections.join(first, second)(states)
+        if precision == torch.bfloat16:
+            assert projections.take(first.half())(states).dtype == precision
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if precision == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
     for own, other in zip(found, (expected[0], *expected), strict=True):
         torch.testing.assert_close(own, other, **tolerance)

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from qed.kernels.functions import has_weight_gradient
+from qed.kernels.functions import has_tile_products
 from qed.kernels.weight_gradient import add_weight_gradient, compute_weight_gradient, split_slopes
 from qed.models import fast_float32
 from qed.models.fast_float32 import reverse_weight
 from qed.training import output_tiles
 from qed.training.output_tiles import add_product, keeps_states
 
-NEEDS_TILES = pytest.mark.skipif(not has_weight_gradient(), reason="the processor has no AMX, or there is no compiler")
+NEEDS_TILES = pytest.mark.skipif(not has_tile_products(), reason="the processor has no AMX, or there is no compiler")
 # Inputs, outputs and columns: fewer and more than tiles, blocks, groups and what is added up at once have.
 SIZES = [(1, 1, 1), (2, 17, 16), (31, 32, 33), (70, 33, 35), (512, 128, 1024), (513, 129, 1025), (1100, 161, 48)]
 NAN = float("nan")
@@ -117,9 +117,9 @@ def test_no_input_gives_no_gradient() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_layer_gets_its_gradient_in_float32(tiles: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """With tiles and without."""
-    if tiles and not has_weight_gradient():
+    if tiles and not has_tile_products():
         pytest.skip("the processor has no AMX, or there is no compiler")
-    monkeypatch.setattr(fast_float32, "has_weight_gradient", lambda: tiles)
+    monkeypatch.setattr(fast_float32, "has_tile_products", lambda: tiles)
     slopes, states = make(0, 90, 40, dtype=dtype), make(1, 90, 24, dtype=dtype)
     found = reverse_weight(slopes, states)
     assert found.dtype == torch.float32
@@ -131,9 +131,9 @@ def test_a_layer_gets_its_gradient_in_float32(tiles: bool, dtype: torch.dtype, m
 @pytest.mark.parametrize("transposed", [True, False])
 def test_an_output_layer_adds_slopes_in_float32(tiles: bool, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """To a total in float32; states stay in bfloat16 where tiles multiply them."""
-    if tiles and not has_weight_gradient():
+    if tiles and not has_tile_products():
         pytest.skip("the processor has no AMX, or there is no compiler")
-    monkeypatch.setattr(output_tiles, "has_weight_gradient", lambda: tiles)
+    monkeypatch.setattr(output_tiles, "has_tile_products", lambda: tiles)
     slopes, states = make(0, 90, 40, dtype=torch.float32), make(1, 90, 24)
     total = torch.zeros(40, 24)
     assert keeps_states(total, states) == tiles

@@ -1,9 +1,10 @@
 """Linear layers of a decoding step, those of the same states joined, and on a processor with packed weights.
 
 A decoding step multiplies few rows by every weight, again and again with the same weights, so it pays to bring a weight
-into the order in which it is read. In float32 the functions in C++ do so. oneDNN does in bfloat16, which halves the
-time of few rows, and without a C++ compiler also in float32 on AMD's processors with AVX-512, which MKL leaves unused.
-A processor without instructions for bfloat16 multiplies numbers rounded to it in float32.
+into the order in which it is read. In float32 the functions in C++ do so, and in bfloat16 on a processor with AMX.
+Elsewhere oneDNN does in bfloat16, which halves the time of few rows, and without a C++ compiler also in float32 on
+AMD's processors with AVX-512, which MKL leaves unused. A processor without instructions for bfloat16 multiplies numbers
+rounded to it in float32.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from qed import host
-from qed.kernels.decoding import Linear
-from qed.kernels.functions import has_kernels
+from qed.kernels.decoding import Linear, TileLinear
+from qed.kernels.functions import KINDS, has_kernels, has_tile_products
 from qed.models import fast_float32, lora
 from qed.models.adapted_layer import Adapter, is_adapted_linear, read_adapter
 from qed.models.own_layers import has_own_forward
@@ -46,7 +47,9 @@ class Projections:
         fits = size * COPIES_SHARE <= host.total_memory()
         self.rounds = rounds and fits
         self.compiled = kind == "cpu" and fits and has_product(dtype)
-        self.packs = self.compiled or self.rounds or (kind == "cpu" and fits and can_pack(dtype))
+        self.tiles = kind == "cpu" and fits and dtype == torch.bfloat16 and has_tile_products()
+        packs = self.compiled or self.rounds or self.tiles
+        self.packs = packs or (kind == "cpu" and fits and can_pack(dtype))
         # On a device weights of another precision are cast once for all steps. Autocast casts those that are trained
         # too, for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
@@ -71,9 +74,8 @@ class Projections:
         if len(plain) < len(modules) or not same or not joins:
             functions = [self._build(*each) for each in zip(modules, found, strict=True)]
             return lambda states: [function(states) for function in functions]
-        dtype = self.cast or plain[0].weight.dtype  # each is cast by itself, so that no copy is in both precisions
         multiply = self._multiply_by(
-            torch.cat([layer.weight.to(dtype) for layer in plain]),
+            [layer.weight for layer in plain],
             torch.cat([layer.bias for layer in plain if layer.bias is not None]) if biased == {True} else None,
         )
         if adapters:
@@ -89,7 +91,7 @@ class Projections:
             return module  # type: ignore[no-any-return]
         if not self.packs and not self.casts:
             return partial(nn.functional.linear, weight=layer.weight, bias=layer.bias)
-        multiply = self._multiply_by(layer.weight, layer.bias)
+        multiply = self._multiply_by([layer.weight], layer.bias)
         return multiply if layer.adapter is None else _Adapted(multiply, layer.adapter, self.cast)
 
     def _read_layer(self, module: Any) -> _Weights | None:
@@ -106,10 +108,15 @@ class Projections:
         weight = lora.compute_merged_weight(module)
         return None if weight is None else _Weights(weight, module.get_base_layer().bias)
 
-    def _multiply_by(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once.
-        dtype = self.cast or weight.dtype
-        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    def _multiply_by(self, weights: Sequence[Tensor], bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        dtype = self.cast or weights[0].dtype
+        bias = None if bias is None else bias.to(dtype)
+        if self.tiles:
+            return TileLinear([weight if weight.dtype in KINDS else weight.to(dtype) for weight in weights], bias)
+        # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once. Each is cast by
+        # itself, so that no copy is in both precisions.
+        cast = [weight.to(dtype) for weight in weights]
+        weight = torch.cat(cast) if len(cast) > 1 else cast[0]
         if self.compiled:
             return Linear(weight, bias)
         if self.rounds:
