@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <cstdint>
+#include "vectors.h"
 
 // The rows of a step.
 struct Rows {
@@ -24,9 +24,10 @@ struct Attention {
     float query_epsilon, key_epsilon, scaling;
 };
 
-// A linear layer, see `pack`.
+// A linear layer, see `pack` and `pack_tiles`.
 struct Product {
-    const float *panels, *bias;
+    const void *panels;
+    const float *bias;
     int64_t outputs, inputs;
 };
 
@@ -46,11 +47,14 @@ struct Model {
     Product head;
 };
 
+#define DECLARE(T)                                                                                                           \
+    void multiply_##T(const T *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, T *out);       \
+    void attend_##T(const Rows *, const Attention *, const T *query, const T *key, const T *value, T *out);                  \
+    void norm_##T(float *states, const T *changes, const float *weight, float epsilon, int64_t rows, int64_t width,          \
+                  int64_t threads, T *out);                                                                                  \
+    void gate_##T(const T *gates, const T *ups, int64_t stride, int64_t rows, int64_t width, int64_t threads, T *out);
+
 extern "C" {
-void multiply(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out);
-void attend_float32(const Rows *, const Attention *, const float *query, const float *key, const float *value, float *out);
-void norm_float32(float *states, const float *changes, const float *weight, float epsilon, int64_t rows, int64_t width,
-                  int64_t threads, float *out);
-void gate_float32(const float *gates, const float *ups, int64_t stride, int64_t rows, int64_t width, int64_t threads,
-                  float *out);
+DECLARE(float32)
+DECLARE(bfloat16)
 }

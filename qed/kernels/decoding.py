@@ -39,7 +39,7 @@ class Linear:
         if bias is not None:
             self.bias[:outputs] = bias.detach()
         self.product = Product(self.panels.data_ptr(), self.bias.data_ptr(), outputs, inputs)
-        self.threads, self._multiply = torch.get_num_threads(), find_function("multiply")
+        self.threads, self._multiply = torch.get_num_threads(), find_function("multiply", torch.float32)
 
     def __call__(self, states: Tensor) -> Tensor:
         """Multiply states, of which each row is contiguous."""
@@ -64,23 +64,23 @@ class TileLinear:
         weights = (
             weights if all(len(weight) % TILE_COLUMNS == 0 for weight in weights[:-1]) else [torch.cat([*weights])]
         )
-        self.outputs, self.inputs = sum(map(len, weights)), weights[0].shape[1]
-        self.panels = torch.zeros(_round_up(self.outputs, PANEL), _round_up(self.inputs, PANEL), dtype=torch.bfloat16)
+        outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
+        self.panels = torch.zeros(_round_up(outputs, PANEL), _round_up(inputs, PANEL), dtype=torch.bfloat16)
         self.bias, first = torch.zeros(len(self.panels)), 0
         for weight in weights:
             given = weight.detach().contiguous()
             call_function("pack_tiles", weight.dtype, given, *given.shape, first, torch.get_num_threads(), self.panels)
             first += len(weight)
         if bias is not None:
-            self.bias[: self.outputs] = bias.detach()
-        self.threads, self._multiply = torch.get_num_threads(), find_function("multiply_tiles", torch.bfloat16)
-        self._weight = self.panels.data_ptr(), self.bias.data_ptr(), self.inputs, self.outputs, self.threads
+            self.bias[:outputs] = bias.detach()
+        self.product = Product(self.panels.data_ptr(), self.bias.data_ptr(), outputs, inputs)
+        self.threads, self._multiply = torch.get_num_threads(), find_function("multiply", torch.bfloat16)
 
     def __call__(self, states: Tensor) -> Tensor:
         """Multiply states, which are rounded to bfloat16, and of which each row is contiguous."""
         states, rows = states.to(torch.bfloat16), len(states)
-        out = states.new_empty(rows, self.outputs)
-        self._multiply(states.data_ptr(), rows, states.stride(0), *self._weight, out.data_ptr())
+        out = states.new_empty(rows, self.product.outputs)
+        self._multiply(states.data_ptr(), rows, states.stride(0), byref(self.product), self.threads, out.data_ptr())
         return out
 
 

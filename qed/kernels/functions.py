@@ -36,7 +36,6 @@ SIGNATURES = {
     "reduce_logits": (POINTER, POINTER, COUNT, NUMBER, COUNT, COUNT, COUNT, POINTER, POINTER, COUNT),
     "reverse_logits": (POINTER, POINTER, COUNT, NUMBER, *(POINTER,) * 4, COUNT, COUNT, COUNT, *(POINTER,) * 3),
     "pack_tiles": (POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
-    "multiply_tiles": (POINTER, COUNT, COUNT, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER),
     "weight_gradient": (POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, FLAG, COUNT, POINTER),
     "attend_forward": (POINTER,) * 6,
     "attend_backward": (POINTER,) * 10,

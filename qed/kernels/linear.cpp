@@ -68,7 +68,8 @@ void pack(const float *weight, int64_t outputs, int64_t inputs, float *panels) {
 }
 
 // [rows, outputs] of [rows, inputs]; the bias has numbers for whole panels.
-void multiply(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out) {
+void multiply_float32(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out) {
+    const float *weights = static_cast<const float *>(product->panels);
     int64_t inputs = product->inputs, outputs = product->outputs, panels = (outputs + PANEL - 1) / PANEL;
     int64_t together = std::max(LEAST, NEAR / inputs) / TILE * TILE, blocks = (rows + together - 1) / together;
     // In turns, because the last block may have fewer rows.
@@ -79,7 +80,7 @@ void multiply(const float *states, int64_t rows, int64_t stride, const Product *
             int64_t end = std::min(rows, (block + 1) * together);
             for (int64_t row = block * together; row < end; row += TILE) {
                 Multiply *tile = choose(std::min(TILE, end - row), std::make_integer_sequence<int, TILE>());
-                tile(states + row * stride, stride, product->panels + first * inputs, inputs, product->bias + first,
+                tile(states + row * stride, stride, weights + first * inputs, inputs, product->bias + first,
                      out + row * outputs + first, outputs, width);
             }
         }

@@ -2,6 +2,7 @@
 //
 // What is computed for a row depends neither on the other rows nor on the number of threads.
 
+#include "decoding.h"
 #include "tiles.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -72,11 +73,12 @@ void pack_tiles_bfloat16(const bfloat16 *weight, int64_t outputs, int64_t inputs
 }
 
 // [rows, outputs] of [rows, inputs]; the bias has numbers for whole panels.
-void multiply_tiles_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, const Pair *panels, const float *bias,
-                             int64_t inputs, int64_t outputs, int64_t threads, bfloat16 *out) {
+void multiply_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, const Product *product, int64_t threads,
+                       bfloat16 *out) {
     // With a power of two between them rows would share lines of the cache.
-    int64_t pairs = count_pairs(inputs), apart = pairs + SIDE, padded = (rows + SIDE - 1) / SIDE * SIDE;
-    int64_t together = std::max<int64_t>(1, NEAR / (apart * BLOCK)) * BLOCK;
+    int64_t inputs = product->inputs, outputs = product->outputs, pairs = count_pairs(inputs), apart = pairs + SIDE;
+    int64_t padded = (rows + SIDE - 1) / SIDE * SIDE, together = std::max<int64_t>(1, NEAR / (apart * BLOCK)) * BLOCK;
+    const Pair *panels = static_cast<const Pair *>(product->panels);
     Lines memory(padded * apart);
     Pair *copied = memory.find();
 #pragma omp parallel num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
@@ -99,12 +101,16 @@ void multiply_tiles_bfloat16(const bfloat16 *states, int64_t rows, int64_t strid
                     bfloat16 *to = out + row * outputs + first;
                     for (int64_t i = 0; i < count; i++) __builtin_prefetch(to + i * outputs, 1);
                     multiply(left, right, pairs, false, sums, BLOCK);
-                    write_sums(sums, bias + first, count, outputs, outputs - first, to);
+                    write_sums(sums, product->bias + first, count, outputs, outputs - first, to);
                 }
             }
         }
     }
 }
 }
+
+#else
+
+extern "C" void multiply_bfloat16(const bfloat16 *, int64_t, int64_t, const Product *, int64_t, bfloat16 *) {}  // of no layer
 
 #endif

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from qed.kernels import decoding
-from qed.kernels.decoding import Linear, Norm
+from qed.kernels.decoding import Linear, Norm, TileLinear
 from qed.kernels.functions import KINDS, LANES, find_function, has_kernels
 from qed.kernels.structures import Attention, Layer, Model, Rows
 from qed.models.layer_windows import compute_reached_windows
 from qed.sampling.native.projection import Projections, Rounded
 from qed.sampling.native.sequences import Sequences
+
+SINGLE_CALL = {Linear}, {TileLinear}  # kinds of all products of a step that is a single call
 
 
 def can_compile(model: Any) -> bool:
@@ -65,7 +67,7 @@ class CompiledDecoder:
         self.norm = Norm(body.norm.weight, body.norm.variance_epsilon, dtype)
         self.head: Any = projections.take(model.get_output_embeddings())
         kinds = {type(self.head)}.union(*(layer.kinds for layer in self.layers))
-        self.step = _Step(self) if kinds == {Linear} else None
+        self.step = _Step(self, dtype) if kinds in SINGLE_CALL else None
         # Then no function of torch multiplies, and none need be looked at: a mode doubles the time of a step.
         self.context = torch._C.DisableTorchFunction if kinds == {Rounded} else nullcontext
 
@@ -130,7 +132,7 @@ class _Layer:
             "down": self.down,
         }
         self.kinds = {type(each) for each in products.values()}
-        if self.kinds == {Linear}:
+        if self.kinds in SINGLE_CALL:
             for name, linear in products.items():
                 setattr(memory, name, linear.product)
             for name, norm in (("before", self.before), ("between", self.between)):
@@ -154,9 +156,10 @@ class _Step:
 
     Args:
         decoder: a decoder all of whose products are in C++.
+        dtype: of their results.
     """
 
-    def __init__(self, decoder: CompiledDecoder) -> None:
+    def __init__(self, decoder: CompiledDecoder, dtype: torch.dtype) -> None:
         for memory in decoder.memory:
             outputs = memory.project.outputs
             memory.attention.query_stride = memory.attention.key_stride = memory.attention.value_stride = outputs
@@ -168,12 +171,12 @@ class _Step:
         wide = max(max(memory.project.outputs, memory.gate_and_up.outputs) for memory in decoder.memory)
         inner = max(max(memory.out.inputs, memory.down.inputs) for memory in decoder.memory)
         self.room = 2 * width + wide + inner
-        self.step = find_function("step")
+        self.step, self.dtype = find_function("step", dtype), dtype
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return the logits, [R, V], of embeddings, [R, H]."""
-        room = states.new_empty(len(states) * self.room)
-        logits = states.new_empty(len(states), self.outputs)
+        room = states.new_empty(len(states) * self.room, dtype=self.dtype)
+        logits = states.new_empty(len(states), self.outputs, dtype=self.dtype)
         self.step(byref(self.model), byref(self.rows), states.data_ptr(), room.data_ptr(), logits.data_ptr())
         return logits
 
