@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from qed.config.settings import ModelSettings
 from qed.kernels.build import load_library
-from qed.kernels.functions import has_kernels
+from qed.kernels.functions import has_kernels, has_tile_products
 from qed.models.lora import add_adapters, disable_adapters
 from qed.models.precision import compute_in
 from qed.randomness import derive_seed
@@ -169,8 +169,8 @@ def build_adapted() -> Any:
     return model
 
 
-def has_whole_step(model: Any) -> bool:
-    with torch.no_grad(), compute_in("cpu", torch.float32):
+def has_whole_step(model: Any, precision: torch.dtype = torch.float32) -> bool:
+    with torch.no_grad(), compute_in("cpu", precision):
         return CompiledDecoder(model, 64).step is not None
 
 
@@ -231,6 +231,28 @@ def test_in_bfloat16_it_computes_what_the_operators_compute(
             differences.append(abs(logp - other_logp))
     assert len(differences) > 0.7 * sum(len(own.tokens) for own in expected)
     assert sum(differences) / len(differences) < 0.02
+
+
+@pytest.mark.skipif(not has_tile_products(), reason="the processor has no AMX")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shared", [1, 999], ids=["shared prompts", "copied prompts"])
+def test_with_tiles_a_step_in_bfloat16_is_a_single_call(
+    name: str, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the bits of its parts, with one thread and with two."""
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+    model, before = build(name), torch.get_num_threads()
+    sampler, prompts = NativeSampler(model, None, ends=(1,), precision=torch.bfloat16), make_prompts(20)
+    assert has_whole_step(model, torch.bfloat16)
+    found = [sample(sampler, prompts)]
+    try:
+        torch.set_num_threads(2)
+        found.append(sample(sampler, prompts))
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.setattr("qed.sampling.native.compiled.SINGLE_CALL", ())
+    assert not has_whole_step(model, torch.bfloat16)
+    assert found == [sample(sampler, prompts)] * 2
 
 
 def test_other_models_are_left_to_torch() -> None:
