@@ -88,26 +88,28 @@ def judge_outputs(
         console.end_phase()
         raise Interrupted("Interrupted. The replies so far are kept; the same command continues.", code) from stopped
     rows = list(_build_rows(items, replies, judgement.rubric))
-    figures = {"judge": name, "rubric": judgement.rubric, **_summarize(rows, judgement.rubric)}
+    compared = {"references": str(judgement.references)} if judgement.rubric == PREFERENCE else {}
+    figures = {"judge": name, "rubric": judgement.rubric, **compared, **_summarize(rows, judgement.rubric)}
     place = judgement.out / f"{stem}.judged"
     _keep_others(place, figures, console)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_whole(place.with_name(f"{place.name}.jsonl"), lines.encode())
+    # The figures say whose verdicts they are, so they come first: a command that is killed leaves no others without.
     write_whole(place.with_name(f"{place.name}.json"), json.dumps(figures, indent=1).encode())
+    write_whole(place.with_name(f"{place.name}.jsonl"), lines.encode())
     _show(figures, stem, console)
     console.say(f"Every verdict is in {place}.jsonl.")
     return figures
 
 
 def _keep_others(place: Path, figures: Mapping[str, Any], console: Console) -> None:
-    """Give the verdicts of another judge, or by another rubric, a name of their own, so that they are not replaced."""
+    """Give verdicts of another judge, rubric or comparison a name of their own, so that they are not replaced."""
     written = place.with_name(f"{place.name}.json")
     try:
         known = json.loads(written.read_bytes())
-        other = any(known[key] != figures[key] for key in ("judge", "rubric"))
+        other = any(known.get(key) != figures.get(key) for key in ("judge", "rubric", "references"))
     except FileNotFoundError:
         return
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, AttributeError):
         other = True  # not ours, so not to be replaced either
     if not other:
         return
@@ -116,7 +118,7 @@ def _keep_others(place: Path, figures: Mapping[str, Any], console: Console) -> N
     for ending in ENDINGS:
         with suppress(FileNotFoundError):
             place.with_name(f"{place.name}{ending}").rename(place.with_name(f"{free}{ending}"))
-    console.say(f"Verdicts of another judge or rubric are kept: {written} is now {free}.json.")
+    console.say(f"Verdicts of another judge, rubric or comparison are kept: {written} is now {free}.json.")
 
 
 def _load_items(judgement: Judgement) -> list[_Item]:

@@ -78,6 +78,8 @@ class TileLinear:
 
     def __call__(self, states: Tensor) -> Tensor:
         """Multiply states, which are rounded to bfloat16, and of which each row is contiguous."""
+        assert states.dim() == 2
+        assert states.stride(-1) == 1
         states, rows = states.to(torch.bfloat16), len(states)
         out = states.new_empty(rows, self.product.outputs)
         self._multiply(states.data_ptr(), rows, states.stride(0), byref(self.product), self.threads, out.data_ptr())

@@ -277,7 +277,7 @@ def _say_loaded(loaded: LoadedProblems, grader: Grader, wanted: int, console: Co
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
     drawn = [f"Held out of {task}: {subset}." for task, subset in loaded.subsets.items()]
     left = len(loaded.problems)
-    few = [f"data.unique_examples is {wanted:,}, but only {left:,} problems are left: all are used."] * (left < wanted)
+    few = [f"data.unique_examples is {wanted:,}, but only {left:,} problems are left."] * (left < wanted)
     for line in [*left_out, *drawn, *few, *explain_functions(grader.functions, loaded.problems)]:
         console.say(line)
 

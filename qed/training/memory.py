@@ -328,8 +328,9 @@ def _count_update_bytes(shape: ModelShape, plan: StepPlan, summed: int) -> int:
 def _count_output_bytes(shape: ModelShape, plan: StepPlan) -> int:
     """Count what the final norm and the fused output layer take, if all tokens are trained."""
     logits = plan.tokens * shape.vocabulary
-    kept = logits * (SIZES[plan.precision] if plan.on_cpu else FLOAT)  # logits, or exponentials without kernels
-    kept = kept if kept <= KEPT_BYTES else 0
+    # Logits, or without kernels exponentials, which are never in half precision: the larger of those that are kept.
+    sizes = {SIZES[plan.precision], max(FLOAT, SIZES[plan.precision])}
+    kept = max((logits * size for size in sizes if logits * size <= KEPT_BYTES), default=0)
     tile = min(logits, TILE_ELEMENTS["cpu" if plan.on_cpu else "other"])
     states = 5 * shape.width * plan.tokens  # input, normalised and output of the norm, those selected, their gradient
     # Kernels on a device read the whole weight in half precision.

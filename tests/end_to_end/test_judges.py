@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -251,10 +252,19 @@ def test_verdicts_of_another_judge_or_rubric_are_kept(qed: Callable[..., Any], o
             for judge, rubric in asked
         ]
     assert ["are kept" in text for text in said] == [False, True, False, True]
-    written = {path.name: json.loads(path.read_text()) for path in outputs.parent.glob("*.judged*.json")}
+    first = {path.name: json.loads(path.read_text()) for path in outputs.parent.glob("*.judged*.json")}
     judges = {"alpaca_eval.judged.json": "a", "alpaca_eval.judged.1.json": "a", "alpaca_eval.judged.2.json": "b"}
-    assert {name: figures["judge"] for name, figures in written.items()} == judges
+    assert {name: figures["judge"] for name, figures in first.items()} == judges
     assert all(len(read_lines(outputs.with_name(f"{name}l"))) == len(INSTRUCTIONS) for name in judges)
+    other = outputs.with_name("other.json")
+    shutil.copy(outputs.with_name("alpaca_eval.references.json"), other)
+    with serve(prefer_longer) as url:
+        for more in ([], ["--references", other]):
+            assert qed("judge", outputs, "--url", url, "--model", "a", *more).code == 0
+    compared = [
+        json.loads(path.read_text()).get("references") for path in sorted(outputs.parent.glob("*.judged.*json"))
+    ]
+    assert compared == [None, None, None, str(outputs.with_name("alpaca_eval.references.json")), str(other)]
 
 
 @pytest.mark.parametrize(

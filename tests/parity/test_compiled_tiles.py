@@ -131,7 +131,9 @@ def test_threads_change_no_bit(dtype: torch.dtype) -> None:
             sums, chosen = reduce(logits, labels)
             slopes = sums[0] + sums[1].log(), -sums[2], sums[3], sums[1]
             output.reverse_logits(logits, labels, 0, 1.0, slopes, (out, None, transposed))
-            found.append((sums, chosen, out, transposed))
+            rounded, lost = torch.empty_like(out), torch.empty(logits.shape, dtype=dtype)
+            output.reverse_logits(logits, labels, 0, 1.0, slopes, (rounded, lost, None))
+            found.append((sums, chosen, out, transposed, rounded, lost))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

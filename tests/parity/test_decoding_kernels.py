@@ -59,6 +59,7 @@ def test_products_of_tiles(inputs: int, outputs: tuple[int, ...], dtype: torch.d
     exact = torch.cat(weights).to(torch.bfloat16).double()
     for added in (bias, None):
         function = decoding.TileLinear(weights, added)
+        assert function(torch.randn(0, inputs)).shape == (0, sum(outputs))
         for rows in (*range(3), 15, 16, 17, 33, 70, 600):
             states = torch.randn(rows + 1, inputs + 3).to(torch.bfloat16)[:, :inputs]
             states[-1] = math.nan

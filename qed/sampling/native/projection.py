@@ -111,7 +111,7 @@ class Projections:
     def _multiply_by(self, weights: Sequence[Tensor], bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         dtype = self.cast or weights[0].dtype
         bias = None if bias is None else bias.to(dtype)
-        if self.tiles:
+        if self.tiles and dtype == torch.bfloat16:
             return TileLinear([weight if weight.dtype in KINDS else weight.to(dtype) for weight in weights], bias)
         # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once. Each is cast by
         # itself, so that no copy is in both precisions.
