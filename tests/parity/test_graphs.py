@@ -112,6 +112,7 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
     # As on a device.
     monkeypatch.setattr("qed.sampling.native.projection.can_pack", lambda _: False)
     monkeypatch.setattr("qed.sampling.native.projection.has_product", lambda _: False)
+    monkeypatch.setattr("qed.sampling.native.projection.has_tile_products", lambda: False)
     for module in ("models.precision", "sampling.native.projection"):
         monkeypatch.setattr(f"qed.{module}.lacks_bfloat16", lambda: False)
     monkeypatch.setattr("qed.sampling.native.decoders.can_compile", lambda _: False)

@@ -28,6 +28,7 @@ def without_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor without instructions for bfloat16, whichever this one is."""
     for module in (rounded_products, precision, projection):
         monkeypatch.setattr(module, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr(projection, "has_tile_products", lambda: False)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
