@@ -60,10 +60,8 @@ class TileLinear:
     """
 
     def __init__(self, weights: Sequence[Tensor], bias: Tensor | None) -> None:
-        # Panels begin with any multiple of a tile's columns.
-        weights = (
-            weights if all(len(weight) % TILE_COLUMNS == 0 for weight in weights[:-1]) else [torch.cat([*weights])]
-        )
+        if any(len(weight) % TILE_COLUMNS for weight in weights[:-1]):
+            weights = [torch.cat([*weights])]  # each weight begins with a tile
         outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
         self.panels = torch.zeros(_round_up(outputs, PANEL), _round_up(inputs, PANEL), dtype=torch.bfloat16)
         self.bias, first = torch.zeros(len(self.panels)), 0

@@ -8,8 +8,9 @@ namespace {
 
 constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share them
 constexpr int64_t SPAN = 1024;      // columns whose sums are added up in float32, or that a thread takes at a time
-constexpr int64_t ROWS = 64;        // of a block whose slopes are transposed, and its columns: lines of the cache both of
-constexpr int64_t COLUMNS = 64;     // what is read and of what is written, and they stay in the nearest cache
+constexpr int64_t ROWS = 64;        // of a block whose slopes are transposed, and its columns: whole lines of the cache are
+constexpr int64_t COLUMNS = 64;     // read and written, and the block stays in the nearest one
+static_assert(SPAN <= ROWS * COLUMNS, "a part of a row takes the memory of a block");
 
 template <typename T>
 inline float find_largest(const T *logits, int64_t width) {
