@@ -32,7 +32,7 @@ class Linear:
         assert library is not None
         outputs, inputs = weight.shape
         panel = library.find_panel()
-        whole = -(-outputs // panel) * panel
+        whole = _round_up(outputs, panel)
         self.panels, self.bias = torch.empty(whole * inputs), torch.zeros(whole)
         weight = weight.detach().contiguous()  # a copy must live until it is packed
         find_function("pack")(weight.data_ptr(), outputs, inputs, self.panels.data_ptr())

@@ -63,6 +63,8 @@ inline void write_sums(const float *sums, const float *bias, int64_t rows, int64
 
 extern "C" {
 
+bool has_tile_products() { return has_tiles(); }
+
 void pack_tiles_float32(const float *weight, int64_t outputs, int64_t inputs, int64_t first, int64_t threads, Pair *panels) {
     pack(weight, outputs, inputs, first, threads, panels);
 }
@@ -111,6 +113,11 @@ void multiply_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, con
 
 #else
 
-extern "C" void multiply_bfloat16(const bfloat16 *, int64_t, int64_t, const Product *, int64_t, bfloat16 *) {}  // of no layer
+extern "C" {
+
+bool has_tile_products() { return false; }
+
+void multiply_bfloat16(const bfloat16 *, int64_t, int64_t, const Product *, int64_t, bfloat16 *) {}  // nothing calls it
+}
 
 #endif

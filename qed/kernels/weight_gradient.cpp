@@ -125,16 +125,10 @@ void multiply(const Slopes &slopes, const bfloat16 *states, int64_t width, bool 
 
 extern "C" {
 
-bool has_tile_products() { return has_tiles(); }
-
 void weight_gradient_bfloat16(const bfloat16 *slopes, const bfloat16 *lost, const bfloat16 *states, int64_t inputs,
                               int64_t outputs, int64_t width, bool adds, int64_t threads, float *out) {
     multiply({slopes, lost, outputs, inputs}, states, width, adds, threads, out);
 }
 }
-
-#else
-
-extern "C" bool has_tile_products() { return false; }
 
 #endif

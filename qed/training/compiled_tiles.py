@@ -55,15 +55,15 @@ def differentiate_tiles(
     splits = total is not None and keeps_states(total, layer.hidden)
     adds = total is not None and not splits
     memory = layer.allocate(layer.largest if adds else 0)
-    left = layer.hidden.new_empty(layer.largest if splits else 0)
+    room = layer.hidden.new_empty(layer.largest if splits else 0)
     spare = layer.hidden.new_empty(layer.largest if kept else 0)
     for number, tile in enumerate(chain.from_iterable(layer.blocks)):
         rows, columns, _ = tile
         logits = kept[number] if kept else _multiply(layer, tile)
         out = tile.view_in(spare) if kept else logits
-        turns = adds and _needs_transpose(layer.hidden[rows])
-        transposed = memory[: logits.numel()].view(logits.shape[1], -1) if turns else None
-        lost = tile.view_in(left) if splits else None
+        transposes = adds and _needs_transpose(layer.hidden[rows])
+        transposed = memory[: logits.numel()].view(logits.shape[1], -1) if transposes else None
+        lost = tile.view_in(room) if splits else None
         own, factor = slopes.select(rows), 1 / layer.divisor
         output.reverse_logits(logits, labels[rows], columns.start, factor, own, (out, lost, transposed))
         yield TileGradient(tile, out, out.T if transposed is None else transposed, lost)
