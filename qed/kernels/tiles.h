@@ -66,8 +66,9 @@ struct Operand {
     int64_t lines = 0;
 };
 
-// The product of tiles of rows and of columns; with `Adds` it is added to `out`.
-template <bool Adds, int Rows, int Columns>
+// The product of tiles of rows and of columns; with `Adds` it is added to `out`. With `Streams` columns are read without
+// taking a place in the nearest cache, where the rows stay.
+template <bool Adds, int Rows, int Columns, bool Streams = false>
 void multiply_tiles(const Operand &left, const Operand &right, int64_t whole, bool has_rest, float *out, int64_t out_row) {
     const int64_t line = out_row * sizeof *out;
     asm volatile("" ::: "memory");  // some compilers do not know that a tile reads memory, or writes it
@@ -83,11 +84,17 @@ void multiply_tiles(const Operand &left, const Operand &right, int64_t whole, bo
         _tile_zero(3);
     }
     auto add = [](const Pair *rows, int64_t stride, const Pair *columns, int64_t apart) {
-        _tile_loadd(6, columns, apart * sizeof(Pair));
+        if constexpr (Streams)
+            _tile_stream_loadd(6, columns, apart * sizeof(Pair));
+        else
+            _tile_loadd(6, columns, apart * sizeof(Pair));
         _tile_loadd(4, rows, stride * sizeof(Pair));
         _tile_dpbf16ps(0, 4, 6);
         if constexpr (Columns > 1) {
-            _tile_loadd(7, columns + SIDE, apart * sizeof(Pair));
+            if constexpr (Streams)
+                _tile_stream_loadd(7, columns + SIDE, apart * sizeof(Pair));
+            else
+                _tile_loadd(7, columns + SIDE, apart * sizeof(Pair));
             _tile_dpbf16ps(1, 4, 7);
         }
         if constexpr (Rows > 1) {

@@ -62,11 +62,15 @@ inline void arrange_states(const bfloat16 *states, int64_t width, int64_t count,
         }
 }
 
-// Puts a product of arranged slopes and states in its place in the gradient, or adds it to what is there.
+// Puts a product of arranged slopes and states in its place in the gradient, or adds it to what is there. The processor is
+// asked for the place behind it meanwhile.
 inline void multiply_block(const Pair *slopes, const Pair *states, int64_t pairs, bool adds, int64_t rows, int64_t columns,
                            float *out, int64_t stride) {
     Operand left{slopes, nullptr, STRIDE, 0}, right{states, nullptr, BLOCK, 0};
-    auto multiply = adds ? multiply_tiles<true, TOGETHER, TOGETHER> : multiply_tiles<false, TOGETHER, TOGETHER>;
+    auto multiply = adds ? multiply_tiles<true, TOGETHER, TOGETHER, true> : multiply_tiles<false, TOGETHER, TOGETHER, true>;
+    if (columns > BLOCK)
+        for (int64_t i = 0; i < std::min(rows, BLOCK); i++)
+            for (int64_t next : {BLOCK, BLOCK + SIDE}) __builtin_prefetch(out + i * stride + next, 0, 2);
     if (rows >= BLOCK && columns >= BLOCK) return multiply(left, right, pairs, false, out, stride);
     float sums[BLOCK * BLOCK] = {};
     rows = std::min(rows, BLOCK), columns = std::min(columns, BLOCK);
