@@ -57,8 +57,10 @@ def test_phases_train_on_their_own_data_for_their_own_epochs(qed: Qed, tmp_path:
     first, second = both
     command = ["pipeline", *TINY, "--sft.data.tasks", first, "--rl.data.tasks", second, "--learner.epochs", 1]
     command += ["--sft.data.prompt", "think_answer", "--run.save_every", 1, "--rl.learner.batch_size", 0]
+    command += ["--sft.data.unique_examples", 1000]
     done = qed(*command, "--out", tmp_path / "whole")
     assert done.code == 0, done.err
+    assert "data.unique_examples is 1,000 in sft, but only 24 problems are left." in done.out
     events = read_lines(tmp_path / "whole" / "events.jsonl")
     assert [row["steps"] for row in events if row["event"] == "epochs"] == [3, 4]  # 24 rows by 8; 15 problems by 4
     (data,) = (row for row in events if row["event"] == "data")
