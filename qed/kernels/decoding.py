@@ -125,11 +125,11 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     """Draw a token of each row, see `qed.sampling.draw.draw_tokens`.
 
     Args:
-        logits: [B, V] float32, with contiguous rows.
+        logits: [B, V] float32 or bfloat16, with contiguous rows.
         uniform: [B] float64, or None.
     """
     rows, size = logits.shape
-    tokens, logps = logits.new_empty(rows, dtype=torch.int64), logits.new_empty(rows)
+    tokens, logps = logits.new_empty(rows, dtype=torch.int64), logits.new_empty(rows, dtype=torch.float32)
     numbers = None if uniform is None else uniform.contiguous()
     address = None if numbers is None else numbers.data_ptr()
     sizes = rows, logits.stride(0), size

@@ -53,19 +53,16 @@ static void draw(const T *logits, int64_t rows, int64_t stride, int64_t size, co
         const T *own = logits + row * stride;
         int64_t blocks = (size + BLOCK - 1) / BLOCK;
         double *sums = reinterpret_cast<double *>(find_room(2 * blocks)), total = 0;
-        Vector most = fill(-INFINITY);
-        for (int64_t i = 0; i < size; i += LANES) {
-            Vector part = load_part(own + i, size - i, -INFINITY);
+        Wide most = Wide{} - INFINITY;
+        for (int64_t i = 0; i < size; i += WIDE) {
+            Wide part = load_wide(own + i, size - i, -INFINITY);
             most = part > most ? part : most;
         }
         float largest = find_largest(most);
         for (int64_t block = 0; block < blocks; block++) {
             Doubles sum = {};
-            for (int64_t i = block * BLOCK; i < std::min(size, (block + 1) * BLOCK); i += LANES) {
-                Half low, high;
-                split(exponential(load_part(own + i, size - i, -INFINITY) - largest), &low, &high);
-                sum += __builtin_convertvector(low, Doubles) + __builtin_convertvector(high, Doubles);
-            }
+            for (int64_t i = block * BLOCK; i < std::min(size, (block + 1) * BLOCK); i += WIDE)
+                sum = add_to(sum, exponential(load_wide(own + i, size - i, -INFINITY) - largest));
             sums[block] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
             total += sums[block];
         }
@@ -80,8 +77,8 @@ static void draw(const T *logits, int64_t rows, int64_t stride, int64_t size, co
             for (; block < last && before + sums[block] <= target; block++) before += sums[block];
             float weights[BLOCK];
             int64_t first = block * BLOCK, count = std::min(BLOCK, size - first);
-            for (int64_t i = 0; i < count; i += LANES)
-                store(exponential(load_part(own + first + i, count - i, -INFINITY) - largest), weights + i);
+            for (int64_t i = 0; i < count; i += WIDE)
+                store_wide(exponential(load_wide(own + first + i, count - i, -INFINITY) - largest), weights + i);
             token = size - 1;
             for (int64_t i = 0; i < count && before <= target; i++) {
                 before += weights[i];
@@ -130,6 +127,11 @@ void append(int64_t rows, int64_t columns, const int64_t *chosen, const float *c
 
 void draw_float32(const float *logits, int64_t rows, int64_t stride, int64_t size, const double *uniforms,
                   int64_t threads, int64_t *tokens, float *logps) {
+    draw(logits, rows, stride, size, uniforms, threads, tokens, logps);
+}
+
+void draw_bfloat16(const bfloat16 *logits, int64_t rows, int64_t stride, int64_t size, const double *uniforms,
+                   int64_t threads, int64_t *tokens, float *logps) {
     draw(logits, rows, stride, size, uniforms, threads, tokens, logps);
 }
 }

@@ -93,6 +93,16 @@ inline V load_as(const bfloat16 *from) {
     return reinterpret_cast<V>(__builtin_convertvector(halves, typename Kind<V>::Bits) << 16);
 }
 
+#ifdef __AVX512F__
+// Compilers widen 16 numbers in two halves.
+template <>
+inline Wide load_as<Wide>(const bfloat16 *from) {
+    __m256i halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+}
+#endif
+
 template <typename V>
 inline void store_as(V values, float *to) {
     std::memcpy(to, &values, sizeof values);
@@ -181,6 +191,13 @@ inline float add_up(Vector values) {
     return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
+// Adds the numbers of a vector to sums, 8 after 8.
+inline Doubles add_to(Doubles sums, Vector values) {
+    Half low, high;
+    split(values, &low, &high);
+    return sums + (__builtin_convertvector(low, Doubles) + __builtin_convertvector(high, Doubles));
+}
+
 inline float find_largest(Vector values) {
     Half low, high;
     split(values, &low, &high);
@@ -199,6 +216,16 @@ inline float add_up(Wide values) {
     Vector low, high;
     split(values, &low, &high);
     return add_up(low) + add_up(high);
+}
+
+inline Doubles add_to(Doubles sums, Wide values) {
+    Vector each[2];
+    split(values, each, each + 1);
+    for (Vector part : each) {  // compilers convert two numbers at a time
+        __m512d wide = _mm512_cvtps_pd((__m256)part);
+        sums += (Doubles)_mm512_castpd512_pd256(wide) + (Doubles)_mm512_extractf64x4_pd(wide, 1);
+    }
+    return sums;
 }
 
 inline float find_largest(Wide values) {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.decoding import draw
-from qed.kernels.functions import has_cuda_kernels, has_kernels
+from qed.kernels.functions import KINDS, has_cuda_kernels, has_kernels
 from qed.sampling.base import Sampling
 
 BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
@@ -58,7 +58,7 @@ def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None,
     if ends is not None and early is not None:
         logits = logits.index_copy(1, ends, logits[:, ends].masked_fill(early, -torch.inf))
     if sampling.temperature not in (0, 1):
-        logits = logits / sampling.temperature
+        logits = logits / sampling.temperature if logits is scores else logits.div_(sampling.temperature)
     return keep_candidates(logits, sampling) if sampling.temperature > 0 and not sampling.whole else logits
 
 
@@ -72,7 +72,7 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
     Returns:
         tokens [B] int64 and log-probs [B] in the precision of the logits, in float32 at least.
     """
-    if logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.stride(-1) == 1 and has_kernels():
+    if _has_kernel(logits) and logits.device.type == "cpu":
         return draw(logits, uniform)
     if _has_kernel(logits):
         from qed.kernels.cuda import drawing  # noqa: PLC0415 -- loads Triton, which only some machines have
@@ -90,8 +90,11 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _has_kernel(logits: Tensor) -> bool:
     """Return whether a kernel on the device draws from logits, in their own precision."""
-    known = logits.is_cuda and logits.dtype != torch.float64 and logits.stride(-1) == 1
-    return known and has_cuda_kernels(logits.device)
+    if logits.stride(-1) != 1:
+        return False
+    if logits.device.type == "cpu":
+        return logits.dtype in KINDS and has_kernels()
+    return logits.is_cuda and logits.dtype != torch.float64 and has_cuda_kernels(logits.device)
 
 
 def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -132,6 +132,23 @@ def test_draws_invert_the_cumulative_distribution(size: int) -> None:
     torch.testing.assert_close(logps.double(), exact.amax(-1), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("size", [1, 23, 300, 5000])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_draws_from_bfloat16_are_those_of_the_same_numbers(size: int, greedy: bool) -> None:
+    """Bit by bit, whatever the rows' stride, of numbers among which some cannot be drawn and some are equal."""
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(200, size + 5)).bfloat16()[:, :size]
+    logits[:, 1:][torch.rand(200, size - 1) < 0.3] = -torch.inf
+    logits[7, size // 2], logits[8] = torch.nan, -torch.inf
+    uniform = None if greedy else torch.rand(200, dtype=torch.float64)
+    tokens, logps = decoding.draw(logits, uniform)
+    expected = decoding.draw(logits.float(), uniform)
+    assert torch.equal(tokens, expected[0])
+    assert logps.dtype == torch.float32
+    torch.testing.assert_close(logps, expected[1], rtol=0, atol=0, equal_nan=True)
+
+
 def test_draws_at_the_edges() -> None:
     """The smallest and the largest number never draw a token that cannot be, and NaN is told by the log-prob."""
     nothing = -math.inf
