@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t BLOCK = 256;      // columns of a block: its values stay in the processor's cache
 constexpr int64_t QUERIES = 4;      // queries that read a key together
+constexpr int SUMS = WIDE > LANES ? 16 : 8;  // vectors of results that stay in registers
 constexpr int64_t LINE = 64;        // bytes that the processor reads together
 constexpr int64_t AHEAD = 128;      // columns of the next keys that are asked for in time
 constexpr int64_t LARGE = 1 << 15;  // numbers of keys from which on several threads share the rows
@@ -80,24 +81,34 @@ void score(const float *queries, Segment<T> segment, int64_t width, float scalin
 }
 
 // Adds the values of a segment, weighted, to `Count` results: `Parts` vectors of each at a time.
-template <int Count, int Parts, typename T>
+template <typename V, int Count, int Parts, typename T>
 void add_values(const float *weights, int64_t stride, Segment<T> segment, int64_t width, int64_t place, float *out) {
-    Vector sums[Count][Parts];
+    constexpr int64_t SIZE = sizeof(V) / sizeof(float), LINES = LINE / sizeof(T);
+    V sums[Count][Parts];
     for (int query = 0; query < Count; query++)
-        for (int part = 0; part < Parts; part++) sums[query][part] = load(out + query * width + place + part * LANES);
+        for (int part = 0; part < Parts; part++) sums[query][part] = load_as<V>(out + query * width + place + part * SIZE);
     for (int64_t column = 0; column < segment.count; column++) {
         const T *value = segment.values + column * width + place;
         if (column < segment.ahead)
-            for (int part = 0; part < Parts; part += LINE / sizeof(T) / LANES)
-                __builtin_prefetch(segment.next + column * width + place + part * LANES);
+            for (int64_t i = 0; i < Parts * SIZE; i += LINES) __builtin_prefetch(segment.next + column * width + place + i);
         for (int part = 0; part < Parts; part++) {
-            Vector states = load(value + part * LANES);
+            V states = load_as<V>(value + part * SIZE);
             for (int query = 0; query < Count; query++)
-                sums[query][part] += fill(weights[query * stride + column]) * states;
+                sums[query][part] += (V{} + weights[query * stride + column]) * states;
         }
     }
     for (int query = 0; query < Count; query++)
-        for (int part = 0; part < Parts; part++) store(sums[query][part], out + query * width + place + part * LANES);
+        for (int part = 0; part < Parts; part++) store_as(sums[query][part], out + query * width + place + part * SIZE);
+}
+
+// The same for all places from one on that fill vectors; returns the place behind them.
+template <typename V, int Count, int Parts, typename T>
+int64_t add_places(const float *weights, int64_t stride, Segment<T> segment, int64_t width, int64_t place, float *out) {
+    constexpr int64_t SIZE = sizeof(V) / sizeof(float);
+    for (; place + Parts * SIZE <= width; place += Parts * SIZE)
+        add_values<V, Count, Parts>(weights, stride, segment, width, place, out);
+    if constexpr (Parts > 1) return add_places<V, Count, Parts / 2>(weights, stride, segment, width, place, out);
+    return place;
 }
 
 // Attention of `Count` queries of a head over two segments of columns, [Count, width].
@@ -132,16 +143,9 @@ void attend_together(const float *queries, const Segment<T> *segments, int64_t w
                                 std::min(BLOCK, segments[part].count - first), segments[part].next,
                                 first ? 0 : segments[part].ahead};
             const float *own = weights + first;
-            int64_t place = 0;
-            if constexpr (Count == 1)
-                for (; place + 8 * LANES <= width; place += 8 * LANES)
-                    add_values<Count, 8>(own, stride, block, width, place, out);
-            if constexpr (Count <= 2)
-                for (; place + 4 * LANES <= width; place += 4 * LANES)
-                    add_values<Count, 4>(own, stride, block, width, place, out);
-            for (; place + 2 * LANES <= width; place += 2 * LANES)
-                add_values<Count, 2>(own, stride, block, width, place, out);
-            if (place < width) add_values<Count, 1>(own, stride, block, width, place, out);
+            constexpr int MOST = Count == 1 ? 8 : Count == 2 ? SUMS / 2 : SUMS / 4;
+            int64_t place = add_places<Wide, Count, MOST>(own, stride, block, width, 0, out);
+            if (place < width) add_places<Vector, Count, 1>(own, stride, block, width, place, out);
         }
     }
     for (int query = 0; query < Count; query++)
