@@ -11,7 +11,7 @@
 #include <cstring>
 #include <memory>
 
-#ifdef __AVX512F__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
@@ -191,11 +191,19 @@ inline float add_up(Vector values) {
     return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
+inline Doubles widen(Half values) {
+#ifdef __AVX__
+    return (Doubles)_mm256_cvtps_pd((__m128)values);  // compilers convert two numbers at a time
+#else
+    return __builtin_convertvector(values, Doubles);
+#endif
+}
+
 // Adds the numbers of a vector to sums, 8 after 8.
 inline Doubles add_to(Doubles sums, Vector values) {
     Half low, high;
     split(values, &low, &high);
-    return sums + (__builtin_convertvector(low, Doubles) + __builtin_convertvector(high, Doubles));
+    return sums + (widen(low) + widen(high));
 }
 
 inline float find_largest(Vector values) {
@@ -219,13 +227,9 @@ inline float add_up(Wide values) {
 }
 
 inline Doubles add_to(Doubles sums, Wide values) {
-    Vector each[2];
-    split(values, each, each + 1);
-    for (Vector part : each) {  // compilers convert two numbers at a time
-        __m512d wide = _mm512_cvtps_pd((__m256)part);
-        sums += (Doubles)_mm512_castpd512_pd256(wide) + (Doubles)_mm512_extractf64x4_pd(wide, 1);
-    }
-    return sums;
+    Vector low, high;
+    split(values, &low, &high);
+    return add_to(add_to(sums, low), high);
 }
 
 inline float find_largest(Wide values) {
