@@ -6,6 +6,7 @@ not depend on the other rows of the batch, nor on the number of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from ctypes import byref
 
@@ -136,6 +137,25 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     out = tokens.data_ptr(), logps.data_ptr()
     find_function("draw", logits.dtype)(logits.data_ptr(), *sizes, address, torch.get_num_threads(), *out)
     return tokens, logps
+
+
+def truncate(logits: Tensor, most: int, share: float, least: float) -> Tensor:
+    """Set the logits of tokens that may not be drawn to minus infinity; the most likely one stays.
+
+    Args:
+        logits: [B, V] float32, with contiguous rows.
+        most: how many of the most likely tokens stay, with all that equal the last of them; 0 for all.
+        share: of the probability of these: the fewest that reach it stay.
+        least: the share of the largest probability that a token needs; 0 for none.
+    """
+    rows, size = logits.shape
+    out = logits.new_empty(rows, size)
+    gap = -math.log(least) if least else math.inf
+    sizes = rows, logits.stride(0), size
+    find_function("truncate", logits.dtype)(
+        logits.data_ptr(), *sizes, most, share, gap, torch.get_num_threads(), out.data_ptr()
+    )
+    return out
 
 
 def append(chosen: Tensor, logps: Tensor, ended: Tensor, longest: Tensor, rows: tuple[Tensor, ...]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.build import load_library
-from qed.kernels.structures import COUNT, FLAG, NUMBER, POINTER
+from qed.kernels.structures import COUNT, DOUBLE, FLAG, NUMBER, POINTER
 from qed.kernels.trials import describe_failure
 
 HALF = (torch.bfloat16, torch.float16)
@@ -26,6 +26,7 @@ SIGNATURES = {
     "norm": (POINTER, POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, POINTER),
     "gate": (POINTER, POINTER, COUNT, COUNT, COUNT, COUNT, POINTER),
     "draw": (POINTER, COUNT, COUNT, COUNT, POINTER, COUNT, POINTER, POINTER),
+    "truncate": (POINTER, COUNT, COUNT, COUNT, COUNT, DOUBLE, NUMBER, COUNT, POINTER),
     "append": (COUNT, COUNT, *(POINTER,) * 8),
     "step": (POINTER,) * 5,
     "norm_forward": (POINTER, POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, POINTER, POINTER, POINTER),

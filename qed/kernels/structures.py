@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-POINTER, COUNT, NUMBER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_bool
+POINTER, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
+NUMBER, DOUBLE = ctypes.c_float, ctypes.c_double
 
 
 class Rows(ctypes.Structure):

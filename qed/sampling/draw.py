@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from qed.kernels.decoding import draw
+from qed.kernels.decoding import draw, truncate
 from qed.kernels.functions import KINDS, has_cuda_kernels, has_kernels
 from qed.sampling.base import Sampling
 
@@ -22,8 +22,11 @@ BLOCKS_FROM = 4096  # in vocabularies above this size
 def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
     """Set the logits [B, V], after the temperature, of tokens that top-k, top-p or min-p exclude to minus infinity.
 
-    The most likely token always stays, and so do all that equal the least likely of the `top_k`, as in transformers.
+    The most likely token always stays, and so do all that equal the least likely of the `top_k`, as in transformers. Of
+    tokens that are equally likely and at the edge of the `top_p`, the first ones stay.
     """
+    if logits.device.type == "cpu" and logits.dtype == torch.float32 and _has_kernel(logits):
+        return truncate(logits, sampling.top_k, sampling.top_p, sampling.min_p)
     if sampling.top_k:
         smallest = logits.topk(min(sampling.top_k, logits.shape[-1]), -1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)

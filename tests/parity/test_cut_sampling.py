@@ -51,6 +51,41 @@ def test_the_fewest_tokens_that_reach_the_sum(logits: list[float], top_p: float)
     assert bool((probabilities[~stay] <= least + 1e-12).all())
 
 
+@given(data=st.data())
+def test_what_is_left_of_many_tokens_is_what_float64_leaves(data: st.DataObject) -> None:
+    """However many tokens are equal or cannot be drawn; a sum may reach its share or not where float32 decides."""
+    size, spread = data.draw(st.sampled_from([1, 2, 37, 256, 300, 5000])), data.draw(st.sampled_from([0.3, 3.0, 30.0]))
+    top_p, top_k = data.draw(st.sampled_from([1.0, 0.999, 0.9, 0.3, 1e-9])), data.draw(st.sampled_from([0, 1, 20, 400]))
+    cut = Sampling(1.0, 1, top_p=top_p, top_k=top_k, min_p=data.draw(st.sampled_from([0.0, 0.01, 0.5, 1.0])))
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    logits = spread * torch.randn(20, size + 3)[:, :size]
+    if data.draw(st.booleans()):
+        logits = logits.round()
+    if data.draw(st.booleans()):
+        logits[:, 1:][torch.rand(20, size - 1) < 0.5] = -torch.inf
+    found, expected = keep_candidates(logits, cut), keep_candidates(logits.double(), cut)
+    left, wanted = found > -torch.inf, expected > -torch.inf
+    assert torch.equal(found, logits.where(left, -torch.inf))
+    for row in (left != wanted).any(1).nonzero().flatten().tolist():
+        assert top_p < 1
+        allowed = logits[row] >= (logits[row].topk(min(top_k, size)).values[-1] if top_k else -torch.inf)
+        probabilities = logits[row].double().where(allowed, -torch.inf).softmax(0)
+        fewer = min(probabilities[one].sum().item() for one in (left[row], wanted[row]))
+        assert math.isclose(fewer, top_p, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 2, "top_p": 0.5, "min_p": 0.5}]
+)
+def test_rows_without_a_distribution_do_not_get_one(cut: dict[str, float]) -> None:
+    """A row with NaN keeps it, so that its log-probs show it; one without tokens stays as it is."""
+    rows = torch.tensor([[1.0, math.nan, 3, 0], [-math.inf] * 4, [math.nan] * 4, [0, 0, 0, -math.inf]])
+    found = keep_candidates(rows, Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
+    assert found.isnan().tolist() == rows.isnan().tolist()
+    assert found[1].tolist() == rows[1].tolist()
+    assert found[3].isfinite().sum() == (2 if "top_p" in cut else 3)
+
+
 def test_only_what_is_left_is_drawn_with_its_log_probs() -> None:
     model = make_model(dtype=torch.float32)
     sampling = Sampling(temperature=1.5, max_tokens=1, top_p=0.6)

@@ -1,0 +1,162 @@
+// Cuts tokens off before a draw: those behind the most likely ones, by their number, their share together, or their own.
+
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t BLOCK = 256;               // tokens of a block, which is left out by its largest logit
+constexpr int64_t LARGE = 1 << 15;           // numbers from which on several threads share the rows
+constexpr float GAPS[] = {10, 20, INFINITY};  // below the largest logit: where the last token that stays is looked for
+constexpr double ROUNDING = 1e-7;            // of shares: a sum that falls short of one by so little has reached it
+
+struct Token {
+    float logit, weight;
+};
+
+// The least logit of the tokens that stay, and how many of those that have it: the first ones.
+struct Boundary {
+    float least;
+    int64_t ties;
+};
+
+// The logits of a row, and the largest one of each block, and of all.
+struct Line {
+    const float *logits;
+    int64_t size;
+    const float *tops;
+    float largest;
+};
+
+float find_tops(const float *logits, int64_t size, float *tops) {
+    float largest = -INFINITY;
+    for (int64_t first = 0; first < size; first += BLOCK) {
+        Wide most = Wide{} - INFINITY;
+        for (int64_t i = first; i < std::min(size, first + BLOCK); i += WIDE) {
+            Wide part = load_wide(logits + i, size - i, -INFINITY);
+            most = part > most ? part : most;
+        }
+        tops[first / BLOCK] = find_largest(most);
+        largest = std::max(largest, tops[first / BLOCK]);
+    }
+    return largest;
+}
+
+inline Wide weigh(const Line &line, int64_t i) {
+    return exponential(load_wide(line.logits + i, line.size - i, -INFINITY) - line.largest);
+}
+
+// Copies the tokens from a logit on; returns how many there are.
+int64_t collect(const Line &line, float least, Token *to) {
+    int64_t count = 0;
+    for (int64_t first = 0; first < line.size; first += BLOCK) {
+        if (!(line.tops[first / BLOCK] >= least)) continue;
+        int64_t own = std::min(BLOCK, line.size - first);
+        float weights[BLOCK];
+        for (int64_t i = 0; i < own; i += WIDE) store_wide(weigh(line, first + i), weights + i);
+        for (int64_t i = 0; i < own; i++) {
+            to[count] = {line.logits[first + i], weights[i]};
+            count += line.logits[first + i] >= least;
+        }
+    }
+    return count;
+}
+
+double add_weights(const Line &line) {
+    Doubles sums = {};
+    for (int64_t i = 0; i < line.size; i += WIDE) sums = add_to(sums, weigh(line, i));
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+double add_weights(const Token *tokens, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += tokens[i].weight;
+    return sum;
+}
+
+// The logit of the `count`-th likely token, where there are so many.
+float find_last(const Line &line, int64_t count, Token *tokens) {
+    int64_t found = 0;
+    for (float gap : GAPS)
+        if (found < count) found = collect(line, line.largest - gap, tokens);
+    if (found < count) return -INFINITY;  // others are NaN
+    auto is_before = [](const Token &one, const Token &other) { return one.logit > other.logit; };
+    std::nth_element(tokens, tokens + count - 1, tokens + found, is_before);
+    return tokens[count - 1].logit;
+}
+
+// The boundary of the fewest most likely tokens that reach a sum of weights together.
+Boundary divide(Token *tokens, int64_t count, double wanted) {
+    Token *begin = tokens, *end = tokens + count;
+    Boundary found = {-INFINITY, INT64_MAX};
+    for (double before = 0; begin < end;) {
+        float first = begin->logit, middle = begin[(end - begin) / 2].logit, last = end[-1].logit;
+        float pivot = std::max(std::min(first, middle), std::min(std::max(first, middle), last));
+        Token *equal = std::partition(begin, end, [=](const Token &one) { return one.logit > pivot; });
+        Token *below = std::partition(equal, end, [=](const Token &one) { return one.logit == pivot; });
+        double above = before + add_weights(begin, equal - begin), until = above + add_weights(equal, below - equal);
+        if (above >= wanted) {
+            end = equal;
+            continue;
+        }
+        found = {pivot, INT64_MAX};
+        if (until >= wanted) {
+            int64_t ties = std::ceil((wanted - above) / equal->weight);
+            if (ties < below - equal) found.ties = std::max<int64_t>(1, ties);
+            break;
+        }
+        before = until;
+        begin = below;
+    }
+    return found;
+}
+
+// The boundary of the most likely tokens with a share of the probability of all from a logit on.
+Boundary find_nucleus(const Line &line, float least, double share, Token *tokens) {
+    bool is_cut = least > -INFINITY;
+    int64_t count = is_cut ? collect(line, least, tokens) : 0;
+    double total = is_cut ? add_weights(tokens, count) : add_weights(line);
+    if (!(total > 0)) return {least, INT64_MAX};  // NaN
+    double wanted = share * total * (1 - ROUNDING);
+    if (!is_cut)
+        for (float gap : GAPS) {
+            count = collect(line, line.largest - gap, tokens);
+            if (add_weights(tokens, count) >= wanted) break;
+        }
+    return divide(tokens, count, wanted);
+}
+
+void write(const Line &line, const Boundary &boundary, float *out) {
+    for (int64_t i = 0; i < line.size; i += WIDE) {
+        Wide logits = load_wide(line.logits + i, line.size - i);
+        store_wide(logits < boundary.least ? Wide{} - INFINITY : logits, out + i, line.size - i);
+    }
+    int64_t left = boundary.ties;
+    for (int64_t i = 0; left < INT64_MAX && i < line.size; i++)
+        if (out[i] == boundary.least && left-- <= 0) out[i] = -INFINITY;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Sets logits, [rows, size], to minus infinity: of tokens less likely than the `most` likely ones (0: all), of those behind the
+// fewest most likely that have a share of the probability of what is left, and of those further than `gap` below the largest.
+// The most likely token stays.
+void truncate_float32(const float *logits, int64_t rows, int64_t stride, int64_t size, int64_t most, double share, float gap,
+                      int64_t threads, float *out) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > LARGE)
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t blocks = (size + BLOCK - 1) / BLOCK;
+        float *tops = find_room(blocks + 2 * (size + 1));
+        Token *tokens = reinterpret_cast<Token *>(tops + blocks);
+        Line line = {logits + row * stride, size, tops, find_tops(logits + row * stride, size, tops)};
+        Boundary boundary = {-INFINITY, INT64_MAX};
+        if (std::isfinite(line.largest)) {
+            if (most && most < size) boundary.least = find_last(line, most, tokens);
+            if (share < 1) boundary = find_nucleus(line, boundary.least, share, tokens);
+            if (line.largest - gap > boundary.least) boundary = {line.largest - gap, INT64_MAX};
+        }
+        write(line, boundary, out + row * size);
+    }
+}
+}
