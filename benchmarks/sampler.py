@@ -2,6 +2,7 @@
 
     python benchmarks/sampler.py --against generate --model new:small --tokens 128
     python benchmarks/sampler.py --against generate --model new:large --precision bfloat16 --tokens 48 --lengths even
+    python benchmarks/sampler.py --against generate --model new:large --temperature 0.6 --top-p 0.95
     python benchmarks/sampler.py --against vllm --model new:qwen2.5-0.5b --precision bfloat16 --problems 8 --tokens 256
 
 Groups of answers behind one prompt; the sides are processes of their own and take turns. The floor is what the machine,
@@ -65,6 +66,8 @@ def main() -> None:
 def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__, rivals=tuple(RIVALS))
     parser.add_argument("--python", default="", help="the Python of an environment with vLLM")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-p", type=float, default=1.0, help="the share of the probability that is sampled from")
     parser.add_argument("--eager", action="store_true", help="vLLM without torch.compile, which needs a C++ compiler")
     options.add_answers(parser, places.UNEVEN)
     return parser.parse_args()

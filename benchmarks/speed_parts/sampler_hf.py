@@ -24,7 +24,13 @@ def main() -> None:
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in asked])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in asked])
     how = GenerationConfig(
-        max_new_tokens=told["tokens"], do_sample=True, temperature=1.0, top_k=0, pad_token_id=pad, eos_token_id=end
+        max_new_tokens=told["tokens"],
+        do_sample=True,
+        temperature=told["temperature"],
+        top_k=0,
+        top_p=told["top_p"],
+        pad_token_id=pad,
+        eos_token_id=end,
     )
     pace.ready()
     while True:

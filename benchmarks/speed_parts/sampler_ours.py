@@ -24,11 +24,13 @@ def main() -> None:
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     policy = load_policy(settings, [], torch.device("cpu"), None)
     prompts = json.loads(Path(told["prompts"]).read_text(encoding="utf-8"))
+    temperature, top_p = told.get("temperature", 1.0), told.get("top_p", 1.0)  # other benchmarks leave them out
+    sampling = Sampling(temperature, told["tokens"], policy.template.stop, top_p=top_p)
     pace.ready(**ceilings(told["precision"]))
     number = 0
     while True:
         seeds = [[derive_seed(number, which, place) for place in range(told["group"])] for which in range(len(prompts))]
-        answers = policy.sampler.generate(prompts, seeds, Sampling(1.0, told["tokens"], policy.template.stop))
+        answers = policy.sampler.generate(prompts, seeds, sampling)
         lengths = [len(answer.tokens) for group in answers for answer in group]
         pace.done(tokens=sum(lengths), rows=len(lengths), longest=max(lengths))
         number += 1

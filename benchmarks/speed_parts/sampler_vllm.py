@@ -41,7 +41,14 @@ def main() -> None:
         enforce_eager=told["eager"],
         disable_log_stats=True,
     )
-    how = SamplingParams(n=told["group"], temperature=1.0, max_tokens=told["tokens"], logprobs=0, detokenize=False)
+    how = SamplingParams(
+        n=told["group"],
+        temperature=told["temperature"],
+        top_p=told["top_p"],
+        max_tokens=told["tokens"],
+        logprobs=0,
+        detokenize=False,
+    )
     prompts = [{"prompt_token_ids": prompt} for prompt in asked]
     pace.ready()
     while True:

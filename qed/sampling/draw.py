@@ -15,6 +15,7 @@ from qed.kernels.decoding import draw, truncate
 from qed.kernels.functions import KINDS, has_cuda_kernels, has_kernels
 from qed.sampling.base import Sampling
 
+NUCLEUS = 1024  # most likely tokens among which the last one of the top-p is looked for first: sorting all takes longer
 BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
 BLOCKS_FROM = 4096  # in vocabularies above this size
 
@@ -31,15 +32,27 @@ def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
         smallest = logits.topk(min(sampling.top_k, logits.shape[-1]), -1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if sampling.top_p < 1:
-        ordered, places = logits.sort(dim=-1, descending=True, stable=True)
-        probabilities = ordered.softmax(-1)
-        beyond = probabilities.cumsum(-1) - probabilities >= sampling.top_p
-        beyond[:, 0] = False
-        logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, places, beyond), -torch.inf)
+        logits = _keep_nucleus(logits, sampling.top_p)
     if sampling.min_p:
         floor = logits.amax(-1, keepdim=True) + math.log(sampling.min_p)
         logits = logits.masked_fill(logits < floor, -torch.inf)
     return logits
+
+
+def _keep_nucleus(logits: Tensor, share: float) -> Tensor:
+    """Set the logits behind those of the fewest most likely tokens that reach a share to minus infinity."""
+    total = logits.logsumexp(-1, keepdim=True)
+    ordered = logits.topk(min(NUCLEUS, logits.shape[-1])).values
+    until = (ordered - total).exp().cumsum(-1)
+    if ordered.shape[-1] < logits.shape[-1] and not bool((until[:, -1] >= share).all()):
+        ordered = logits.sort(descending=True).values
+        until = (ordered - total).exp().cumsum(-1)
+    count = 1 + (until[:, :-1] < share).sum(-1, keepdim=True)
+    least = ordered.gather(-1, count - 1)
+    equal = logits == least
+    left = count - (ordered > least).sum(-1, keepdim=True)
+    beyond = equal & (equal.cumsum(-1, dtype=torch.int32) > left)
+    return logits.masked_fill((logits < least) | beyond, -torch.inf)
 
 
 def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None, early: Tensor | None = None) -> Tensor:

@@ -51,9 +51,26 @@ def test_the_fewest_tokens_that_reach_the_sum(logits: list[float], top_p: float)
     assert bool((probabilities[~stay] <= least + 1e-12).all())
 
 
+def cut_sorted(logits: torch.Tensor, cut: Sampling) -> torch.Tensor:
+    """Return which tokens are left, from the sorted probabilities in float64."""
+    left = logits.double().clone()
+    if cut.top_k:
+        left[left < left.topk(min(cut.top_k, left.shape[-1])).values[:, -1:]] = -torch.inf
+    if cut.top_p < 1:
+        ordered, places = left.sort(dim=-1, descending=True, stable=True)
+        probabilities = ordered.softmax(-1)
+        beyond = probabilities.cumsum(-1) - probabilities >= cut.top_p
+        beyond[:, 0] = False
+        left[torch.zeros_like(beyond).scatter(-1, places, beyond)] = -torch.inf
+    if cut.min_p:
+        left[left < left.amax(-1, keepdim=True) + math.log(cut.min_p)] = -torch.inf
+    return left > -torch.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(data=st.data())
-def test_what_is_left_of_many_tokens_is_what_float64_leaves(data: st.DataObject) -> None:
-    """However many tokens are equal or cannot be drawn; a sum may reach its share or not where float32 decides."""
+def test_what_is_left_of_many_tokens(dtype: torch.dtype, data: st.DataObject) -> None:
+    """However many tokens are equal or cannot be drawn; a sum may reach its share or not where rounding decides."""
     size, spread = data.draw(st.sampled_from([1, 2, 37, 256, 300, 5000])), data.draw(st.sampled_from([0.3, 3.0, 30.0]))
     top_p, top_k = data.draw(st.sampled_from([1.0, 0.999, 0.9, 0.3, 1e-9])), data.draw(st.sampled_from([0, 1, 20, 400]))
     cut = Sampling(1.0, 1, top_p=top_p, top_k=top_k, min_p=data.draw(st.sampled_from([0.0, 0.01, 0.5, 1.0])))
@@ -63,9 +80,9 @@ def test_what_is_left_of_many_tokens_is_what_float64_leaves(data: st.DataObject)
         logits = logits.round()
     if data.draw(st.booleans()):
         logits[:, 1:][torch.rand(20, size - 1) < 0.5] = -torch.inf
-    found, expected = keep_candidates(logits, cut), keep_candidates(logits.double(), cut)
-    left, wanted = found > -torch.inf, expected > -torch.inf
-    assert torch.equal(found, logits.where(left, -torch.inf))
+    found, wanted = keep_candidates(logits.to(dtype), cut), cut_sorted(logits, cut)
+    left = found > -torch.inf
+    assert torch.equal(found, logits.to(dtype).where(left, -torch.inf))
     for row in (left != wanted).any(1).nonzero().flatten().tolist():
         assert top_p < 1
         allowed = logits[row] >= (logits[row].topk(min(top_k, size)).values[-1] if top_k else -torch.inf)
@@ -74,12 +91,14 @@ def test_what_is_left_of_many_tokens_is_what_float64_leaves(data: st.DataObject)
         assert math.isclose(fewer, top_p, rel_tol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "cut", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 2, "top_p": 0.5, "min_p": 0.5}]
 )
-def test_rows_without_a_distribution_do_not_get_one(cut: dict[str, float]) -> None:
+def test_rows_without_a_distribution_do_not_get_one(cut: dict[str, float], dtype: torch.dtype) -> None:
     """A row with NaN keeps it, so that its log-probs show it; one without tokens stays as it is."""
-    rows = torch.tensor([[1.0, math.nan, 3, 0], [-math.inf] * 4, [math.nan] * 4, [0, 0, 0, -math.inf]])
+    nothing = -math.inf
+    rows = torch.tensor([[1.0, math.nan, 3, 0], [nothing] * 4, [math.nan] * 4, [0, 0, 0, nothing]], dtype=dtype)
     found = keep_candidates(rows, Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
     assert found.isnan().tolist() == rows.isnan().tolist()
     assert found[1].tolist() == rows[1].tolist()
