@@ -236,8 +236,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
-    _say_loaded(loaded, grader, console)
-    _warn_of_too_few(phases, loaded.problems, first_problems, console)
+    _say_loaded(loaded, [*_list_too_few(phases, loaded.problems, first_problems)], grader, console)
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     servers.connect(policy, last, loaded.problems, device, first_step)
@@ -273,25 +272,25 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     )
 
 
-def _say_loaded(loaded: LoadedProblems, grader: Grader, console: Console) -> None:
-    """Print which problems are left out, and what a user's functions are given."""
+def _say_loaded(loaded: LoadedProblems, too_few: list[str], grader: Grader, console: Console) -> None:
+    """Print which problems are left out, where too few are left, and what a user's functions are given."""
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
     drawn = [f"Held out of {task}: {subset}." for task, subset in loaded.subsets.items()]
-    for line in [*left_out, *drawn, *explain_functions(grader.functions, loaded.problems)]:
+    for line in [*left_out, *drawn, *too_few, *explain_functions(grader.functions, loaded.problems)]:
         console.say(line)
 
 
-def _warn_of_too_few(
-    phases: Sequence[Settings], problems: Sequence[Problem], first_problems: Sequence[Problem], console: Console
-) -> None:
-    """Print where fewer problems are left than `data.unique_examples` wants, of the first phase if it has its own."""
+def _list_too_few(
+    phases: Sequence[Settings], problems: Sequence[Problem], first_problems: Sequence[Problem]
+) -> Iterator[str]:
+    """Say where fewer problems are left than `data.unique_examples` wants, of the first phase if it has its own."""
     chosen = [(phases[-1], problems, "")]
     if has_own_data(phases):
         chosen.insert(0, (phases[0], first_problems, f" in {phases[0].method}"))
     for settings, own, where in chosen:
         wanted = settings.data.unique_examples
         if len(own) < wanted:
-            console.say(f"data.unique_examples is {wanted:,}{where}, but only {len(own):,} problems are left.")
+            yield f"data.unique_examples is {wanted:,}{where}, but only {len(own):,} problems are left."
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:

@@ -170,6 +170,7 @@ def test_a_decoding_step_has_no_tensor_elsewhere(monkeypatch: pytest.MonkeyPatch
     """With tensors that have a device but no memory, so that no device is needed: mixing devices raises."""
     monkeypatch.setattr("qed.sampling.draw.has_cuda_kernels", lambda _: False)  # no kernel runs without memory
     rows, heads, width, columns, vocabulary = 4, 2, 16, 7, 5000
+    monkeypatch.setattr("qed.sampling.draw.NUCLEUS", vocabulary)  # nor is it known whether fewer tokens suffice
     config = make_model(**SHAPE, vocab_size=vocabulary).config
     with torch.no_grad(), FakeTensorMode():
         with torch.device("cuda"):
