@@ -76,9 +76,10 @@ def show(what: str, result: Figures, sides: dict[str, Figures]) -> None:
 
 def describe_answers(told: Figures) -> str:
     """What was sampled."""
+    cut = f", temperature {told['temperature']}, top-p {told['top_p']}" if told.get("top_p", 1) < 1 else ""
     return (
         f"{told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
-        f"({told['lengths']} lengths)"
+        f"({told['lengths']} lengths{cut})"
     )
 
 

@@ -142,19 +142,20 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
 def truncate(logits: Tensor, most: int, share: float, least: float) -> Tensor:
     """Set the logits of tokens that may not be drawn to minus infinity; the most likely one stays.
 
+    A row with an infinite logit, or without a finite one, stays as it is, and so does each NaN.
+
     Args:
         logits: [B, V] float32, with contiguous rows.
         most: how many of the most likely tokens stay, with all that equal the last of them; 0 for all.
-        share: of the probability of these: the fewest that reach it stay.
+        share: of the probability of these: the fewest that reach it, to 1e-7, stay.
         least: the share of the largest probability that a token needs; 0 for none.
     """
     rows, size = logits.shape
     out = logits.new_empty(rows, size)
     gap = -math.log(least) if least else math.inf
     sizes = rows, logits.stride(0), size
-    find_function("truncate", logits.dtype)(
-        logits.data_ptr(), *sizes, most, share, gap, torch.get_num_threads(), out.data_ptr()
-    )
+    cut = min(most, size), share, gap
+    find_function("truncate", logits.dtype)(logits.data_ptr(), *sizes, *cut, torch.get_num_threads(), out.data_ptr())
     return out
 
 

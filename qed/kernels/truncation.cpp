@@ -1,5 +1,7 @@
 // Cuts tokens off before a draw: those behind the most likely ones, by their number, their share together, or their own.
 
+#include <limits>
+
 #include "vectors.h"
 
 namespace {
@@ -20,7 +22,7 @@ struct Boundary {
 };
 
 // The logits of a row, and the largest one of each block, and of all.
-struct Line {
+struct Row {
     const float *logits;
     int64_t size;
     const float *tops;
@@ -41,29 +43,30 @@ float find_tops(const float *logits, int64_t size, float *tops) {
     return largest;
 }
 
-inline Wide weigh(const Line &line, int64_t i) {
-    return exponential(load_wide(line.logits + i, line.size - i, -INFINITY) - line.largest);
+inline Wide weigh(const Row &row, int64_t i) {
+    return exponential(load_wide(row.logits + i, row.size - i, -INFINITY) - row.largest);
 }
 
-// Copies the tokens from a logit on; returns how many there are.
-int64_t collect(const Line &line, float least, Token *to) {
+// Copies the tokens from a logit on, with their weights or without; returns how many there are.
+template <bool Weighs>
+int64_t collect(const Row &row, float least, Token *to) {
     int64_t count = 0;
-    for (int64_t first = 0; first < line.size; first += BLOCK) {
-        if (!(line.tops[first / BLOCK] >= least)) continue;
-        int64_t own = std::min(BLOCK, line.size - first);
-        float weights[BLOCK];
-        for (int64_t i = 0; i < own; i += WIDE) store_wide(weigh(line, first + i), weights + i);
+    for (int64_t first = 0; first < row.size; first += BLOCK) {
+        if (!(row.tops[first / BLOCK] >= least)) continue;
+        int64_t own = std::min(BLOCK, row.size - first);
+        float weights[BLOCK] = {};
+        for (int64_t i = 0; Weighs && i < own; i += WIDE) store_wide(weigh(row, first + i), weights + i);
         for (int64_t i = 0; i < own; i++) {
-            to[count] = {line.logits[first + i], weights[i]};
-            count += line.logits[first + i] >= least;
+            to[count] = {row.logits[first + i], weights[i]};
+            count += row.logits[first + i] >= least;
         }
     }
     return count;
 }
 
-double add_weights(const Line &line) {
+double add_weights(const Row &row) {
     Doubles sums = {};
-    for (int64_t i = 0; i < line.size; i += WIDE) sums = add_to(sums, weigh(line, i));
+    for (int64_t i = 0; i < row.size; i += WIDE) sums = add_to(sums, weigh(row, i));
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
@@ -74,23 +77,30 @@ double add_weights(const Token *tokens, int64_t count) {
 }
 
 // The logit of the `count`-th likely token, where there are so many.
-float find_last(const Line &line, int64_t count, Token *tokens) {
+float find_last(const Row &row, int64_t count, Token *tokens) {
     int64_t found = 0;
     for (float gap : GAPS)
-        if (found < count) found = collect(line, line.largest - gap, tokens);
+        if (found < count) found = collect<false>(row, row.largest - gap, tokens);
     if (found < count) return -INFINITY;  // others are NaN
     auto is_before = [](const Token &one, const Token &other) { return one.logit > other.logit; };
     std::nth_element(tokens, tokens + count - 1, tokens + found, is_before);
     return tokens[count - 1].logit;
 }
 
-// The boundary of the fewest most likely tokens that reach a sum of weights together.
+// The boundary of the fewest most likely tokens that reach a sum of weights together. Pivots are from places that depend on
+// the count alone and have no order: from the ends and the middle of some that were sorted and then changed a little, each
+// would leave nearly all tokens on one side.
 Boundary divide(Token *tokens, int64_t count, double wanted) {
     Token *begin = tokens, *end = tokens + count;
     Boundary found = {-INFINITY, INT64_MAX};
+    uint64_t state = count;
+    auto pick = [&] {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return begin[(state >> 33) % (end - begin)].logit;
+    };
     for (double before = 0; begin < end;) {
-        float first = begin->logit, middle = begin[(end - begin) / 2].logit, last = end[-1].logit;
-        float pivot = std::max(std::min(first, middle), std::min(std::max(first, middle), last));
+        float one = pick(), two = pick(), three = pick();
+        float pivot = std::max(std::min(one, two), std::min(std::max(one, two), three));
         Token *equal = std::partition(begin, end, [=](const Token &one) { return one.logit > pivot; });
         Token *below = std::partition(equal, end, [=](const Token &one) { return one.logit == pivot; });
         double above = before + add_weights(begin, equal - begin), until = above + add_weights(equal, below - equal);
@@ -111,27 +121,27 @@ Boundary divide(Token *tokens, int64_t count, double wanted) {
 }
 
 // The boundary of the most likely tokens with a share of the probability of all from a logit on.
-Boundary find_nucleus(const Line &line, float least, double share, Token *tokens) {
+Boundary find_nucleus(const Row &row, float least, double share, Token *tokens) {
     bool is_cut = least > -INFINITY;
-    int64_t count = is_cut ? collect(line, least, tokens) : 0;
-    double total = is_cut ? add_weights(tokens, count) : add_weights(line);
+    int64_t count = is_cut ? collect<true>(row, least, tokens) : 0;
+    double total = is_cut ? add_weights(tokens, count) : add_weights(row);
     if (!(total > 0)) return {least, INT64_MAX};  // NaN
-    double wanted = share * total * (1 - ROUNDING);
+    double wanted = std::max(share * total * (1 - ROUNDING), std::numeric_limits<double>::min());  // the first one stays
     if (!is_cut)
         for (float gap : GAPS) {
-            count = collect(line, line.largest - gap, tokens);
+            count = collect<true>(row, row.largest - gap, tokens);
             if (add_weights(tokens, count) >= wanted) break;
         }
     return divide(tokens, count, wanted);
 }
 
-void write(const Line &line, const Boundary &boundary, float *out) {
-    for (int64_t i = 0; i < line.size; i += WIDE) {
-        Wide logits = load_wide(line.logits + i, line.size - i);
-        store_wide(logits < boundary.least ? Wide{} - INFINITY : logits, out + i, line.size - i);
+void write(const Row &row, const Boundary &boundary, float *out) {
+    for (int64_t i = 0; i < row.size; i += WIDE) {
+        Wide logits = load_wide(row.logits + i, row.size - i);
+        store_wide(logits < boundary.least ? Wide{} - INFINITY : logits, out + i, row.size - i);
     }
     int64_t left = boundary.ties;
-    for (int64_t i = 0; left < INT64_MAX && i < line.size; i++)
+    for (int64_t i = 0; left < INT64_MAX && i < row.size; i++)
         if (out[i] == boundary.least && left-- <= 0) out[i] = -INFINITY;
 }
 
@@ -145,18 +155,19 @@ extern "C" {
 void truncate_float32(const float *logits, int64_t rows, int64_t stride, int64_t size, int64_t most, double share, float gap,
                       int64_t threads, float *out) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > LARGE)
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t number = 0; number < rows; number++) {
         int64_t blocks = (size + BLOCK - 1) / BLOCK;
-        float *tops = find_room(blocks + 2 * (size + 1));
+        float *tops = find_room(blocks + 2 * size);
         Token *tokens = reinterpret_cast<Token *>(tops + blocks);
-        Line line = {logits + row * stride, size, tops, find_tops(logits + row * stride, size, tops)};
+        const float *from = logits + number * stride;
+        Row row = {from, size, tops, find_tops(from, size, tops)};
         Boundary boundary = {-INFINITY, INT64_MAX};
-        if (std::isfinite(line.largest)) {
-            if (most && most < size) boundary.least = find_last(line, most, tokens);
-            if (share < 1) boundary = find_nucleus(line, boundary.least, share, tokens);
-            if (line.largest - gap > boundary.least) boundary = {line.largest - gap, INT64_MAX};
+        if (std::isfinite(row.largest)) {
+            if (most > 0 && most < size) boundary.least = find_last(row, most, tokens);
+            if (share < 1) boundary = find_nucleus(row, boundary.least, share, tokens);
+            if (row.largest - gap > boundary.least) boundary = {row.largest - gap, INT64_MAX};
         }
-        write(line, boundary, out + row * size);
+        write(row, boundary, out + number * size);
     }
 }
 }

@@ -283,12 +283,11 @@ def _say_loaded(loaded: LoadedProblems, too_few: list[str], grader: Grader, cons
 def _list_too_few(
     phases: Sequence[Settings], problems: Sequence[Problem], first_problems: Sequence[Problem]
 ) -> Iterator[str]:
-    """Say where fewer problems are left than `data.unique_examples` wants, of the first phase if it has its own."""
-    chosen = [(phases[-1], problems, "")]
-    if has_own_data(phases):
-        chosen.insert(0, (phases[0], first_problems, f" in {phases[0].method}"))
-    for settings, own, where in chosen:
-        wanted = settings.data.unique_examples
+    """Say in which phase, if they have data of their own, fewer problems are left than its `data.unique_examples`."""
+    both = has_own_data(phases)
+    chosen = [*([(phases[0], first_problems)] if both else []), (phases[-1], problems)]
+    for settings, own in chosen:
+        wanted, where = settings.data.unique_examples, f" in {settings.method}" if both else ""
         if len(own) < wanted:
             yield f"data.unique_examples is {wanted:,}{where}, but only {len(own):,} problems are left."
 

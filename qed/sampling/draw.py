@@ -41,13 +41,14 @@ def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def _keep_nucleus(logits: Tensor, share: float) -> Tensor:
     """Set the logits behind those of the fewest most likely tokens that reach a share to minus infinity."""
-    total = logits.logsumexp(-1, keepdim=True)
     ordered = logits.topk(min(NUCLEUS, logits.shape[-1])).values
-    until = (ordered - total).exp().cumsum(-1)
-    if ordered.shape[-1] < logits.shape[-1] and not bool((until[:, -1] >= share).all()):
+    top = ordered[:, :1]
+    wanted = share * (logits - top).exp().sum(-1, keepdim=True)
+    until = (ordered - top).exp().cumsum(-1)
+    if ordered.shape[-1] < logits.shape[-1] and bool((until[:, -1:] < wanted).any()):
         ordered = logits.sort(descending=True).values
-        until = (ordered - total).exp().cumsum(-1)
-    count = 1 + (until[:, :-1] < share).sum(-1, keepdim=True)
+        until = (ordered - top).exp().cumsum(-1)
+    count = 1 + (until[:, :-1] < wanted).sum(-1, keepdim=True)
     least = ordered.gather(-1, count - 1)
     equal = logits == least
     left = count - (ordered > least).sum(-1, keepdim=True)
@@ -105,7 +106,7 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 def _has_kernel(logits: Tensor) -> bool:
-    """Return whether a kernel on the device draws from logits, in their own precision."""
+    """Return whether a kernel on the device draws from logits, in their own precision, or cuts them in float32."""
     if logits.stride(-1) != 1:
         return False
     if logits.device.type == "cpu":

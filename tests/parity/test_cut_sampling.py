@@ -91,6 +91,36 @@ def test_what_is_left_of_many_tokens(dtype: torch.dtype, data: st.DataObject) ->
         assert math.isclose(fewer, top_p, rel_tol=1e-6)
 
 
+LINE = torch.linspace(0, 9, 40_000)
+
+
+@pytest.mark.parametrize(
+    "row", [LINE, LINE.flip(0), LINE.roll(1), LINE.flip(0).roll(1), -1.1 * (1 + LINE).log(), LINE + 1e4]
+)
+@pytest.mark.parametrize("top_p", [0.5, 0.95])
+def test_rows_in_order_are_cut_as_others(row: torch.Tensor, top_p: float) -> None:
+    """In as little time, though a place in such a row tells where its token is among the others."""
+    cut = Sampling(1.0, 1, top_p=top_p, top_k=39_000)
+    left = keep_candidates(row[None], cut) > -torch.inf
+    assert int((left != cut_sorted(row[None], cut)).sum()) <= 1
+
+
+def test_numbers_far_from_zero_are_cut_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is no kernel."""
+    monkeypatch.setattr("qed.sampling.draw.has_kernels", lambda: False)
+    logits = (256 * torch.randn(8, 5000, generator=torch.manual_seed(0))).round() / 64  # exact at each offset
+    counts = [
+        int((keep_candidates(logits + far, Sampling(1.0, 1, top_p=0.9999)) > -torch.inf).sum()) for far in (0, 8192)
+    ]
+    assert abs(counts[0] - counts[1]) <= 8
+
+
+@pytest.mark.parametrize("top_k", [5000, 2**63, 2**64 - 10**8, 2**64 + 1])
+def test_more_tokens_than_there_are_cut_nothing(top_k: int) -> None:
+    logits = torch.randn(2, 5000)
+    assert torch.equal(keep_candidates(logits, Sampling(1.0, 1, top_k=top_k)), logits)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "cut", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 2, "top_p": 0.5, "min_p": 0.5}]
