@@ -1,5 +1,6 @@
 // Cuts tokens off before a draw: those behind the most likely ones, by their number, their share together, or their own.
 
+#include <functional>
 #include <limits>
 
 #include "vectors.h"
@@ -78,7 +79,14 @@ double add_weights(const Token *tokens, int64_t count) {
 
 // The logit of the `count`-th likely token, where there are so many.
 float find_last(const Row &row, int64_t count, Token *tokens) {
-    int64_t found = 0;
+    int64_t found = 0, blocks = (row.size + BLOCK - 1) / BLOCK;
+    if (count <= blocks) {  // so many tokens have at least the logit of that block's largest
+        float *tops = reinterpret_cast<float *>(tokens);
+        std::copy(row.tops, row.tops + blocks, tops);
+        std::nth_element(tops, tops + count - 1, tops + blocks, std::greater<float>());
+        float least = tops[count - 1];
+        found = collect<false>(row, least, tokens);
+    }
     for (float gap : GAPS)
         if (found < count) found = collect<false>(row, row.largest - gap, tokens);
     if (found < count) return -INFINITY;  // others are NaN
