@@ -13,7 +13,7 @@ constexpr int64_t COLUMNS = 64;     // read and written, and the block stays in 
 static_assert(SPAN <= ROWS * COLUMNS, "a part of a row takes the memory of a block");
 
 template <typename T>
-inline float find_largest(const T *logits, int64_t width) {
+inline float find_largest_or_nan(const T *logits, int64_t width) {
     Wide most = Wide{} - INFINITY, wrong = {};  // NaN once a logit is
     for (int64_t i = 0; i < width; i += WIDE) {
         Wide each = load_wide(logits + i, width - i, -INFINITY);
@@ -36,7 +36,7 @@ void reduce_logits(const T *logits, const int64_t *labels, int64_t first, float 
         const T *own = logits + row * width;
         int64_t label = labels[row] - first;
         if (label >= 0 && label < width) chosen[row] = widen(own[label]) * factor;
-        float largest = find_largest(own, width);
+        float largest = find_largest_or_nan(own, width);
         double mass = 0, moment = 0, square = 0;
         for (int64_t start = 0; start < width; start += SPAN) {
             Wide masses = {}, moments = {}, squares = {};

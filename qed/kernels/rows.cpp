@@ -53,17 +53,12 @@ static void draw(const T *logits, int64_t rows, int64_t stride, int64_t size, co
         const T *own = logits + row * stride;
         int64_t blocks = (size + BLOCK - 1) / BLOCK;
         double *sums = reinterpret_cast<double *>(find_room(2 * blocks)), total = 0;
-        Wide most = Wide{} - INFINITY;
-        for (int64_t i = 0; i < size; i += WIDE) {
-            Wide part = load_wide(own + i, size - i, -INFINITY);
-            most = part > most ? part : most;
-        }
-        float largest = find_largest(most);
+        float largest = find_largest(own, size);
         for (int64_t block = 0; block < blocks; block++) {
             Doubles sum = {};
             for (int64_t i = block * BLOCK; i < std::min(size, (block + 1) * BLOCK); i += WIDE)
                 sum = add_to(sum, exponential(load_wide(own + i, size - i, -INFINITY) - largest));
-            sums[block] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+            sums[block] = add_up(sum);
             total += sums[block];
         }
         int64_t token = 0;

@@ -33,12 +33,7 @@ struct Row {
 float find_tops(const float *logits, int64_t size, float *tops) {
     float largest = -INFINITY;
     for (int64_t first = 0; first < size; first += BLOCK) {
-        Wide most = Wide{} - INFINITY;
-        for (int64_t i = first; i < std::min(size, first + BLOCK); i += WIDE) {
-            Wide part = load_wide(logits + i, size - i, -INFINITY);
-            most = part > most ? part : most;
-        }
-        tops[first / BLOCK] = find_largest(most);
+        tops[first / BLOCK] = find_largest(logits + first, std::min(BLOCK, size - first));
         largest = std::max(largest, tops[first / BLOCK]);
     }
     return largest;
@@ -68,7 +63,7 @@ int64_t collect(const Row &row, float least, Token *to) {
 double add_weights(const Row &row) {
     Doubles sums = {};
     for (int64_t i = 0; i < row.size; i += WIDE) sums = add_to(sums, weigh(row, i));
-    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    return add_up(sums);
 }
 
 double add_weights(const Token *tokens, int64_t count) {

@@ -191,6 +191,8 @@ inline float add_up(Vector values) {
     return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
+inline double add_up(Doubles values) { return (values[0] + values[2]) + (values[1] + values[3]); }
+
 inline Doubles widen(Half values) {
 #ifdef __AVX__
     return (Doubles)_mm256_cvtps_pd((__m128)values);  // compilers convert two numbers at a time
@@ -238,6 +240,17 @@ inline float find_largest(Wide values) {
     return find_largest(high > low ? high : low);
 }
 #endif
+
+// The largest of `count` numbers; NaN is left out.
+template <typename T>
+inline float find_largest(const T *numbers, int64_t count) {
+    Wide most = Wide{} - INFINITY;
+    for (int64_t i = 0; i < count; i += WIDE) {
+        Wide part = load_wide(numbers + i, count - i, -INFINITY);
+        most = part > most ? part : most;
+    }
+    return find_largest(most);
+}
 
 inline Vector add_neighbours(Vector one, Vector other) {
     return SHUFFLE(one, other, 0, 2, 8, 10, 4, 6, 12, 14) + SHUFFLE(one, other, 1, 3, 9, 11, 5, 7, 13, 15);

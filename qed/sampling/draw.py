@@ -89,9 +89,9 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
     Returns:
         tokens [B] int64 and log-probs [B] in the precision of the logits, in float32 at least.
     """
-    if _has_kernel(logits) and logits.device.type == "cpu":
-        return draw(logits, uniform)
     if _has_kernel(logits):
+        if logits.device.type == "cpu":
+            return draw(logits, uniform)
         from qed.kernels.cuda import drawing  # noqa: PLC0415 -- loads Triton, which only some machines have
 
         return drawing.draw(logits, uniform)

@@ -106,7 +106,7 @@ def test_rows_in_order_are_cut_as_others(row: torch.Tensor, top_p: float) -> Non
 
 
 def test_numbers_far_from_zero_are_cut_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where there is no kernel."""
+    """Where there is no kernel, whose sums are in float64."""
     monkeypatch.setattr("qed.sampling.draw.has_kernels", lambda: False)
     logits = (256 * torch.randn(8, 5000, generator=torch.manual_seed(0))).round() / 64  # exact at each offset
     counts = [

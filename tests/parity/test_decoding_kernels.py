@@ -136,7 +136,7 @@ def test_draws_invert_the_cumulative_distribution(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 23, 300, 5000])
 @pytest.mark.parametrize("greedy", [False, True])
 def test_draws_from_bfloat16_are_those_of_the_same_numbers(size: int, greedy: bool) -> None:
-    """Bit by bit, whatever the rows' stride, of numbers among which some cannot be drawn and some are equal."""
+    """Bit by bit, in rows that do not follow each other, of which some have numbers that cannot be drawn."""
     torch.manual_seed(0)
     logits = (3 * torch.randn(200, size + 5)).bfloat16()[:, :size]
     logits[:, 1:][torch.rand(200, size - 1) < 0.3] = -torch.inf
