@@ -139,23 +139,28 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     return tokens, logps
 
 
-def truncate(logits: Tensor, most: int, share: float, least: float) -> Tensor:
-    """Set the logits of tokens that may not be drawn to minus infinity; the most likely one stays.
+def shape(scores: Tensor, temperature: float, most: int, share: float, least: float) -> Tensor:
+    """Divide logits by the temperature, and set those of tokens that may not be drawn to minus infinity.
 
-    A row with an infinite logit, or without a finite one, stays as it is, and so does each NaN.
+    The most likely token stays. A row with an infinite logit, or without a finite one, is not cut, and each NaN stays.
 
     Args:
-        logits: [B, V] float32, with contiguous rows.
+        scores: [B, V] float32 or bfloat16, with contiguous rows.
+        temperature: above 0.
         most: how many of the most likely tokens stay, with all that equal the last of them; 0 for all.
         share: of the probability of these: the fewest that reach it, to 1e-7, stay.
         least: the share of the largest probability that a token needs; 0 for none.
+
+    Returns:
+        [B, V] float32.
     """
-    rows, size = logits.shape
-    out = logits.new_empty(rows, size)
+    rows, size = scores.shape
+    out = scores.new_empty(rows, size, dtype=torch.float32)
     gap = -math.log(least) if least else math.inf
-    sizes = rows, logits.stride(0), size
+    sizes = rows, scores.stride(0), size
     cut = min(most, size), share, gap
-    find_function("truncate", logits.dtype)(logits.data_ptr(), *sizes, *cut, torch.get_num_threads(), out.data_ptr())
+    place = torch.get_num_threads(), out.data_ptr()
+    find_function("shape", scores.dtype)(scores.data_ptr(), *sizes, temperature, *cut, *place)
     return out
 
 

@@ -1,4 +1,5 @@
-// Cuts tokens off before a draw: those behind the most likely ones, by their number, their share together, or their own.
+// Scales logits by the temperature, and cuts tokens off before a draw: those behind the most likely ones, by their number,
+// their share together, or their own.
 
 #include <functional>
 #include <limits>
@@ -30,10 +31,18 @@ struct Row {
     float largest;
 };
 
-float find_tops(const float *logits, int64_t size, float *tops) {
+// Writes logits over the temperature, and the largest one of each block; returns that of all.
+template <typename T>
+float scale(const T *logits, int64_t size, float temperature, float *out, float *tops) {
     float largest = -INFINITY;
     for (int64_t first = 0; first < size; first += BLOCK) {
-        tops[first / BLOCK] = find_largest(logits + first, std::min(BLOCK, size - first));
+        Wide most = Wide{} - INFINITY;
+        for (int64_t i = first; i < std::min(first + BLOCK, size); i += WIDE) {
+            Wide scaled = load_wide(logits + i, size - i, -INFINITY) / temperature;
+            store_wide(scaled, out + i, size - i);
+            most = scaled > most ? scaled : most;
+        }
+        tops[first / BLOCK] = find_largest(most);
         largest = std::max(largest, tops[first / BLOCK]);
     }
     return largest;
@@ -138,39 +147,49 @@ Boundary find_nucleus(const Row &row, float least, double share, Token *tokens) 
     return divide(tokens, count, wanted);
 }
 
-void write(const Row &row, const Boundary &boundary, float *out) {
+void cut(const Row &row, const Boundary &boundary, float *logits) {
     for (int64_t i = 0; i < row.size; i += WIDE) {
-        Wide logits = load_wide(row.logits + i, row.size - i);
-        store_wide(logits < boundary.least ? Wide{} - INFINITY : logits, out + i, row.size - i);
+        Wide own = load_wide(logits + i, row.size - i);
+        store_wide(own < boundary.least ? Wide{} - INFINITY : own, logits + i, row.size - i);
     }
     int64_t left = boundary.ties;
     for (int64_t i = 0; left < INT64_MAX && i < row.size; i++)
-        if (out[i] == boundary.least && left-- <= 0) out[i] = -INFINITY;
+        if (logits[i] == boundary.least && left-- <= 0) logits[i] = -INFINITY;
+}
+
+template <typename T>
+void shape(const T *scores, int64_t rows, int64_t stride, int64_t size, float temperature, int64_t most, double share, float gap,
+           int64_t threads, float *out) {
+    bool cuts_by_number = most > 0 && most < size;
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > LARGE)
+    for (int64_t number = 0; number < rows; number++) {
+        int64_t blocks = (size + BLOCK - 1) / BLOCK;
+        float *tops = find_room(blocks + 2 * size), *logits = out + number * size;
+        Token *tokens = reinterpret_cast<Token *>(tops + blocks);
+        Row row = {logits, size, tops, scale(scores + number * stride, size, temperature, logits, tops)};
+        if (!std::isfinite(row.largest)) continue;
+        Boundary boundary = {-INFINITY, INT64_MAX};
+        if (cuts_by_number) boundary.least = find_last(row, most, tokens);
+        if (share < 1) boundary = find_nucleus(row, boundary.least, share, tokens);
+        if (row.largest - gap > boundary.least) boundary = {row.largest - gap, INT64_MAX};
+        if (boundary.least > -INFINITY) cut(row, boundary, logits);
+    }
 }
 
 }  // namespace
 
 extern "C" {
 
-// Sets logits, [rows, size], to minus infinity: of tokens less likely than the `most` likely ones (0: all), of those behind the
-// fewest most likely that have a share of the probability of what is left, and of those further than `gap` below the largest.
-// The most likely token stays.
-void truncate_float32(const float *logits, int64_t rows, int64_t stride, int64_t size, int64_t most, double share, float gap,
-                      int64_t threads, float *out) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > LARGE)
-    for (int64_t number = 0; number < rows; number++) {
-        int64_t blocks = (size + BLOCK - 1) / BLOCK;
-        float *tops = find_room(blocks + 2 * size);
-        Token *tokens = reinterpret_cast<Token *>(tops + blocks);
-        const float *from = logits + number * stride;
-        Row row = {from, size, tops, find_tops(from, size, tops)};
-        Boundary boundary = {-INFINITY, INT64_MAX};
-        if (std::isfinite(row.largest)) {
-            if (most > 0 && most < size) boundary.least = find_last(row, most, tokens);
-            if (share < 1) boundary = find_nucleus(row, boundary.least, share, tokens);
-            if (row.largest - gap > boundary.least) boundary = {row.largest - gap, INT64_MAX};
-        }
-        write(row, boundary, out + number * size);
-    }
+// Writes logits, [rows, size], over the temperature, and minus infinity for tokens that are not among the `most` likely ones
+// (0: all), or not among the fewest most likely that have a share of the probability of what is left, or further than `gap`
+// below the largest. The most likely token stays.
+void shape_float32(const float *scores, int64_t rows, int64_t stride, int64_t size, float temperature, int64_t most, double share,
+                   float gap, int64_t threads, float *out) {
+    shape(scores, rows, stride, size, temperature, most, share, gap, threads, out);
+}
+
+void shape_bfloat16(const bfloat16 *scores, int64_t rows, int64_t stride, int64_t size, float temperature, int64_t most,
+                    double share, float gap, int64_t threads, float *out) {
+    shape(scores, rows, stride, size, temperature, most, share, gap, threads, out);
 }
 }

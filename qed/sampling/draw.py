@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from qed.kernels.decoding import draw, truncate
+from qed.kernels.decoding import draw, shape
 from qed.kernels.functions import KINDS, has_cuda_kernels, has_kernels
 from qed.sampling.base import Sampling
 
@@ -20,14 +20,36 @@ BLOCK = 256  # tokens of a block; the block is found first, then the token in it
 BLOCKS_FROM = 4096  # in vocabularies above this size
 
 
-def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Set the logits [B, V], after the temperature, of tokens that top-k, top-p or min-p exclude to minus infinity.
+def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None, early: Tensor | None = None) -> Tensor:
+    """Compute the logits that are sampled from, [B, V]; those of tokens that cannot be are minus infinity.
 
-    The most likely token always stays, and so do all that equal the least likely of the `top_k`, as in transformers. Of
-    tokens that are equally likely and at the edge of the `top_p`, the first ones stay.
+    The most likely token can always be sampled, and so can all that equal the least likely of the `top_k`, as in
+    transformers. Of tokens that are equally likely and at the edge of the `top_p`, the first ones can.
+
+    Args:
+        scores: [B, V], the model's logits.
+        sampling: temperature and truncation; temperature 0 changes nothing.
+        ends: [E] int64, the tokens that end an answer.
+        early: [B, 1] bool, the rows that may not end yet; None if all may.
+
+    Returns:
+        float64 where the scores are, else float32; or scores that nothing changes in their own precision, if a kernel
+        draws from them.
     """
-    if logits.device.type == "cpu" and logits.dtype == torch.float32 and _has_kernel(logits):
-        return truncate(logits, sampling.top_k, sampling.top_p, sampling.min_p)
+    if ends is not None and early is not None:
+        scores = scores.index_copy(1, ends, scores[:, ends].masked_fill(early, -torch.inf))
+    changes = sampling.temperature > 0 and not (sampling.whole and sampling.temperature == 1)
+    if _has_kernel(scores):
+        if not changes:
+            return scores
+        if scores.device.type == "cpu":
+            return shape(scores, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    logits = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return _keep_candidates(logits / sampling.temperature, sampling) if changes else logits
+
+
+def _keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Set the logits, after the temperature, of tokens that top-k, top-p or min-p exclude to minus infinity."""
     if sampling.top_k:
         smallest = logits.topk(min(sampling.top_k, logits.shape[-1]), -1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
@@ -54,29 +76,6 @@ def _keep_nucleus(logits: Tensor, share: float) -> Tensor:
     left = count - (ordered > least).sum(-1, keepdim=True)
     beyond = equal & (equal.cumsum(-1, dtype=torch.int32) > left)
     return logits.masked_fill((logits < least) | beyond, -torch.inf)
-
-
-def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None, early: Tensor | None = None) -> Tensor:
-    """Compute the logits that are sampled from, [B, V]; those of tokens that cannot be are minus infinity.
-
-    Args:
-        scores: [B, V], the model's logits.
-        sampling: temperature and truncation; temperature 0 changes nothing.
-        ends: [E] int64, the tokens that end an answer.
-        early: [B, 1] bool, the rows that may not end yet; None if all may.
-
-    Returns:
-        float64 where the scores are, else float32, or the scores where they are what is sampled from and need no other
-        precision to draw.
-    """
-    if early is None and sampling.whole and sampling.temperature in (0, 1) and _has_kernel(scores):
-        return scores
-    logits = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if ends is not None and early is not None:
-        logits = logits.index_copy(1, ends, logits[:, ends].masked_fill(early, -torch.inf))
-    if sampling.temperature not in (0, 1):
-        logits = logits / sampling.temperature if logits is scores else logits.div_(sampling.temperature)
-    return keep_candidates(logits, sampling) if sampling.temperature > 0 and not sampling.whole else logits
 
 
 def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:

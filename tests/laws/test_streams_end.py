@@ -73,11 +73,13 @@ def listen(talk: Talk) -> Iterator[tuple[str, Queue[str]]]:
                 connection, _ = listener.accept()
                 threading.Thread(target=run, args=(connection,), daemon=True).start()
 
-    threading.Thread(target=accept, daemon=True).start()
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", ended
     finally:
-        listener.shutdown(socket.SHUT_RDWR)  # or the thread that accepts would keep the port open
+        listener.shutdown(socket.SHUT_RDWR)  # or the thread that accepts would keep the port open,
+        accepting.join()  # and might accept from the next listener, if that has the same descriptor
         listener.close()
 
 

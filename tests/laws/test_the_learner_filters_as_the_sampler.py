@@ -27,7 +27,7 @@ from qed.rollout.replay import decode_rollout, encode_rollout
 from qed.rollout.sampler_check import check_sampler
 from qed.rollout.stages import sample
 from qed.sampling.base import Sampling
-from qed.sampling.draw import keep_candidates
+from qed.sampling.draw import shape_logits
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
 from qed.training.batch import collate
@@ -166,7 +166,7 @@ def test_a_policy_that_moved_would_filter_its_own_answers_out() -> None:
     lost = 0
     for rollout in rollouts:
         logits = moved(torch.tensor([rollout.prompt + rollout.output])).logits[0, len(rollout.prompt) - 1 : -1]
-        own = keep_candidates(logits, sampling).gather(-1, torch.tensor(rollout.output)[:, None])
+        own = shape_logits(logits, sampling).gather(-1, torch.tensor(rollout.output)[:, None])
         lost += int((own == -torch.inf).sum())
     assert lost > 0
     scored = score_with(moved, 1.0)(rollouts, torch.float32)
@@ -183,10 +183,10 @@ def test_answers_follow_the_filtered_distribution(name: str, changes: dict[str, 
     seeds = [[derive_seed("frequency", number) for number in range(4000)]]
     (answers,) = make_sampler(name, rows=4000).generate([(4, 7)], seeds, sampling)
     with torch.no_grad():
-        logits = FLOAT32(torch.tensor([[4, 7]])).logits[:, -1].double() / 1.3
+        logits = FLOAT32(torch.tensor([[4, 7]])).logits[:, -1].double()
     if sampling.min_tokens:
         logits[:, list(ENDS)] = -torch.inf
-    probabilities = keep_candidates(logits, sampling).softmax(-1)[0]
+    probabilities = shape_logits(logits, sampling).softmax(-1)[0]
     counted = torch.bincount(torch.tensor([answer.tokens[0] for answer in answers]), minlength=VOCABULARY)
     possible = probabilities > 0
     assert 1 < int(possible.sum()) < VOCABULARY

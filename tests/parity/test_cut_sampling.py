@@ -12,14 +12,14 @@ from making import make_model
 
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
-from qed.sampling.draw import draw_tokens, keep_candidates
+from qed.sampling.draw import draw_tokens, shape_logits
 from qed.sampling.hf import HFSampler
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.2, 0.15, 0.1]])
 
 
 def left(**cut: float) -> list[int]:
-    found = keep_candidates(PROBABILITIES.log(), Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
+    found = shape_logits(PROBABILITIES.log(), Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
     return found[0].isfinite().nonzero().flatten().tolist()
 
 
@@ -44,7 +44,7 @@ def test_what_is_left(cut: dict[str, float], expected: list[int]) -> None:
 def test_the_fewest_tokens_that_reach_the_sum(logits: list[float], top_p: float) -> None:
     scores = torch.tensor([logits], dtype=torch.float64)
     probabilities = scores.softmax(-1)[0]
-    stay = keep_candidates(scores, Sampling(1.0, 1, top_p=top_p))[0].isfinite()
+    stay = shape_logits(scores, Sampling(1.0, 1, top_p=top_p))[0].isfinite()
     assert float(probabilities[stay].sum()) >= top_p - 1e-9
     least = float(probabilities[stay].min())
     assert int(stay.sum()) == 1 or float(probabilities[stay].sum()) - least < top_p + 1e-9
@@ -67,22 +67,24 @@ def cut_sorted(logits: torch.Tensor, cut: Sampling) -> torch.Tensor:
     return left > -torch.inf
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @given(data=st.data())
 def test_what_is_left_of_many_tokens(dtype: torch.dtype, data: st.DataObject) -> None:
     """However many tokens are equal or cannot be drawn; a sum may reach its share or not where rounding decides."""
     size, spread = data.draw(st.sampled_from([1, 2, 37, 256, 300, 5000])), data.draw(st.sampled_from([0.3, 3.0, 30.0]))
     top_p, top_k = data.draw(st.sampled_from([1.0, 0.999, 0.9, 0.3, 1e-9])), data.draw(st.sampled_from([0, 1, 20, 400]))
-    cut = Sampling(1.0, 1, top_p=top_p, top_k=top_k, min_p=data.draw(st.sampled_from([0.0, 0.01, 0.5, 1.0])))
+    temperature, min_p = data.draw(st.sampled_from([0.6, 1.0, 2.0])), data.draw(st.sampled_from([0.0, 0.01, 0.5, 1.0]))
+    cut = Sampling(temperature, 1, top_p=top_p, top_k=top_k, min_p=min_p)
     torch.manual_seed(data.draw(st.integers(0, 99)))
-    logits = spread * torch.randn(20, size + 3)[:, :size]
+    scores = spread * torch.randn(20, size + 3)[:, :size]
     if data.draw(st.booleans()):
-        logits = logits.round()
+        scores = scores.round()
     if data.draw(st.booleans()):
-        logits[:, 1:][torch.rand(20, size - 1) < 0.5] = -torch.inf
-    found, wanted = keep_candidates(logits.to(dtype), cut), cut_sorted(logits, cut)
-    left = found > -torch.inf
-    assert torch.equal(found, logits.to(dtype).where(left, -torch.inf))
+        scores[:, 1:][torch.rand(20, size - 1) < 0.5] = -torch.inf
+    found = shape_logits(scores.to(dtype), cut)
+    logits = scores.to(dtype).to(found.dtype) / temperature
+    left, wanted = found > -torch.inf, cut_sorted(logits, cut)
+    assert torch.equal(found, logits.where(left, -torch.inf))
     for row in (left != wanted).any(1).nonzero().flatten().tolist():
         assert top_p < 1
         allowed = logits[row] >= (logits[row].topk(min(top_k, size)).values[-1] if top_k else -torch.inf)
@@ -101,7 +103,7 @@ LINE = torch.linspace(0, 9, 40_000)
 def test_rows_in_order_are_cut_as_others(row: torch.Tensor, top_p: float) -> None:
     """In as little time, though a place in such a row tells where its token is among the others."""
     cut = Sampling(1.0, 1, top_p=top_p, top_k=39_000)
-    left = keep_candidates(row[None], cut) > -torch.inf
+    left = shape_logits(row[None], cut) > -torch.inf
     assert int((left != cut_sorted(row[None], cut)).sum()) <= 1
 
 
@@ -109,16 +111,14 @@ def test_numbers_far_from_zero_are_cut_as_others(monkeypatch: pytest.MonkeyPatch
     """Where there is no kernel, whose sums are in float64."""
     monkeypatch.setattr("qed.sampling.draw.has_kernels", lambda: False)
     logits = (256 * torch.randn(8, 5000, generator=torch.manual_seed(0))).round() / 64  # exact at each offset
-    counts = [
-        int((keep_candidates(logits + far, Sampling(1.0, 1, top_p=0.9999)) > -torch.inf).sum()) for far in (0, 8192)
-    ]
+    counts = [int((shape_logits(logits + far, Sampling(1.0, 1, top_p=0.9999)) > -torch.inf).sum()) for far in (0, 8192)]
     assert abs(counts[0] - counts[1]) <= 8
 
 
 @pytest.mark.parametrize("top_k", [5000, 2**63, 2**64 - 10**8, 2**64 + 1])
 def test_more_tokens_than_there_are_cut_nothing(top_k: int) -> None:
     logits = torch.randn(2, 5000)
-    assert torch.equal(keep_candidates(logits, Sampling(1.0, 1, top_k=top_k)), logits)
+    assert torch.equal(shape_logits(logits, Sampling(1.0, 1, top_k=top_k)), logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -129,7 +129,7 @@ def test_rows_without_a_distribution_do_not_get_one(cut: dict[str, float], dtype
     """A row with NaN keeps it, so that its log-probs show it; one without tokens stays as it is."""
     nothing = -math.inf
     rows = torch.tensor([[1.0, math.nan, 3, 0], [nothing] * 4, [math.nan] * 4, [0, 0, 0, nothing]], dtype=dtype)
-    found = keep_candidates(rows, Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
+    found = shape_logits(rows, Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
     assert found.isnan().tolist() == rows.isnan().tolist()
     assert found[1].tolist() == rows[1].tolist()
     assert found[3].isfinite().sum() == (2 if "top_p" in cut else 3)
@@ -141,7 +141,7 @@ def test_only_what_is_left_is_drawn_with_its_log_probs() -> None:
     seeds = [[derive_seed("cut", number) for number in range(400)]]
     (answers,) = HFSampler(model, None, ends=(1,)).generate([(4, 7)], seeds, sampling)
     with torch.no_grad():
-        logits = keep_candidates(model(torch.tensor([[4, 7]])).logits[:, -1].float() / 1.5, sampling)
+        logits = shape_logits(model(torch.tensor([[4, 7]])).logits[:, -1].float(), sampling)
     logps = logits.log_softmax(-1)[0]
     assert int(logps.isfinite().sum()) < logps.numel()
     for answer in answers:
