@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -43,6 +44,13 @@ def write_compiler(folder: Path, text: str) -> str:
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     return str(file)
+
+
+def test_a_compiler_that_is_there_compiles_them() -> None:
+    """Their own tests are skipped where there are none."""
+    compiler = build._find_compiler()
+    if sys.platform == "linux" and compiler and shutil.which(compiler[0]):
+        assert BUILT.library is not None, BUILT.reason
 
 
 @needs_compiler
