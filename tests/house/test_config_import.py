@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +267,27 @@ def test_luffys_weights_of_tokens_are_taken_over(tmp_path: Path, given: str, exp
     text = LUFFY.replace('"${@:1}"', f"actor_rollout_ref.actor.{given}")
     _, values = converted(tmp_path, "luffy", text, "train.sh")
     assert {key: values[f"algorithm.shaping.{key}"] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "average", "clips"),
+    [
+        ("", "token", (0.2, 0.2)),
+        ("actor.loss_remove_token_mean=False actor.loss_remove_clip=False", "token", (0.2, 0.2)),
+        ("actor.clip_ratio=0.1 actor.clip_upper_bound=3.0", "token", (0.1, 2.0)),
+        ("actor.loss_remove_clip=True actor.clip_upper_bound=3.0", "token", (1.0, math.inf)),
+        ("actor.loss_remove_token_mean=True", "constant", (0.2, 0.2)),
+    ],
+)
+@pytest.mark.parametrize("loss", ["use_off_policy_loss", "use_sft_multitask_loss"])
+def test_luffy_averages_and_clips_unless_told(
+    tmp_path: Path, loss: str, changes: str, average: str, clips: tuple[float, float]
+) -> None:
+    text = f"algorithm.adv_estimator=grpo actor.{loss}=True rollout.n=8 {changes}"
+    text = re.sub(r"\b(actor|rollout)\.", r"actor_rollout_ref.\1.", text)
+    _, values = converted(tmp_path, "luffy", f"python3 -m verl.mix_src.main_mix_ppo {text}", "train.sh")
+    assert values["algorithm.average"] == average
+    assert (values["algorithm.clip_low"], values["algorithm.clip_high"]) == clips
 
 
 def test_luffys_advantages_are_taken_over(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def _set_loss(draft: Draft, method: str) -> None:
     if method in GUIDED:
         _set_shaping(draft)
         _set_advantages(draft)
+        _set_guided_bounds(draft)
         loss = "vanilla"
     elif loss in SURROGATES:
         draft.set(mode, "algorithm.surrogate", SURROGATES[loss])
@@ -157,11 +158,12 @@ def _set_loss(draft: Draft, method: str) -> None:
 
 def _set_average(draft: Draft, method: str, loss: str) -> None:
     """Set the average of the loss."""
-    options, average = draft.options, f"{ACTOR}loss_agg_mode"
-    if options.is_on(f"{ACTOR}loss_remove_token_mean"):
-        draft.set(f"{ACTOR}loss_remove_token_mean", "algorithm.average", "constant", "LUFFY divides by a length")
+    options, average, switch = draft.options, f"{ACTOR}loss_agg_mode", f"{ACTOR}loss_remove_token_mean"
+    if options.is_on(switch):
+        draft.set(switch, "algorithm.average", "constant", "LUFFY divides by a length")
     elif method in GUIDED:
         options.read.add(average)
+        draft.set(switch, "algorithm.average", "token", "LUFFY's mean, unless the switch removes it")
     elif loss in OF_ROWS:
         draft.set(average, "algorithm.average", "sequence", f"verl's {loss} has it always; here a KL has it too")
     elif str(options.get(average)) in AVERAGES:
@@ -225,6 +227,16 @@ def _set_advantages(draft: Draft) -> None:
         draft.set(f"{switch},{weight}", "algorithm.mixture.given_advantage", value, "divided by the answers of a group")
     if draft.options.get("algorithm.adv_estimator") == "grpo_split":
         draft.set("algorithm.adv_estimator", "algorithm.mixture.statistics", "split")
+
+
+def _set_guided_bounds(draft: Draft) -> None:
+    """Set LUFFY's clips of sampled tokens, which one switch removes."""
+    options, switch = draft.options, f"{ACTOR}loss_remove_clip"
+    clip, most = f"{ACTOR}clip_ratio", f"{ACTOR}clip_upper_bound"
+    if not options.is_on(switch):
+        width = options.number(clip)
+        draft.set(f"{switch},{clip}", "algorithm.clip_low", width, "LUFFY clips, unless the switch removes it")
+        draft.set(f"{clip},{most}", "algorithm.clip_high", max(width, options.number(most, default=1.0) - 1))
 
 
 def _set_bounds(draft: Draft, loss: str) -> None:

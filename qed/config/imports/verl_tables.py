@@ -143,8 +143,12 @@ RULES = (
     rename("algorithm.shaping.least", *_under(ACTOR, "off_policy_min_clip"), values={"-1": 0}, only=False),
     rename("algorithm.shaping.behaviour", *_under(ACTOR, "use_off_policy_probs")),
     absent(
-        "the command has it: qed luffy without clips, qed rl-sft with both losses",
-        *_under(ACTOR, "use_off_policy_loss use_sft_multitask_loss loss_remove_clip on_loss_remove_clip clip_ratio"),
+        "the command has it: qed luffy, or qed rl-sft with both losses",
+        *_under(ACTOR, "use_off_policy_loss use_sft_multitask_loss"),
+    ),
+    absent(
+        "LUFFY's clips are clip_ratio and clip_upper_bound, and loss_remove_clip removes them",
+        *_under(ACTOR, "loss_remove_clip on_loss_remove_clip clip_ratio clip_upper_bound"),
         *_under(ACTOR, "clip_ratio_low clip_ratio_high clip_ratio_c"),
     ),
     absent("the reference model is loaded if algorithm.kl is not 0", "actor_rollout_ref.ref.use_ref"),
