@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -119,9 +120,16 @@ class Judge:
                 grade = build_failed_grade("timeout", str(error))
             except (FailedError, NotLoadedError) as error:
                 grade = build_failed_grade("error", str(error))
-        return (
-            [grade] if len(rollouts) == 1 else [grade for rollout in rollouts for grade in self._grade_unit([rollout])]
-        )
+        if len(rollouts) == 1:
+            return [grade]
+        alone = [each for rollout in rollouts for each in self._grade_unit([rollout])]
+        if any(each.is_decided for each in alone):
+            warnings.warn(
+                f"A reward failed on {len(rollouts)} answers at once, so it was called for each alone, where one that "
+                f"compares answers gives other values: {grade.reason}",
+                stacklevel=1,
+            )
+        return alone
 
     def _grade_in_worker(self, rollouts: Group) -> list[Grade]:
         question = [_encode_rollout(rollout) for rollout in rollouts]

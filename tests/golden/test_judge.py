@@ -75,7 +75,8 @@ def test_groups_keep_their_shape_and_order(judge: Judge) -> None:
 
 def test_answers_judged_together_are_judged_alone_when_one_of_them_fails() -> None:
     judge = Judge("judged:prepare", [True], workers=2, limits=SHORT)
-    whole, broken = judge.grade([answers("12", "1"), answers("12", "raise", "12")])
+    with pytest.warns(UserWarning, match="failed on 3 answers at once, so it was called for each alone"):
+        whole, broken = judge.grade([answers("12", "1"), answers("12", "raise", "12")])
     assert [grade.parts["together"] for grade in whole] == [2, 2]
     assert tiers(broken) == ["1", "error", "1"]
     judge.close()
