@@ -47,7 +47,7 @@ def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True) -> l
             f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or "
             "teach the model to end its answers first (SFT)."
         )
-    if rewarded and figures.readable == 0:
+    if rewarded and figures.readable == 0 and figures.without_reward < 1:
         unreadable = (
             "No answer has the format that the reward reads. A phase of SFT teaches it, or another --prompt asks for a "
             "format that the model knows; qed debug-generations shows answers."

@@ -180,7 +180,7 @@ def _describe_phase(settings: Settings, problems: Sequence[Problem]) -> list[str
 def _describe_lengths(lengths: list[Any]) -> str:
     if len(lengths) < 2:
         return f"{lengths[0]} characters"
-    cuts = quantiles(lengths, n=100)
+    cuts = quantiles(lengths, n=100, method="inclusive")
     return (
         f"{cuts[49]:.0f} characters in the median, {cuts[94]:.0f} at the 95th percentile, {max(lengths)} at most "
         f"(about {max(lengths) // CHARACTERS_PER_TOKEN} tokens)"

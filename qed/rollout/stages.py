@@ -21,7 +21,7 @@ from qed.rewards.grader import Grader
 from qed.rollout.append import append_tokens
 from qed.rollout.turns import add_replies
 from qed.sampling.base import PromptBatch, Sampler, Sampling, generate_batches, keep_prefixes, require_support
-from qed.types import Completion, Group, Groups, Prompt, Request, Rollout
+from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout
 
 T = TypeVar("T")
 
@@ -272,11 +272,11 @@ def grade(groups: Groups, grader: Grader) -> None:
 
     Raises:
         Diverged: a reward is not finite.
-        QedError: the reward failed on every answer.
+        QedError: the reward failed on every answer, or ran out of time.
     """
     assign_grades(groups, grader)
     graded = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
-    if graded and all(verdict.tier == "error" for verdict in graded):
+    if graded and all(verdict.tier in UNGRADED for verdict in graded):
         raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
 
 

@@ -125,6 +125,13 @@ def test_a_users_reward_that_fails(qed: Callable[..., Any], tmp_path: Path, code
     assert done.code in (1, 2)
 
 
+def test_a_reward_that_takes_too_long_for_every_answer(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Such a run would have no reward, whose reason the figures do not show."""
+    (tmp_path / "slow.py").write_text("import time\n\ndef reward(rollout):\n    time.sleep(60)\n")
+    limit = ("--data.reward_seconds", 0.1, "--out", tmp_path / "run")
+    assert_refused(qed("grpo", "--reward", tmp_path / "slow.py", *limit, *TINY), 1, "on all of 8 answers", "more than 0.6 s")
+
+
 def test_a_model_from_nowhere(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert_refused(

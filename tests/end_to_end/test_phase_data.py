@@ -230,6 +230,13 @@ def test_a_dry_run_without_demonstrations_fails_as_the_run_does(qed: Qed, tmp_pa
     assert qed("grpo", *TINY, "--tasks", data, "--dry-run").code == 0
 
 
+def test_a_dry_run_of_few_questions_tells_no_length_above_the_longest(qed: Qed, tmp_path: Path) -> None:
+    data = tmp_path / "few.jsonl"
+    data.write_text("".join(f'{{"question": "{"x" * 4**n}", "answer": "{n}"}}\n' for n in range(6)))
+    done = qed("grpo", *TINY, "--tasks", data, "--evaluation.tasks", "arithmetic:test", "--dry-run")
+    assert "40 characters in the median, 832 at the 95th percentile, 1024 at most" in done.out
+
+
 def test_a_dry_run_counts_problems_without_an_answer_as_the_run_does(qed: Qed, tmp_path: Path) -> None:
     data = tmp_path / "partly.jsonl"
     rows = [{"question": f"What is {n} + 1?", "answer": n + 1 if n % 4 else None} for n in range(20)]

@@ -113,6 +113,7 @@ def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[.
         (check_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
         (check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "exit code 5"),
         (check_answers(Answers(0.0, 0.5, 0.5, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
+        (check_answers(Answers(0.0, 0.0, 0.0, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
         (check_prefixes(3, 4), "special token"),
         (check_window(20, 32, 48), "20 of 32"),
         (check_schedule(0.0, 0, 10), "learner.lr is 0"),
