@@ -276,8 +276,10 @@ class Algorithm(metaclass=BuiltByAnyName):
         # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
         from torch import float64, tensor  # noqa: PLC0415
 
+        from qed.algorithms.parts.crediting import call_for_group  # noqa: PLC0415 -- it imports this file
+
         rewards = tensor([rollout.reward for rollout in group if rollout.has_reward], dtype=float64)
-        values = iter(self.advantages(rewards).tolist() if len(rewards) else [])
+        values = iter(call_for_group(self.advantages, rewards).tolist() if len(rewards) else [])
         return [next(values) if rollout.has_reward else 0.0 for rollout in group]
 
     def advantages(self, rewards: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 from qed.algorithms.base import Algorithm
+from qed.algorithms.parts.crediting import check_credit
 from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import SINGLE
@@ -294,13 +295,10 @@ def assign_grades(groups: Groups, grader: Grader) -> None:
 
 def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
     """Give every rollout its advantage and, with a critic, the returns that this one learns."""
-    for group, advantages in zip(groups, algorithm.credit(groups), strict=True):
+    credited = algorithm.credit(groups)
+    check_credit(type(algorithm).__name__, groups, credited)
+    for group, advantages in zip(groups, credited, strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
-            if isinstance(advantage, tuple | list) and len(advantage) != len(rollout.output):
-                raise UsageError(
-                    f"{type(algorithm).__name__}.credit has returned {len(advantage)} advantages for an answer of "
-                    f"{len(rollout.output)} tokens: it takes a number, or a tuple with one for each token."
-                )
             rollout.advantage = advantage
             if algorithm.value_model is not None:
                 rollout.returns = algorithm.compute_returns(rollout)

@@ -129,7 +129,9 @@ def test_a_reward_that_takes_too_long_for_every_answer(qed: Callable[..., Any], 
     """Such a run would have no reward, whose reason the figures do not show."""
     (tmp_path / "slow.py").write_text("import time\n\ndef reward(rollout):\n    time.sleep(60)\n")
     limit = ("--data.reward_seconds", 0.1, "--out", tmp_path / "run")
-    assert_refused(qed("grpo", "--reward", tmp_path / "slow.py", *limit, *TINY), 1, "on all of 8 answers", "more than 0.6 s")
+    assert_refused(
+        qed("grpo", "--reward", tmp_path / "slow.py", *limit, *TINY), 1, "on all of 8 answers", "more than 0.6 s"
+    )
 
 
 def test_a_model_from_nowhere(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

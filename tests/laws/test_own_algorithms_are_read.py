@@ -119,6 +119,35 @@ def test_as_many_advantages_as_tokens(kind: Any, count: int) -> None:
         assign_advantages([[answer("a", 1.0)]], Credited())
 
 
+@pytest.mark.parametrize("base", [Algorithm, PolicyGradient])
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda rewards: rewards[:-1], r"a tensor of shape \[1\] for 2 rewards"),
+        (lambda rewards: rewards[None], r"a tensor of shape \[1, 2\] for 2 rewards"),
+        (lambda rewards: rewards.tolist(), "list for 2 rewards"),
+        (lambda rewards: None, "NoneType for 2 rewards"),
+    ],
+)
+def test_advantages_that_are_no_tensor_of_a_group_are_refused(base: Any, returned: Any, told: str) -> None:
+    class Mine(base):  # type: ignore[misc]
+        def advantages(self, rewards: Tensor) -> Any:
+            return returned(rewards)
+
+    with pytest.raises(UsageError, match=rf"Mine\.advantages has returned {told}"):
+        assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Mine())
+
+
+@pytest.mark.parametrize("returned", [3, None, [], [[1.0]], [[1.0, 2.0], [1.0, 2.0]], [1.0, 2.0]])
+def test_credit_that_is_not_of_each_rollout_is_refused(returned: Any) -> None:
+    class Credited(Algorithm):
+        def credit(self, groups: Any) -> Any:
+            return returned
+
+    with pytest.raises(UsageError, match=r"Credited\.credit must return a list for each of the 1 groups"):
+        assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Credited())
+
+
 # What an algorithm plans
 
 

@@ -8,12 +8,14 @@ KL or entropy term, but its policy loss is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable, Sequence, Sized
 from itertools import compress
 from typing import TYPE_CHECKING
 
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.divergences import estimate_kl
+from qed.errors import UsageError
 from qed.types import Advantage, Group, Groups, Rollout
 
 if TYPE_CHECKING:
@@ -152,7 +154,46 @@ def _compute_answer_advantages(
         return [estimators.compute_gpg(values, cat(rewards)) for values in rewards]
     if settings.estimator == "group" and settings.normalize_std and settings.std_over == "batch":
         return [estimators.scale_by_batch(values, cat(rewards), settings.std_epsilon) for values in rewards]
-    return [of_group(values) for values in rewards]
+    return [call_for_group(of_group, values) for values in rewards]
+
+
+def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
+    """Compute the advantages of one group, [G], by a function that may be the user's own.
+
+    Raises:
+        UsageError: it returns something else.
+    """
+    from torch import Tensor  # noqa: PLC0415
+
+    found = of_group(rewards)
+    if isinstance(found, Tensor) and found.shape == rewards.shape:
+        return found
+    told = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise UsageError(
+        f"{of_group.__qualname__} has returned {told} for {len(rewards)} rewards of a group: it must return a tensor "
+        "with an advantage for each."
+    )
+
+
+def check_credit(name: str, groups: Groups, credited: Sequence[Sequence[Advantage]]) -> None:
+    """Check that what an algorithm's `credit` has returned has an advantage for every rollout of every group.
+
+    Raises:
+        UsageError: it does not, or not as many for an answer as it has tokens.
+    """
+    rows = credited if isinstance(credited, Sized) else ()
+    if [len(each) if isinstance(each, Sized) else -1 for each in rows] != [len(group) for group in groups]:
+        raise UsageError(
+            f"{name}.credit must return a list for each of the {len(groups)} groups, with an advantage for each of its "
+            f"rollouts; it has returned {reprlib.repr(credited)}."
+        )
+    for group, advantages in zip(groups, credited, strict=True):
+        for rollout, advantage in zip(group, advantages, strict=True):
+            if isinstance(advantage, tuple | list) and len(advantage) != len(rollout.output):
+                raise UsageError(
+                    f"{name}.credit has returned {len(advantage)} advantages for an answer of {len(rollout.output)} "
+                    "tokens: it takes a number, or a tuple with one for each token."
+                )
 
 
 def _sum_gdpo(group: Group, epsilon: float) -> Tensor:
