@@ -276,9 +276,9 @@ class Phase:
         if self.checkpointer.signal_steps or not self.settings.learner.steps:
             return
         message = (
-            f"No step of {self.name} had a gradient: every group's answers earned the same reward, or none (grading/ in "
-            f"metrics.jsonl counts these). Read them in {self.setup.run.folder / 'rollouts'}; an easier task, a longer "
-            "phase of SFT or another --prompt may help."
+            f"No step of {self.name} had a gradient: every group's answers earned the same reward, or none, which "
+            f"grading/ in metrics.jsonl counts. Read them in {self.setup.run.folder / 'rollouts'}; an easier task, a "
+            "longer phase of SFT or another --prompt may help."
         )
         if not self.settings.algorithm.reads_rewards:
             message = (

@@ -295,6 +295,7 @@ def test_rows_without_a_gold_are_counted(run: Run, tmp_path: Path, gold: str) ->
         ("return Grade('x', True, True, None)", "it returned a Grade with reward='x'"),
         ("return Grade(1.0, True, None, None)", "it returned a Grade with format_ok=None"),
         ("return Grade(1.0, True, True, 5)", "it returned a Grade with extracted=5"),
+        ("return Grade(1.0, True, True, None, {'a': 'x'})", "it returned a Grade with parts={'a': 'x'}"),
     ],
 )
 def test_why_a_reward_fails_is_said(run: Run, file: Path, tmp_path: Path, body: str, told: str) -> None:
@@ -305,3 +306,12 @@ def test_why_a_reward_fails_is_said(run: Run, file: Path, tmp_path: Path, body: 
     assert "The grader failed, first with: " in out
     assert told in out
     assert told in json.loads(run("grade", file, "--reward", reward, "--json")[1].splitlines()[-1])["first_error"]
+
+
+def test_numbers_of_numpy_are_numbers(run: Run, file: Path, tmp_path: Path) -> None:
+    reward = tmp_path / "mine.py"
+    grade = "Grade(np.float32(0.5), np.bool_(True), np.bool_(True), None, {'a': np.float32(0.25), 'b': np.int64(2)})"
+    reward.write_text(f"import numpy as np\nfrom qed.types import Grade\ndef reward(rollout):\n    return {grade}\n")
+    assert run("grade", file, "--reward", reward, "--out", tmp_path / "out.jsonl")[0] == 0
+    first = graded(tmp_path / "out.jsonl")[0]
+    assert (first["reward"], first["parts"]) == (0.5, {"a": 0.25, "b": 2.0})

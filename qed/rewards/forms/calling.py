@@ -152,11 +152,13 @@ def check_grade(grade: Grade) -> Grade:
     wrong = [name for name, value in fields.items() if value is None or isinstance(value, str)]
     wrong += [] if hasattr(grade.reward, "__float__") or wrong else ["reward"]
     wrong += [] if grade.extracted is None or isinstance(grade.extracted, str) else ["extracted"]
+    named = isinstance(grade.parts, Mapping) and all(hasattr(value, "__float__") for value in grade.parts.values())
+    wrong += [] if named else ["parts"]
     if wrong:
         raise UsageError(
-            f"it returned a Grade with {wrong[0]}={getattr(grade, wrong[0])!r}; reward is a number, correct and "
-            "format_ok are True or False, and extracted is a text or None."
+            f"it returned a Grade with {wrong[0]}={getattr(grade, wrong[0])!r}; reward and each of the parts are "
+            "numbers, correct and format_ok are True or False, and extracted is a text or None."
         )
-    if [type(value) for value in fields.values()] == [float, bool, bool]:
-        return grade
-    return replace(grade, reward=float(grade.reward), correct=bool(grade.correct), format_ok=bool(grade.format_ok))
+    parts = {name: float(value) for name, value in grade.parts.items()}
+    right, held = bool(grade.correct), bool(grade.format_ok)
+    return replace(grade, reward=float(grade.reward), correct=right, format_ok=held, parts=parts)
