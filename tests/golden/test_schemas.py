@@ -60,6 +60,10 @@ ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
     ("TRL prompt only", {"prompt": [USER], "tests": ["a"]}, ("x?", "", "", "")),
     ("TRL prompt with a result", {"prompt": "x?", "solution": "$3$"}, ("x?", "$3$", "", "")),
     ("prime-rl", {"messages": [USER, ASSISTANT], "prompt": "y", "completion": "z"}, ("x?", "", "", "It is 3.")),
+    ("messages and an answer", {"messages": [USER, ASSISTANT], "answer": "3"}, ("x?", "3", "", "It is 3.")),
+    ("a question and an answer", {"messages": [SYSTEM, USER], "ground_truth": 3.0}, ("x?", "3", "", "")),
+    ("ShareGPT and an answer", {"conversations": [USER], "expected_answer": ["3"]}, ("x?", "3", "", "")),
+    ("Alpaca and an answer", {"instruction": "x?", "output": "So.", "answer": "3"}, ("x?", "3", "", "So.")),
     ("GSM8K", {"question": "x?", "answer": "So.\n#### 1,003"}, ("x?", "1003", "So.", "")),
     ("MATH", {"problem": "x?", "solution": r"It is \boxed{3}.", "type": "A"}, ("x?", "3", r"It is \boxed{3}.", "")),
     ("MATH-500", {"problem": "x?", "solution": "So.", "answer": "3", "unique_id": "a"}, ("x?", "3", "So.", "")),
@@ -159,11 +163,13 @@ def test_conversations_that_are_no_problem_are_counted(tmp_path: Path) -> None:
         {"messages": [USER, ASSISTANT]},
         {"messages": [USER, ASSISTANT, USER, ASSISTANT]},
         {"messages": [USER]},
+        {"messages": [USER], "answer": " "},
+        {"messages": [USER, ASSISTANT, USER], "answer": "3"},
         {"prompt": [USER, ASSISTANT, USER], "completion": "3"},
         counts=counts,
     )
     assert counts == {
-        "conversations that are not one question and one answer": 2,
+        "conversations that are not one question and one answer": 4,
         "conversations that do not ask one question": 1,
     }
 
@@ -249,6 +255,9 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text(json.dumps({"frage": "x?", "answer": "3", "thema": "A"}))
     (problem,) = tasks.load_task(str(tmp_path / "data.jsonl"), "train", {"question": "frage", "subject": "thema"})
     assert (problem.question, problem.answer, dict(problem.meta)) == ("x?", "3", {"subject": "A"})
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"chat": [USER, ASSISTANT], "ziel": "3"}))
+    (problem,) = tasks.load_task(str(tmp_path / "chat.jsonl"), "train", {"messages": "chat", "answer": "ziel"})
+    assert (problem.answer, dict(problem.meta)) == ("3", {"completion": "It is 3.", "adapt": True})
     with pytest.raises(DataError, match="names wo, but the columns are frage"):
         tasks.load_task(str(tmp_path / "data.jsonl"), "train", {"question": "wo"})
     with pytest.raises(UsageError, match="names qestion"):

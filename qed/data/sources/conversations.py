@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeGuard
 
-from qed.data.sources.fields import Fields, SkippedRow, convert_answer, convert_to_text
+from qed.data.sources.fields import Fields, SkippedRow, convert_answer, convert_to_text, read_answer
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
 
@@ -83,11 +83,14 @@ def read_sharegpt(row: Row, place: Place) -> Fields:
 
 
 def _read_single_turn(row: Row, place: Place, key: str) -> Fields:
-    """Read a conversation of one question and one answer."""
+    """Read a conversation of one question and one reply; beside a gold answer the reply may be missing."""
     turns = read_turns(row[key], place, key)
-    if [role for role, _ in turns] != ["user", "assistant"]:
+    answer_key, answer = read_answer(row, place)
+    roles = [role for role, _ in turns]
+    if roles != ["user", "assistant"] and not (answer.strip() and roles == ["user"]):
         raise SkippedRow("conversations that are not one question and one answer")
-    return Fields(turns[0][1], completion=turns[1][1], used=(key, "prompt", "completion"))
+    reply = "".join(text for _, text in turns[1:])
+    return Fields(turns[0][1], answer, completion=reply, used=(key, "prompt", "completion", answer_key))
 
 
 def read_verl(row: Row, place: Place) -> Fields:

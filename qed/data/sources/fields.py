@@ -16,6 +16,7 @@ from qed.types import Problem
 # Datasets use different names for these columns; in `meta` they have one.
 SUBJECT = ("subject", "type", "category", "subfield", "subdomain", "data_topic", "problem_type", "solution_type")
 SOURCE = ("source", "data_source", "problem_source", "dataset")
+ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
 
 
 class SkippedRow(Exception):
@@ -104,6 +105,12 @@ def convert_answer(value: Any, place: Place, key: str) -> str:
         parts = [convert_to_text(part, place, key).strip() for part in value]
         return parts[0] if len(parts) == 1 else ", ".join(part.strip("$") for part in parts)
     return convert_to_text(value, place, key)
+
+
+def read_answer(row: Row, place: Place) -> tuple[str, str]:
+    """Return the column of a row's gold answer and the answer; two empty texts if there is none."""
+    key = find_filled_column(row, ANSWER)
+    return (key, convert_answer(row[key], place, key)) if key else ("", "")
 
 
 def convert_solution(value: Any, place: Place, key: str) -> str:

@@ -14,12 +14,13 @@ from typing import Any
 from qed.data.sources import choices, conversations, instructions, labels, preferences
 from qed.data.sources.explain import describe_expected, describe_nearest, suggest_column_option
 from qed.data.sources.fields import (
+    ANSWER,
     Fields,
-    convert_answer,
     convert_solution,
     convert_to_text,
     find_column,
     find_filled_column,
+    read_answer,
 )
 from qed.data.sources.finished import recognize_prompt
 from qed.data.sources.rows import Place, Row
@@ -27,7 +28,6 @@ from qed.errors import DataError, UsageError, suggest_nearest
 from qed.grading.extract import find_last_boxed
 
 QUESTION = ("question", "problem", "prompt")
-ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
 SOLUTION = ("solution", "completion", "response")
 # Complete answers of a model, from which the prompt writes a demonstration.
 TRACE = ("r1_solution_1", "r1_solution_2", "r1_solution_3", "generated_solution")
@@ -141,7 +141,7 @@ def _read_worked(row: Row, place: Place) -> Fields:
     `body` (SVAMP, ASDiv) and `context` (OlympiadBench) have the text that the question refers to.
     """
     question_key = find_column(row, QUESTION)
-    answer_key, solution_key = find_filled_column(row, ANSWER), find_filled_column(row, SOLUTION)
+    solution_key = find_filled_column(row, SOLUTION)
     if question_key is None or not find_column(row, (*ANSWER, *SOLUTION, *TRACE)):
         raise DataError(_explain_missing(row, place))
     question = convert_to_text(row[question_key], place, question_key)
@@ -149,8 +149,8 @@ def _read_worked(row: Row, place: Place) -> Fields:
     if story_key and question.strip():
         question = _join_story(convert_to_text(row[story_key], place, story_key), question)
     solution = convert_solution(row[solution_key], place, solution_key) if solution_key else ""
-    answer = convert_answer(row[answer_key], place, answer_key) if answer_key else ""
-    mark = GSM8K_MARKS.get(answer_key or "", "")
+    answer_key, answer = read_answer(row, place)
+    mark = GSM8K_MARKS.get(answer_key, "")
     if mark and mark in answer:
         solution, _, answer = answer.rpartition(mark)
         solution, answer = CALCULATOR.sub("", solution), answer.strip().replace(",", "")
@@ -197,9 +197,9 @@ def _join_story(story: str, question: str) -> str:
 def _read_prompt(row: Row, place: Place) -> Fields:
     """Read a TRL prompt with a completion (LUFFY: target), with an answer, or alone; the rest is for a reward."""
     question = conversations.read_question(row["prompt"], place, "prompt")
-    answer_key, solution_key = find_filled_column(row, ANSWER), find_filled_column(row, (*SOLUTION, "target"))
-    answer = convert_answer(row[answer_key], place, answer_key) if answer_key else ""
-    used = ("prompt", answer_key or "", solution_key or "")
+    answer_key, answer = read_answer(row, place)
+    solution_key = find_filled_column(row, (*SOLUTION, "target"))
+    used = ("prompt", answer_key, solution_key or "")
     if not (answer_key or solution_key) and ("chosen" in row) != ("rejected" in row):
         present, missing = ("chosen", "rejected") if "chosen" in row else ("rejected", "chosen")
         raise DataError(

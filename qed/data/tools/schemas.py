@@ -18,7 +18,7 @@ PLAIN = ("jsonl", "csv", "parquet")
 SCHEMA_COLUMNS = {
     name.casefold()
     for name in (
-        *(*schemas.QUESTION, *schemas.ANSWER, *schemas.SOLUTION, *schemas.TRACE, *schemas.GENERATIONS),
+        *(*schemas.QUESTION, *fields.ANSWER, *schemas.SOLUTION, *schemas.TRACE, *schemas.GENERATIONS),
         *("messages", "conversations", "instruction", "input", "output", "choices", "options", "chosen", "rejected"),
         *("reward_model", "target", "body", "context", "Correct Answer", "A", "B", "C", "D", "answerKey", "text"),
         *("completion", "adapt", "rendered", "k"),
