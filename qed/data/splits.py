@@ -188,7 +188,10 @@ def _add_benchmark(
     answered = [problem for problem in problems if problem.answer]
     left_out["held-out rows without an answer"] += len(problems) - len(answered)
     if not answered:
-        raise DataError(f"No held-out problem of {label} has an answer, so it cannot be evaluated.")
+        raise DataError(
+            f"No held-out problem of {label} has an answer, so it cannot be evaluated. "
+            "Name other problems with --evaluation.tasks."
+        )
     benchmarks[label], subset = draw_subset(answered, limit, seed)
     return {label: subset} if subset else {}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import resolve_settings
@@ -195,6 +195,50 @@ def test_every_joined_task_is_measured(tmp_path: Path) -> None:
     )
     assert {name: len(some) for name, some in loaded.benchmarks.items()} == {"arithmetic": 5, "mine": 3}
     assert len(loaded.problems) == 8000 + 27
+
+
+@pytest.mark.parametrize(
+    "kind", ["files", "folders", "one.json", "folder of one.json", "parquet", "saved", "hub copy", "gsm8k"]
+)
+def test_a_test_split_of_ones_own_is_measured(tmp_path: Path, kind: str) -> None:
+    """Its problems are evaluated, and none of the training split is held out."""
+    rows = {
+        "train": [{"question": f"{number}?", "answer": "1"} for number in range(30)],
+        "test": [{"question": f"{number} and 1?", "answer": "1"} for number in range(4)],
+    }
+    place = tmp_path / "fold"
+    (place / "test" if kind == "folders" else place).mkdir(parents=True)
+    if kind == "saved":
+        DatasetDict({split: Dataset.from_list(some) for split, some in rows.items()}).save_to_disk(str(place))
+    elif kind.endswith(("json", "gsm8k")):
+        (place / "one.json").write_text(json.dumps(rows))
+    for split, some in rows.items():
+        if kind in ("parquet", "hub copy"):
+            Dataset.from_list(some).to_parquet(str(place / f"{split}-00000-of-00001.parquet"))
+        elif kind in ("files", "folders"):
+            write_jsonl(
+                place / (f"{split}/a.jsonl" if kind == "folders" and split == "test" else f"{split}.jsonl"), some
+            )
+    name = {"one.json": f"{place}/one.json", "hub copy": f"hub:a/b@{place}", "gsm8k": f"gsm8k@{place}/one.json"}
+    loaded = load_problems(DataSettings(tasks=(name.get(kind, str(place)),)), EvaluationSettings(), seed=0)
+    assert len(loaded.problems) == 30
+    assert [[problem.question for problem in some] for some in loaded.benchmarks.values()] == [
+        [row["question"] for row in rows["test"]]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("test.jsonl", None), ("train.json", {"test": None}), ("train.json", {"train": None, "test": []})],
+)
+def test_one_split_is_no_test_split(tmp_path: Path, name: str, content: dict[str, Any] | None) -> None:
+    rows = [{"question": f"{number}?", "answer": "1"} for number in range(30)]
+    write_jsonl(tmp_path / name, rows)
+    if content:
+        (tmp_path / name).write_text(json.dumps({key: rows if some is None else some for key, some in content.items()}))
+    for task in (str(tmp_path), str(tmp_path / name)):
+        loaded = load_problems(DataSettings(tasks=(task,)), EvaluationSettings(), seed=0)
+        assert (len(loaded.problems), [len(some) for some in loaded.benchmarks.values()]) == (27, [3])
 
 
 def test_gsm8k_is_read_whole(shared: Path) -> None:

@@ -78,18 +78,31 @@ def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
     Raises:
         DataError: the folder has no such split, or cannot be read.
     """
+    for part in _load_parts(folder, configs):
+        yield from _number_rows(_select_split(part, split, folder), str(folder))
+
+
+def list_folder_splits(folder: Path, configs: Sequence[str] = ()) -> list[str]:
+    """List the splits of a folder that `load_folder` reads; data without splits has none.
+
+    Raises:
+        DataError: the folder cannot be read.
+    """
+    kind = load_datasets_library().DatasetDict
+    return [name for part in _load_parts(folder, configs) if isinstance(part, kind) for name in part]
+
+
+def _load_parts(folder: Path, configs: Sequence[str]) -> list[Any]:
+    """Load each configuration of a folder, of those that it has; one of its own if it has none of them."""
     datasets = load_datasets_library()
     try:
         if any((folder / name).is_file() for name in SAVED):
-            parts = [datasets.load_from_disk(str(folder), keep_in_memory=True)]
-        else:
-            available = datasets.get_dataset_config_names(str(folder))
-            selected: list[str | None] = [config for config in configs if config in available] or [None]
-            parts = [datasets.load_dataset(str(folder), config) for config in selected]
+            return [datasets.load_from_disk(str(folder), keep_in_memory=True)]
+        available = datasets.get_dataset_config_names(str(folder))
+        selected: list[str | None] = [config for config in configs if config in available] or [None]
+        return [datasets.load_dataset(str(folder), config) for config in selected]
     except Exception as error:
         raise DataError(f"{folder} cannot be read as a folder of data: {type(error).__name__}: {error}") from error
-    for part in parts:
-        yield from _number_rows(_select_split(part, split, folder), str(folder))
 
 
 def _select_split(data: Any, split: str, folder: Path) -> Any:

@@ -72,6 +72,16 @@ def parse_json(file: Path, text: str, split: str) -> Iterator[tuple[int, Row]]:
     yield from enumerate(_list_rows(file, content, split), 1)
 
 
+def has_part(text: str, split: str) -> bool:
+    """Return whether a JSON file has a list of rows for each of several splits, of which this is one."""
+    try:
+        content = json.loads(text)
+    except (RecursionError, ValueError):
+        return False
+    parts = _find_parts(content) if isinstance(content, dict) else {}
+    return split in parts and len(parts) > 1
+
+
 def _list_rows(file: Path, content: Any, split: str) -> list[Row]:
     if _is_table(content):
         return list(content)
@@ -79,8 +89,12 @@ def _list_rows(file: Path, content: Any, split: str) -> list[Row]:
         raise DataError(f"{file}: expected a list of objects, found {type(content).__name__}.")
     if split and _is_table(content.get(split)):
         return list(content[split])
-    parts = {name: list(part) for name, part in content.items() if part and _is_table(part)}
+    parts = _find_parts(content)
     return _select_part(file, parts, split) if parts else _zip_columns(file, content)
+
+
+def _find_parts(content: dict[str, Any]) -> dict[str, list[Row]]:
+    return {name: list(part) for name, part in content.items() if part and _is_table(part)}
 
 
 def _select_part(file: Path, parts: dict[str, list[Row]], split: str) -> list[Row]:

@@ -6,13 +6,14 @@ The first four may be compressed (gz, bz2, xz, zst).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from qed.config.task_names import COMPRESSIONS, TEXT_SUFFIXES
 from qed.data.sources.delimited import parse_table
-from qed.data.sources.hub import SAVED, HubDataset, load_datasets_library, load_folder
-from qed.data.sources.json_files import parse_json, parse_line, parse_lines
+from qed.data.sources.hub import SAVED, HubDataset, list_folder_splits, load_datasets_library, load_folder
+from qed.data.sources.json_files import has_part, parse_json, parse_line, parse_lines
 from qed.data.sources.rows import Place, Row, Rows, decode_texts
 from qed.data.sources.texts import guess_encoding, read_bytes, read_text
 from qed.errors import DataError
@@ -30,15 +31,32 @@ def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
     """
     place = Path(path)
     if place.is_dir():
-        yield from _list_split_files(place, split, hub or HubDataset(path, split))
+        files, _ = _find_split_files(place, split)
+        for file in files:
+            yield from _read_file(file, split)
+        if not files:
+            yield from load_folder(place, hub.split if hub else split, hub.configs if hub else ())
     elif place.is_file():
         yield from _read_file(place, split)
     else:
         raise DataError(f"There is no data file {path}.")
 
 
-def _list_split_files(folder: Path, split: str, hub: HubDataset) -> Rows:
-    """Yield the rows of a folder's split: from its subfolder, else from files with its name, else from all files.
+def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
+    """Return whether a file or folder has a split of this name, and other rows beside it."""
+    place = Path(path)
+    if not place.is_dir():
+        return _find_kind(place) == ".json" and has_part(read_text(place), split)
+    files, is_own = _find_split_files(place, split)
+    if files:
+        return is_own or all(has_split(str(file), split) for file in files)
+    with suppress(DataError):  # where the files of another split are text, the library may fail
+        return split in list_folder_splits(place, configs)
+    return False
+
+
+def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
+    """Return the files of a folder's split: in its subfolder, else those with its name, else all; and if all are not.
 
     Only files of text are read here; folders with parquet or Arrow files are read by the datasets library.
     """
@@ -46,11 +64,9 @@ def _list_split_files(folder: Path, split: str, hub: HubDataset) -> Rows:
     described = inner / "dataset_infos.json"  # metadata in older repositories of the hub
     plain = sorted(path for path in inner.iterdir() if path.name.lower().endswith(TEXT_SUFFIXES) and path != described)
     if not plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
-        yield from load_folder(folder, hub.split, hub.configs)
-        return
+        return [], False
     named = [path for path in plain if split and split in re.split(r"[-_.]", path.name)]
-    for path in named or plain:
-        yield from _read_file(path, split)
+    return named or plain, inner != folder or 0 < len(named) < len(plain)
 
 
 def _read_file(file: Path, split: str) -> Rows:

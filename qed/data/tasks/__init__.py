@@ -12,6 +12,7 @@ from typing import Any
 
 from qed.config import plugins
 from qed.config.task_names import TaskName, parse_task
+from qed.data.sources import local
 from qed.errors import DataError, UsageError, suggest_nearest
 from qed.types import Problem
 
@@ -85,10 +86,12 @@ def _find_in_snapshot(task: TaskName) -> str:
 
 
 def has_test_split(name: str) -> bool:
-    """Return whether a task has a test split besides the one named for training; a single file does not."""
+    """Return whether a task, its file or its folder has a test split besides the one named for training."""
     task = parse_task(name)
-    if task.split or Path(task.path).is_file():
+    if task.split:
         return False
+    if task.path and (Path(task.path).is_file() or task.leaf in ("files", "hub")):
+        return local.has_split(_find_in_snapshot(task), "test", task.source.split("/", 2)[2:])
     return "test" in getattr(plugins.load_leaf("tasks", task.leaf), "SPLITS", ())
 
 
