@@ -102,9 +102,10 @@ def check_leaf(shelf_name: str, name: str) -> None:
     if not list_leaves(shelf_name, only=name.replace("-", "_")):
         leaves = list_leaves(shelf_name)
         choices = ", ".join(leaves)
-        raise UsageError(
-            f"There is no '{name}' among the {shelf_name}.{suggest_nearest(name, leaves)} There are: {choices}."
-        )
+        meant = suggest_nearest(name, leaves)
+        if shelf_name == "tasks" and Path(name).is_dir():
+            meant = f" The folder of this name is ./{name}."
+        raise UsageError(f"There is no '{name}' among the {shelf_name}.{meant} There are: {choices}.")
 
 
 def load_leaf(shelf_name: str, name: str) -> ModuleType:

@@ -288,6 +288,7 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
         (["inspekt", "train.jsonl"], 2, ["no action 'inspekt'", "'inspect'"]),
         (["inspect", "nothing.jsonl"], 3, ["There is no data file nothing.jsonl"]),
         (["inspect", "gsm9k"], 2, ["Did you mean 'gsm8k'"]),
+        (["inspect", "fold"], 2, ["no 'fold' among the tasks. The folder of this name is ./fold. There are: "]),
         (["inspect", "train.jsonl:test"], 2, ["a file is read whole", "files:test@train.jsonl"]),
         (["inspect", "train.jsonl", "--model", "new:huge"], 2, ["no model size 'huge'"]),
         (["inspect", "train.jsonl", "--model", "."], 3, ["The tokenizer of . cannot be loaded"]),
@@ -315,6 +316,7 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
 )
 def test_mistakes_are_one_line(run: Run, file: Path, arguments: list[str], code: int, words: list[str]) -> None:
     (file.parent / "odd.csv").write_text("prblem,answer\n1+1,2\n")
+    (file.parent / "fold").mkdir()
     before = sorted(file.parent.iterdir())
     found, _, err = run(*arguments)
     assert found == code, err
