@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from qed.data import tasks
 from qed.data.prompts.base import find_demonstration, load_leaf
 from qed.data.sources.rows import Place
 from qed.data.tasks.base import build_problems
+from qed.data.tools.validate import validate_file
 from qed.errors import DataError
 from qed.types import Problem
 
@@ -287,5 +290,10 @@ def test_unknown_columns_are_explained(row: Row, words: str) -> None:
 
 def test_no_rows_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"empty\.jsonl has no problems: there are no rows"):
-        tasks.load_task(str(tmp_path / "empty.jsonl"), "train", {})
+    columns = pyarrow.schema([("question", pyarrow.string()), ("answer", pyarrow.string())])
+    pyarrow.parquet.write_table(columns.empty_table(), tmp_path / "empty.parquet")
+    pyarrow.parquet.ParquetWriter(tmp_path / "empty without groups.parquet", columns).close()
+    for file in tmp_path.iterdir():
+        with pytest.raises(DataError, match=rf"{file.name} has no problems: there are no rows"):
+            tasks.load_task(str(file), "train", {})
+        assert [issue.reason for issue in validate_file(file, {}).errors] == ["the file has no rows."]

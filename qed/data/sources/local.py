@@ -128,7 +128,11 @@ def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
 
 
 def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
+    from pyarrow.parquet import read_metadata  # noqa: PLC0415 -- heavy, and needed for this one format
+
     try:
+        if read_metadata(file).num_rows == 0:  # of which the library makes no table
+            return
         table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True)
     except Exception as error:
         raise DataError(f"{file} cannot be read as parquet: {error}") from error
