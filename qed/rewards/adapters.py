@@ -141,8 +141,10 @@ def find_functions(
             return [wrap_function(name, own, conversational)]
     rewards = _list_rewards(module)
     if not rewards:
-        makers = [key for key, value in _list_public(module, _list_own_names(module)) if inspect.isroutine(value)]
-        hint = f" If one of its functions makes a reward, choose it: FILE:{makers[0]}." if makers else ""
+        own = _list_own_names(module)
+        ordered = _list_public(module, [key for key in _list_names(module) if key in own])
+        makers = [f"FILE:{key}" for key, value in ordered if inspect.isroutine(value)]
+        hint = f" If one of its functions makes a reward, choose it: {' or '.join(makers)}." if makers else ""
         raise UsageError(f"{name} defines no reward. A file may define one of: {'; '.join(FORMS)}.{hint}")
     return [wrap_function(key, value, conversational) for key, value in rewards.items()]
 

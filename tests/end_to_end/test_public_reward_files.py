@@ -285,6 +285,7 @@ def test_which_rewards_and_golds_are_told(tmp_path: Path) -> None:
         ("from .sibling import x\n", "cannot be imported: ImportError: attempted relative import"),
         ("def pay(completions:\n", "mine.py, line 1:"),
         ("def get_reward(ngram):\n    return None\n", "If one of its functions makes a reward, choose it: FILE:get_"),
+        ("def b(x, y):\n    return 1.0\ndef a(x, y):\n    return 0.0\n", "choose it: FILE:b or FILE:a."),
     ],
 )
 def test_what_a_file_lacks_is_said(tmp_path: Path, code: str, words: str) -> None:
