@@ -83,6 +83,16 @@ def parse_task(name: str) -> TaskName:
     return TaskName(leaf, split, path)
 
 
+def explain_start(path: str) -> str:
+    """Return a sentence that says where a relative path begins; an empty text for another one."""
+    if Path(path).is_absolute():
+        return ""
+    return (
+        f" A relative path begins in the folder in which qed is started, which is {Path.cwd()}. For the data of a run, "
+        "start qed where the run was started."
+    )
+
+
 def _parse_columns(name: str, query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)

@@ -319,7 +319,9 @@ def test_what_a_later_layer_replaces_is_not_looked_for(write: Write, error: Refu
     config = write("data: {tasks: [gone.jsonl], reward: [./own.py]}")
     named = ["--data.tasks", "here.jsonl", "--data.reward", "boxed"]
     assert resolve_settings("grpo", [config, *named]).settings.data.tasks == ("here.jsonl",)
-    assert "There is no file gone.jsonl" in error("grpo", config, *named[2:])
+    missing = error("grpo", config, *named[2:])
+    assert "There is no file gone.jsonl. A relative path begins in the folder in which qed is started" in missing
+    assert f"which is {Path.cwd()}. For the data of a run, start qed where the run was started." in missing
     assert "--allow-user-code" in error("grpo", config, *named[:2])
     wrong = write("data: {tasks: {a: 1}}", "wrong.yaml")
     assert "data.tasks" in error("grpo", wrong, *named[:2])

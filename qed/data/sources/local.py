@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from qed.config.task_names import COMPRESSIONS, TEXT_SUFFIXES
+from qed.config.task_names import COMPRESSIONS, TEXT_SUFFIXES, explain_start
 from qed.data.sources.delimited import parse_table
 from qed.data.sources.hub import SAVED, HubDataset, list_folder_splits, load_datasets_library, load_folder
 from qed.data.sources.json_files import has_part, parse_json, parse_line, parse_lines
@@ -39,7 +39,7 @@ def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
     elif place.is_file():
         yield from _read_file(place, split)
     else:
-        raise DataError(f"There is no data file {path}.")
+        raise DataError(f"There is no data file {path}.{explain_start(path)}")
 
 
 def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
