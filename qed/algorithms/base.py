@@ -105,7 +105,7 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        require(self.average_length >= 0, "algorithm.average_length must not be negative.")
+        require(0 <= self.average_length < 2**31, "algorithm.average_length must be 0 or more, and below 2^31.")
 
     @property
     def unread(self) -> dict[str, str]:

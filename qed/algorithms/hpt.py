@@ -49,7 +49,10 @@ class Hpt(PolicyGradient):
         """Refuse settings out of range."""
         super().__post_init__()
         require(0 <= self.gate < 1, "algorithm.gate must lie in [0, 1): with 1 every problem is imitated, as qed sft.")
-        require(self.sft > 0, "algorithm.sft must be above 0: qed dr-grpo trains without demonstrations.")
+        require(
+            0 < self.sft < math.inf,
+            "algorithm.sft must be a finite number above 0: qed dr-grpo trains without demonstrations.",
+        )
 
     @property
     def needs_correctness(self) -> bool:

@@ -9,6 +9,7 @@ are those of TRL's RewardTrainer, whose `center_rewards_coefficient` is `centre`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,8 +44,8 @@ class RewardModel(Algorithm):
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         super().__post_init__()
-        require(self.margin >= 0, "algorithm.margin must not be negative.")
-        require(self.centre >= 0, "algorithm.centre must not be negative.")
+        require(0 <= self.margin < math.inf, "algorithm.margin must be a finite number, 0 or more.")
+        require(0 <= self.centre < math.inf, "algorithm.centre must be a finite number, 0 or more.")
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """Give every pair the same weight, half of it to each of its rows."""

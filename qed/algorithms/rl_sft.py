@@ -43,7 +43,7 @@ class RlSft(PolicyGradient):
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         super().__post_init__()
-        require(self.sft >= 0, "algorithm.sft must not be negative.")
+        require(0 <= self.sft < math.inf, "algorithm.sft must be a finite number, 0 or more.")
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return rows with an advantage or, with an SFT loss, an imitated token."""

@@ -15,6 +15,7 @@ H is that of each token (`entropy_over: token`), and sampled answers have the gr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -61,8 +62,10 @@ class Srft(PolicyGradient):
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         super().__post_init__()
-        require(self.sft >= 0, "algorithm.sft must not be negative.")
-        require(self.positive >= 0, "algorithm.positive must not be negative.")
+        require(0 <= self.sft < math.inf, "algorithm.sft must be a finite number, 0 or more.")
+        for name in ("sft_slope", "positive_slope"):
+            require(math.isfinite(getattr(self, name)), f"algorithm.{name} must be a finite number.")
+        require(0 <= self.positive < math.inf, "algorithm.positive must be a finite number, 0 or more.")
 
     @property
     def needs_correctness(self) -> bool:

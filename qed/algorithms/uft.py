@@ -11,6 +11,7 @@ sixth, which holds the answer, is always left to the policy.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class Uft(PolicyGradient):
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         super().__post_init__()
-        require(self.hint >= 0, "algorithm.hint must not be negative.")
+        require(0 <= self.hint < math.inf, "algorithm.hint must be a finite number, 0 or more.")
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """Compute the average over sampled tokens, and the mean over hint tokens times `hint`."""

@@ -131,8 +131,8 @@ class DataSettings:
         require(bool(self.tasks), "data.tasks must name a task or a data file.")
         require(bool(self.reward), "data.reward must name a reward.")
         require(self.reward_workers >= 0, "data.reward_workers must not be negative.")
-        require(self.reward_seconds > 0, "data.reward_seconds must be above 0.")
-        require(self.reward_memory_gb > 0, "data.reward_memory_gb must be above 0.")
+        require(0 < self.reward_seconds < math.inf, "data.reward_seconds must be a finite number above 0.")
+        require(0 < self.reward_memory_gb <= 2**20, "data.reward_memory_gb must be above 0, and at most 1048576.")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class LearnerSettings:
         both = self.warmup_steps and self.warmup_ratio
         require(not both, "learner.warmup_steps and learner.warmup_ratio exclude each other: give one.")
         require(all(0 <= beta < 1 for beta in self.betas), "learner.betas must both lie in [0, 1).")
-        require(self.weight_decay >= 0, "learner.weight_decay must not be negative.")
+        require(0 <= self.weight_decay < math.inf, "learner.weight_decay must be a finite number, 0 or more.")
         require(self.clip_norm >= 0, "learner.clip_norm must not be negative.")
         require(self.skip_norm >= 0, "learner.skip_norm must not be negative.")
 
@@ -250,7 +250,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        require(self.threads >= 0, "run.threads must not be negative.")
+        require(0 <= self.threads <= 4096, "run.threads must lie between 0 and 4096.")
         require(self.save_every >= 0, "run.save_every must not be negative.")
         require(self.save_token_stats >= 0, "run.save_token_stats must not be negative.")
         require(0 <= self.save_top_logps <= 20, "run.save_top_logps must lie between 0 and 20.")

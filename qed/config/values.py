@@ -5,6 +5,7 @@ So `1e-6` is a number and `on` a boolean exactly where the field is one, indepen
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -22,8 +23,8 @@ FALSE = ("false", "no", "off", "0")
 NOTHING = ("null", "none", "~")
 SHORT_SEQUENCE = "seq_"  # verl's prefix for choices that start with sequence_ here
 YAML_NULLS = ("", "~", "null")
-# Infinity and NaN as YAML writes them; Python's notation is accepted as well.
-YAML_FLOATS = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
+# Infinity as YAML writes it; Python's notation is accepted as well.
+YAML_FLOATS = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf"}
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,10 @@ def _coerce_scalar(raw: Raw, kind: Any) -> Any:
         if kind is int:
             return int(text)
         if kind is float:
-            return float(YAML_FLOATS.get(text.lower(), text))
+            number = float(YAML_FLOATS.get(text.lower(), text))
+            if math.isnan(number):
+                raise ValueError("NaN has no meaning in any setting")
+            return number
     except ValueError as error:
         hint = _suggest_integer(text) if kind is int else ""
         raise ValueError(f"must be {describe_type(kind)}, not {raw.text!r}.{hint}") from error

@@ -98,7 +98,7 @@ def test_what_is_no_list_may_be_given_again(write: Write) -> None:
 
 @pytest.mark.parametrize("number", ["-1", "-.5", "-1e-3", "-inf"])
 def test_negative_numbers_are_values(error: Refused, number: str) -> None:
-    assert "learner.weight_decay must not be negative" in error("grpo", "--learner.weight-decay", number)
+    assert "learner.weight_decay must be a finite number, 0 or more" in error("grpo", "--learner.weight-decay", number)
     assert resolve_settings("grpo", ["--algorithm.entropy", "-1e-3"]).settings.algorithm.regularizer.entropy == -1e-3  # type: ignore[union-attr]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qed.config import layers, plugins
+from qed.config.fields import build_table
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import read_sources, resolve_settings
 from qed.errors import UsageError
@@ -85,7 +86,16 @@ def test_a_missing_base_is_named_with_the_line(error: Refused, write: Write) -> 
         ("learner.betas", "[0.9]", "learner.betas must be 2 numbers, not 1."),
         ("learner.schedule", "cosin", "must be one of constant, linear, cosine, not 'cosin'. Did you mean 'cosine'?"),
         ("learner.steps", "-1", "learner.steps must not be negative."),
-        ("learner.lr", ".nan", "learner.lr must be a finite number, 0 or more."),
+        ("learner.lr", ".nan", "learner.lr must be a number, not "),
+        ("evaluation.temperature", ".nan", "evaluation.temperature must be a number or null, not "),
+        ("algorithm.kl", ".inf", "algorithm.kl must be a finite number, 0 or more."),
+        ("algorithm.entropy", "-.inf", "algorithm.entropy must be a finite number."),
+        ("algorithm.entropy_target", ".inf", "algorithm.entropy_target must be a finite number, 0 or more."),
+        ("algorithm.average_length", "9" * 23, "algorithm.average_length must be 0 or more, and below 2^31."),
+        ("data.reward_memory_gb", ".inf", "data.reward_memory_gb must be above 0, and at most 1048576."),
+        ("data.reward_seconds", ".inf", "data.reward_seconds must be a finite number above 0."),
+        ("sampling.temperature", ".inf", "sampling.temperature must be a finite number above 0"),
+        ("run.threads", "9" * 23, "run.threads must lie between 0 and 4096."),
         ("algorithm.clip_low", "2", "algorithm.clip_low must lie in [0, 1]."),
         ("data.reward", "boxd", "data.reward: There is no 'boxd' among the rewards. Did you mean 'boxed'?"),
         ("data.tasks", "arithmetc", "Did you mean 'arithmetic'?"),
@@ -100,15 +110,33 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_origin(
     in_file = error("grpo", write(f"\n{key}: {value}"))
     assert in_file.startswith("x.yaml:2: ")
     assert reason in in_file
-    text = "nan" if value == ".nan" else value
+    text = value.replace(".nan", "nan").replace(".inf", "inf")
     on_line = error("grpo", f"--{key}={text}")
     assert on_line.startswith("command line: ")
     assert reason in on_line
 
 
+BOUNDLESS = {
+    *("clip_high", "clip_dual", "ratio_clamp", "correction_high", "rejection_low", "rejection_high", "offpolicy_limit"),
+    *("clip_norm", "skip_norm", "distillation.divergence_clip", "critic.clip", "shaping.most"),  # limits: inf sets none
+    *("mixed_above", "gae.length_alpha"),  # never mixed; a lambda of 1
+}
+
+
+def test_only_limits_may_be_infinite_and_nothing_is_nan() -> None:
+    tables = {method: build_table(method, {"": method}).settings.values() for method in ALGORITHMS}
+    found = {(each.owner, each.name): (method, each) for method, settings in tables.items() for each in settings}
+    for method, setting in (pair for pair in found.values() if "float" in f"{pair[1].kind}"):
+        given = len(setting.default) if isinstance(setting.default, tuple) and setting.default else 1
+        bound = setting.key.removeprefix("algorithm.").removeprefix("learner.") in BOUNDLESS
+        for value in ("nan",) if bound else ("nan", "inf", "-inf"):
+            with pytest.raises(UsageError, match=setting.name):
+                resolve_settings(method, [f"--{setting.key}={','.join([value] * given)}"])
+
+
 def test_a_range_error_in_a_pipeline_names_the_phase(error: Refused, write: Write) -> None:
     text = "rl:\n  learner:\n    steps: -1\n  algorithm: {kl: -1}"
-    assert error("pipeline", write(text)) == "x.yaml:4: rl.algorithm.kl must not be negative."
+    assert error("pipeline", write(text)) == "x.yaml:4: rl.algorithm.kl must be a finite number, 0 or more."
     assert error("pipeline", write(text), "rl.algorithm.kl=0") == "x.yaml:3: rl.learner.steps must not be negative."
 
 

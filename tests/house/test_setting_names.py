@@ -138,8 +138,14 @@ def test_a_section_with_nothing_in_it_says_nothing(write: Write) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--algorithm.regularizer.kl", "-1"], "command line: algorithm.kl must not be negative."),
+        (["--algorithm.regularizer.kl", "-1"], "command line: algorithm.kl must be a finite number, 0 or more."),
         (["--algorithm.guidance.traces", "-3"], "command line: algorithm.guidance.traces must be -1 or more."),
+        (["--algorithm.mixture.given_weight", "nan"], "algorithm.mixture.given_weight must be a number, "),
+        (["--algorithm.own_weight", "inf"], "command line: algorithm.mixture.own_weight must be a finite number."),
+        (["--algorithm.given_advantage", "-inf"], "algorithm.mixture.given_advantage must be a finite number."),
+        (["--algorithm.shaping.gamma", "inf"], "algorithm.shaping.gamma must be a finite number above 0."),
+        (["--algorithm.shaping.weight", "inf"], "algorithm.shaping.weight must be a finite number."),
+        (["--algorithm.shaping.exponent", "inf"], "algorithm.shaping.exponent must be a finite number."),
         (["--algorithm.surrogate.clip_hihg", "1"], "Did you mean '--algorithm.surrogate.clip-high'?"),
         (["--algorithm.correction.hihg", "1"], "Did you mean '--algorithm.correction.high'?"),
         (["--correction-high", "1"], "Did you mean '--algorithm.correction-high'?"),

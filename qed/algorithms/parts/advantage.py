@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,7 @@ class AdvantageEstimator:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")
+        require(0 <= self.std_epsilon < math.inf, "algorithm.std_epsilon must be a finite number, 0 or more.")
         require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
         require(
             self.discount == 1 or self.estimator in ("returns", "gae"),

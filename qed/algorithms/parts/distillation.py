@@ -62,8 +62,8 @@ class Distillation:
             "algorithm.teacher_top_k is of a divergence over the vocabulary, and algorithm.divergence=sampled reads "
             "the log-probs of sampled tokens alone: take reverse_kl, forward_kl or jsd.",
         )
-        require(self.distil >= 0, "algorithm.distil must not be negative.")
-        require(self.reward >= 0, "algorithm.reward must not be negative.")
+        require(0 <= self.distil < math.inf, "algorithm.distil must be a finite number, 0 or more.")
+        require(0 <= self.reward < math.inf, "algorithm.reward must be a finite number, 0 or more.")
         require(self.distil > 0 or self.reward > 0, "algorithm.distil and algorithm.reward are both 0.")
 
     @property

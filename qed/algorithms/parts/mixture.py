@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from qed.algorithms.base import require
 from qed.algorithms.parts.crediting import is_counted
 from qed.types import Advantage, Group
 
@@ -29,6 +31,11 @@ class OffPolicyAdvantages:
     """A fixed advantage of demonstration tokens, divided by the group's size; 0 takes the computed advantage."""
     zero_truncated: bool = False
     """Set the advantage of answers truncated at max_tokens to 0; they still count in the group's statistics."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        for name in ("given_weight", "own_weight", "given_advantage"):
+            require(math.isfinite(getattr(self, name)), f"algorithm.mixture.{name} must be a finite number.")
 
     def weigh(self, group: Group, advantages: Sequence[Advantage]) -> list[Advantage]:
         """Weight a group's advantages; a completion whose tokens all have the same advantage gets one number."""

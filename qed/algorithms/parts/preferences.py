@@ -6,6 +6,7 @@ both, so it cancels.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -69,7 +70,9 @@ class Preferences(Algorithm):
             "algorithm.reference_every moves a reference model, and none is kept: the sft loss alone reads none, and "
             "algorithm.precompute_reference scores it once.",
         )
-        require(self.beta > 0, "algorithm.beta must be above 0.")
+        require(0 < self.beta < math.inf, "algorithm.beta must be a finite number above 0.")
+        require(all(map(math.isfinite, self.loss_weights)), "algorithm.loss_weights must be finite numbers.")
+        require(math.isfinite(self.divergence_alpha), "algorithm.divergence_alpha must be a finite number.")
         require(0 <= self.label_smoothing < 0.5, "algorithm.label_smoothing must lie in [0, 0.5).")
         require(0 <= self.length_alpha <= 1, "algorithm.length_alpha must lie in [0, 1].")
         sorting = [loss for loss in self.losses if loss in pair_losses.SORTED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -57,8 +58,8 @@ class Regularizer:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        require(self.kl >= 0, "algorithm.kl must not be negative.")
-        require(self.kl_target >= 0, "algorithm.kl_target must not be negative.")
+        require(0 <= self.kl < math.inf, "algorithm.kl must be a finite number, 0 or more.")
+        require(0 <= self.kl_target < math.inf, "algorithm.kl_target must be a finite number, 0 or more.")
         require(self.kl_horizon >= 1, "algorithm.kl_horizon must be at least 1.")
         require(
             self.kl_target == 0 or self.kl > 0,
@@ -73,7 +74,8 @@ class Regularizer:
             not (self.kl_importance and self.kl_place == "reward"),
             "algorithm.kl_importance is of the KL in the loss; in the reward there is no ratio to multiply by.",
         )
-        require(self.entropy_target >= 0, "algorithm.entropy_target must not be negative.")
+        require(math.isfinite(self.entropy), "algorithm.entropy must be a finite number.")
+        require(0 <= self.entropy_target < math.inf, "algorithm.entropy_target must be a finite number, 0 or more.")
 
     @property
     def kl_in_loss(self) -> bool:

@@ -7,6 +7,7 @@ unknown: p / (p + gamma) gives unlikely tokens more weight; its gradient is gamm
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -51,9 +52,11 @@ class TokenShaping:
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         where = "algorithm.shaping"
-        require(self.gamma > 0, f"{where}.gamma must be above 0.")
+        require(0 < self.gamma < math.inf, f"{where}.gamma must be a finite number above 0.")
+        require(math.isfinite(self.weight), f"{where}.weight must be a finite number.")
+        require(math.isfinite(self.exponent), f"{where}.exponent must be a finite number.")
         require(self.most >= 0, f"{where}.most must not be negative.")
-        require(self.least >= 0, f"{where}.least must not be negative.")
+        require(0 <= self.least < math.inf, f"{where}.least must be a finite number, 0 or more.")
         require(0 <= self.drop_above <= 1, f"{where}.drop_above must lie in [0, 1].")
 
     def shape_given(self, logps: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -69,9 +70,15 @@ class Surrogate:
         require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
         require(self.clip_dual == 0 or self.clip_dual > 1, "algorithm.clip_dual must be 0, or above 1.")
         require(self.ratio_clamp >= 0, "algorithm.ratio_clamp must not be negative.")
-        require(min(self.sapo_temperatures) > 0, "algorithm.sapo_temperatures must both be above 0.")
-        require(min(self.vespo_shape) > 0, "algorithm.vespo_shape must hold numbers above 0.")
-        require(self.dppo_square >= 0, "algorithm.dppo_square must not be negative.")
+        require(
+            all(0 < value < math.inf for value in self.sapo_temperatures),
+            "algorithm.sapo_temperatures must both be finite numbers above 0.",
+        )
+        require(
+            all(0 < value < math.inf for value in self.vespo_shape),
+            "algorithm.vespo_shape must hold finite numbers above 0.",
+        )
+        require(0 <= self.dppo_square < math.inf, "algorithm.dppo_square must be a finite number, 0 or more.")
 
     @property
     def unread(self) -> dict[str, str]:
