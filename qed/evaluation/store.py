@@ -6,6 +6,7 @@ not sampled again. When all are finished, the rows move to TASK.jsonl and the pa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -135,7 +136,8 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     try:
         write_bytes(path, encode_lines("".join(map(encode_line, rows))), append=True)
     except OSError as error:
-        os.truncate(path, before)
+        with contextlib.suppress(OSError):
+            os.truncate(path, before)
         raise QedError(
             f"Cannot write {path}: {error.strerror or error}. Earlier answers are kept; free some space and "
             "run the same command again."

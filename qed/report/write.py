@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         write_bytes(part, content)
         part.replace(out)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that can only be read there is no part either
+            part.unlink(missing_ok=True)
         raise QedError(f"Cannot write {out}: {error.strerror or error}. Name another file with --out.") from error
     return out

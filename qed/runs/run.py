@@ -12,6 +12,7 @@ disk, its written part is removed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -34,6 +35,9 @@ from qed.runs.token_stats import encode_stats, name_stats
 from qed.types import Groups, Rollout
 
 Row = dict[str, Any]
+# How the work goes on after a file could not be written: that of most commands, and training.
+REPEAT = "give the same command again"
+RESUME = "continue with --resume"
 # In a rollout's row `source` names the origin of the answer, so the source of the problem has another name.
 PROBLEM_COLUMNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
@@ -123,7 +127,7 @@ class Run:
             for group in groups
             if group
         )
-        write_parts(data, builder.encode_groups(rows))
+        write_parts(data, builder.encode_groups(rows), RESUME)
         self._written.add(data)
         index = builder.build(data.stat().st_size)
         self.write(str(name_index(data).relative_to(self.folder)), encode_index(index))
@@ -134,11 +138,11 @@ class Run:
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
         """Write every answer of an evaluation, and add its summary to those of the step's other tasks."""
-        self._written |= set(write_evaluation(self.folder, step, task, rows, summary))
+        self._written |= set(write_evaluation(self.folder, step, task, rows, summary, RESUME))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file in the run's folder atomically, see `write_whole`."""
-        write_whole(self.folder / name, content)
+        write_whole(self.folder / name, content, RESUME)
         self._written.add(self.folder / name)
 
     def sync(self) -> None:
@@ -163,9 +167,9 @@ class Run:
             write_bytes(path, (json.dumps(row) + "\n").encode(), append=True)
             self._written.add(path)
         except OSError as error:
-            if path.exists():
+            with contextlib.suppress(OSError):  # a disk that can only be read has nothing to remove either
                 os.truncate(path, size)  # an incomplete line would break every reader
-            raise _explain_unwritable(path, error) from error
+            raise _explain_unwritable(path, error, RESUME) from error
 
 
 def _redact_value(value: Any) -> Any:
@@ -177,16 +181,21 @@ def _redact_value(value: Any) -> Any:
     return [_redact_value(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, advice: str = REPEAT) -> None:
     """Write a file under a temporary name and rename it.
+
+    Args:
+        path: of the file.
+        content: of the file.
+        advice: how the work goes on once the file can be written.
 
     Raises:
         QedError: the disk is full or the folder is gone; the previous content stays.
     """
-    write_parts(path, [content])
+    write_parts(path, [content], advice)
 
 
-def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+def write_parts(path: Path, parts: Iterable[bytes], advice: str = REPEAT) -> None:
     """Write a file of several parts, see `write_whole`; only one part need be in memory."""
     temporary = path.with_name(f".{path.name}.part")
     try:
@@ -195,20 +204,25 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> None:
             write_bytes(temporary, part, append=number > 0)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _explain_unwritable(path, error) from error
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise _explain_unwritable(path, error, advice) from error
 
 
-def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row) -> tuple[Path, Path]:
+def write_evaluation(
+    folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row, advice: str = REPEAT
+) -> tuple[Path, Path]:
     """Write the answers to a task to `eval/step_N/TASK.jsonl` and add its summary to the step's summary.json.
+
+    `advice` is that of `write_whole`.
 
     Returns:
         the paths of both files.
     """
     answers, figures = (folder / name_step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
-    write_whole(answers, encode_lines("".join(map(encode_line, rows))))
+    write_whole(answers, encode_lines("".join(map(encode_line, rows))), advice)
     summaries = {**read_json(figures, {}), task: summary}
-    write_whole(figures, json.dumps(summaries, indent=1).encode())
+    write_whole(figures, json.dumps(summaries, indent=1).encode(), advice)
     return answers, figures
 
 
@@ -311,8 +325,9 @@ def read_evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
         yield int(path.parent.name.split("_")[1]), read_json(path, {})
 
 
-def _explain_unwritable(path: Path, error: OSError) -> QedError:
+def _explain_unwritable(path: Path, error: OSError, advice: str) -> QedError:
+    less = ", or set run.save_rollouts=false" if advice == RESUME else ""
+    first = f"Free some space{less}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Make it writable"
     return QedError(
-        f"Cannot write {path}: {error.strerror or error}. Everything written before is complete. Free some space, or "
-        "set run.save_rollouts=false in training, and continue with --resume."
+        f"Cannot write {path}: {error.strerror or error}. Everything written before is complete. {first}, and {advice}."
     )

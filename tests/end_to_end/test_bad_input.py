@@ -221,6 +221,21 @@ def test_a_full_disk_stops_cleanly(
     assert sorted({row["step"] for row in read_lines(run / "metrics.jsonl")}) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("code", "first"), [(errno.ENOSPC, "Free some space"), (errno.EROFS, "Make it writable")])
+def test_an_evaluation_that_cannot_be_written_is_repeated(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, first: str
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    done = qed("evaluate", "--model", "new:tiny", "--tasks", "arithmetic", "--limit", 2, "--out", tmp_path / "out")
+    assert_refused(done, 1, f"{os.strerror(code)}. Everything written before is complete. {first}, and give the same")
+    assert "save_rollouts" not in done.err
+    assert ".part" not in done.err
+
+
 def test_a_checkpoint_that_is_damaged_is_passed_over(qed: Callable[..., Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY, "--run.save_every", 1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -259,6 +261,20 @@ def test_a_report_is_whole_or_as_it_was(make: Callable[..., Path], monkeypatch: 
         write_report([run], run / "report.html")
     assert (run / "report.html").read_text(encoding="utf-8") == before
     assert not list(run.glob(".*"))
+
+
+def test_a_place_that_can_only_be_read_is_named_as_it_was_given(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(write, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(QedError, match=r"Cannot write .*/report\.html: Read-only file system\. Name another file"):
+        write_report([run], run / "report.html")
 
 
 def test_a_report_needs_no_heavy_library() -> None:
