@@ -249,7 +249,7 @@ def drop_long_prompts(
         )
     if not kept:
         raise DataError(
-            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {max(0, limit)} tokens "
+            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {limit} tokens "
             "for the prompt. Use a smaller sampling.max_tokens or a model with a longer window."
         )
     return kept

@@ -70,8 +70,18 @@ def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[
 def fit_run_problems(
     loaded: LoadedProblems, policy: Policy, settings: Settings, run: Run, console: Console
 ) -> LoadedProblems:
-    """Return the problems of a run's last phase whose prompts fit the model's window and the limits of `data`."""
-    template, limit = policy.template, policy.max_prompt_tokens(settings.sampling.max_tokens)
+    """Return the problems of a run's last phase whose prompts fit the model's window and the limits of `data`.
+
+    Raises:
+        UsageError: the longest answer leaves no room for a prompt.
+    """
+    most = settings.sampling.max_tokens
+    template, limit = policy.template, policy.max_prompt_tokens(most)
+    if limit < 1:
+        raise UsageError(
+            f"sampling.max_tokens={most} leaves no room for a prompt in the model's window of {limit + most} tokens. "
+            "Use a smaller sampling.max_tokens, or a model with a longer window."
+        )
     return replace(
         loaded,
         problems=_fit_training_problems(loaded.problems, settings, template, limit, run, console),

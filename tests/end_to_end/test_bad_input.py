@@ -153,9 +153,12 @@ def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp
     ]
     assert sum(event["left_out"] for event in left_out) == 3
     assert "the prompt is longer than 508 tokens" in done.out
-    assert_refused(
-        qed(*arguments, "--sampling.max_tokens", 512, "--out", tmp_path / "none"), 3, "window leaves 0 tokens"
-    )
+    done = qed(*arguments, "--sampling.max_tokens", 508, "--out", tmp_path / "none")
+    assert_refused(done, 3, "No training problem fits", "window leaves 4 tokens")
+    for most in (512, 100_000):
+        done = qed(*arguments, "--sampling.max_tokens", most, "--out", tmp_path / f"{most}")
+        assert_refused(done, 2, f"sampling.max_tokens={most} leaves no room for a prompt in the model's window of 512 ")
+        assert "longer than" not in done.out + done.err
 
 
 @pytest.mark.parametrize(
