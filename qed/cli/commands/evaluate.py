@@ -72,7 +72,7 @@ PASSED = {
 def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or score stored answers."""
     parser = _build_parser()
-    args = parser.parse(arguments)
+    args = _parse(parser, arguments)
     written = list(arguments)
     if args.config:
         # What the command line gives comes later and counts.
@@ -103,6 +103,15 @@ def _check_cell(args: argparse.Namespace) -> None:
         _check_numbers(args)
         run_folder, model, _ = _choose_model(args)
         _resolve_settings(args, run_folder, model)
+
+
+def _parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line, in which --greedy and a temperature exclude each other; that of a file it replaces."""
+    args = parser.parse(arguments)
+    given = {action.dest for _, action in parser.list_given(arguments)}
+    if args.greedy and args.temperature and "temperature" in given:
+        raise UsageError("qed evaluate: --greedy has no use for a temperature: leave --temperature out.")
+    return args
 
 
 def _build_parser() -> Parser:
@@ -142,21 +151,10 @@ def _add_model_options(add: Any) -> None:
     add_likelihood_options(add)
     add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
     add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature (default: 0.6)")
-    add(
-        "--top-p",
-        type=float,
-        default=0.95,
-        metavar="P",
-        help="nucleus sampling (default: 0.95)",
-    )
+    add("--top-p", type=float, default=0.95, metavar="P", help="nucleus sampling (default: 0.95)")
     add("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens (default: all)")
     add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the top token's probability")
-    add(
-        "--max-tokens",
-        type=int,
-        metavar="N",
-        help="longest answer (default: the run's, or up to 2048; AIME: 32768)",
-    )
+    add("--max-tokens", type=int, metavar="N", help="longest answer (default: the run's, or up to 2048; AIME: 32768)")
     add(
         "--limit",
         type=int,
@@ -324,7 +322,7 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
     Raises:
         UsageError: an option is unknown or invalid, or belongs to stored answers.
     """
-    args = _build_parser().parse(options)
+    args = _parse(_build_parser(), options)
     if args.sweep:
         raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
     if args.responses is not None:
