@@ -89,6 +89,8 @@ def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> 
     """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
     origins = list_origins(resolved.settings, resolved.origins)
     if resolved.flags.dry_run:
+        if resolved.flags.json:
+            raise UsageError("--dry-run prints text, and there is no result to print as JSON: leave --json out.")
         from qed.loops.dry_run import run_dry
 
         run_dry(resolved.settings, origins, resolved.flags.ranks)

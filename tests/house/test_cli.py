@@ -152,6 +152,8 @@ def test_json_is_the_last_line_of_stdout(run: Run, recipes: Any) -> None:
 
 def test_a_dry_run_trains_nothing(run: Run, recipes: Any) -> None:
     assert run("grpo", "--dry-run")[0] == 0
+    code, _, err = run("grpo", "--dry-run", "--json")
+    assert (code, "leave --json out" in err) == (2, True)
     assert [name for name, _, _ in recipes.calls] == ["run_dry"]
 
 
