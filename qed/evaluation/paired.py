@@ -111,7 +111,9 @@ def compare_paired(before: Sequence[Row], after: Sequence[Row], measure: str = A
     lost = tuple(change for change in changes if change.after < change.before)
     differences = np.array(new) - np.array(old)
     low, high, p_value = compute_difference(differences)
-    test = TESTS[_is_single(differences)]
+    # Without a difference both tests say the same, and McNemar's is of single answers.
+    several = not differences.any() and any(len(side[problem]) > 1 for side in (one, other) for problem in shared)
+    test = TESTS[_is_single(differences) and not several]
     unpaired = len(one) + len(other) - 2 * len(shared)
     note = "" if p_value is not None else describe_too_few(len(shared))
     shares = fmean(old), fmean(new)

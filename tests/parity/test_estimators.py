@@ -176,6 +176,15 @@ def test_single_answers_are_compared_by_problems() -> None:
     assert [change.problem for change in found.lost] == ["p15"]
 
 
+@pytest.mark.parametrize(("marks", "test"), [("0", "exact McNemar"), ("00", "adjusted t over problems")])
+def test_without_a_difference_the_test_is_that_of_the_answers(marks: str, test: str) -> None:
+    same = rows(*((f"p{place}", marks) for place in range(20)))
+    found = compare_paired(same, same)
+    assert found is not None
+    assert (found.test, found.p_value) == (test, 1.0)
+    assert (found.ci_lo, found.ci_hi) == compute_difference(np.zeros(20))[:2]
+
+
 def test_several_answers_are_compared_by_problems() -> None:
     before = rows(*((f"p{place}", "1000") for place in range(30)))
     after = rows(*((f"p{place}", "1110" if place % 3 else "1000") for place in range(30)))
