@@ -64,6 +64,8 @@ ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
     ("a question and an answer", {"messages": [SYSTEM, USER], "ground_truth": 3.0}, ("x?", "3", "", "")),
     ("ShareGPT and an answer", {"conversations": [USER], "expected_answer": ["3"]}, ("x?", "3", "", "")),
     ("Alpaca and an answer", {"instruction": "x?", "output": "So.", "answer": "3"}, ("x?", "3", "", "So.")),
+    ("messages and a dict", {"messages": [USER, ASSISTANT], "answer": {"a": [3]}}, ("x?", "", "", "It is 3.")),
+    ("Alpaca and a flag", {"instruction": "x?", "output": "So.", "answer": True}, ("x?", "", "", "So.")),
     ("GSM8K", {"question": "x?", "answer": "So.\n#### 1,003"}, ("x?", "1003", "So.", "")),
     ("MATH", {"problem": "x?", "solution": r"It is \boxed{3}.", "type": "A"}, ("x?", "3", r"It is \boxed{3}.", "")),
     ("MATH-500", {"problem": "x?", "solution": "So.", "answer": "3", "unique_id": "a"}, ("x?", "3", "So.", "")),

@@ -209,13 +209,13 @@ def test_demonstrations_that_fill_a_group_are_refused_at_the_start() -> None:
     def resolve(method: str, traces: int, *more: str) -> None:
         resolve_settings(method, [f"--algorithm.guidance.traces={traces}", "--sampling.group_size=3", *more])
 
-    for method, traces in (("luffy", 4), ("luffy", 3), ("luffy", -1), ("rl_sft", 3), ("uft", 4)):
+    for method, traces in (("luffy", 4), ("luffy", 3), ("rl_sft", 3), ("uft", 4)):
         told = rf"algorithm\.guidance\.traces is {traces}, and sampling\.group_size is 3: "
         with pytest.raises(UsageError, match=told):
             resolve(method, traces)
     resolve("luffy", 2)
     resolve("luffy", 3, "--algorithm.guidance.least", "0")
-    resolve("luffy", -1, "--algorithm.guidance.strategy", "linear")
+    resolve("luffy", -1)
     resolve("uft", -1)
     resolve("hpt", 4)
 

@@ -123,7 +123,7 @@ class ExpertPrefix:
         require(self.traces <= group_size, f"{given}no group has so many answers. {advice}.")
         whole = self.least == 1 and self.strategy in FROM_LEAST
         require(
-            0 <= self.traces < group_size or not whole,
+            self.traces != group_size or not whole,
             f"{given}every answer would be a whole demonstration, and the policy would have none of its own. {advice}, "
             "or give beginnings with algorithm.guidance.least below 1.",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeGuard
 
-from qed.data.sources.fields import Fields, SkippedRow, convert_answer, convert_to_text, read_answer
+from qed.data.sources.fields import Fields, SkippedRow, convert_answer, convert_to_text, read_answer_beside_reply
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
 
@@ -85,7 +85,7 @@ def read_sharegpt(row: Row, place: Place) -> Fields:
 def _read_single_turn(row: Row, place: Place, key: str) -> Fields:
     """Read a conversation of one question and one reply; beside a gold answer the reply may be missing."""
     turns = read_turns(row[key], place, key)
-    answer_key, answer = read_answer(row, place)
+    answer_key, answer = read_answer_beside_reply(row, place)
     roles = [role for role, _ in turns]
     if roles != ["user", "assistant"] and not (answer.strip() and roles == ["user"]):
         raise SkippedRow("conversations that are not one question and one answer")

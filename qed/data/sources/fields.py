@@ -113,6 +113,14 @@ def read_answer(row: Row, place: Place) -> tuple[str, str]:
     return (key, convert_answer(row[key], place, key)) if key else ("", "")
 
 
+def read_answer_beside_reply(row: Row, place: Place) -> tuple[str, str]:
+    """As `read_answer`; what is neither text nor number is no answer, because the reply may be all that is wanted."""
+    try:
+        return read_answer(row, place)
+    except DataError:
+        return "", ""
+
+
 def convert_solution(value: Any, place: Place, key: str) -> str:
     """Convert a worked solution to text; of several, the first."""
     if isinstance(value, list | tuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from qed.data.sources import conversations
-from qed.data.sources.fields import Fields, SkippedRow, convert_to_text, find_filled_column, read_answer
+from qed.data.sources.fields import Fields, SkippedRow, convert_to_text, find_filled_column, read_answer_beside_reply
 from qed.data.sources.labels import GOLDS
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
@@ -27,7 +27,7 @@ def read_instruction(row: Row, place: Place) -> Fields:
     reply = find_filled_column(row, REPLIES) or next(key for key in REPLIES if key in row)
     question = join_input(convert_to_text(row["instruction"], place, "instruction"), row, place)
     completion = convert_to_text(row[reply], place, reply)
-    answer_key, answer = read_answer(row, place)
+    answer_key, answer = read_answer_beside_reply(row, place)
     return Fields(question, answer, completion=completion, used=("instruction", *INPUTS, reply, "history", answer_key))
 
 
