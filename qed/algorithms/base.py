@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
+from qed.algorithms.parts.estimators import call_for_group
 from qed.config.field_names import find_short_names, flatten_fields, replace_fields
 from qed.errors import UsageError
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
@@ -275,8 +276,6 @@ class Algorithm(metaclass=BuiltByAnyName):
     def _advantages(self, group: Group) -> list[Advantage]:
         # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
         from torch import float64, tensor  # noqa: PLC0415
-
-        from qed.algorithms.parts.crediting import call_for_group  # noqa: PLC0415 -- it imports this file
 
         rewards = tensor([rollout.reward for rollout in group if rollout.has_reward], dtype=float64)
         values = iter(call_for_group(self.advantages, rewards).tolist() if len(rewards) else [])

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qed.algorithms.parts.advantage import AdvantageEstimator
+    from qed.algorithms.parts.estimators import OfGroup
     from qed.algorithms.parts.regularizer import Regularizer
-
-    # Computes the advantages of one group, [G], from its rewards alone.
-    OfGroup = Callable[[Tensor], Tensor]
 
 
 def is_counted(rollout: Rollout) -> bool:
@@ -154,25 +152,7 @@ def _compute_answer_advantages(
         return [estimators.compute_gpg(values, cat(rewards)) for values in rewards]
     if settings.estimator == "group" and settings.normalize_std and settings.std_over == "batch":
         return [estimators.scale_by_batch(values, cat(rewards), settings.std_epsilon) for values in rewards]
-    return [call_for_group(of_group, values) for values in rewards]
-
-
-def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
-    """Compute the advantages of one group, [G], by a function that may be the user's own.
-
-    Raises:
-        UsageError: it returns something else.
-    """
-    from torch import Tensor  # noqa: PLC0415
-
-    found = of_group(rewards)
-    if isinstance(found, Tensor) and found.shape == rewards.shape:
-        return found
-    told = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-    raise UsageError(
-        f"{of_group.__qualname__} has returned {told} for {len(rewards)} rewards of a group: it must return a tensor "
-        "with an advantage for each."
-    )
+    return [estimators.call_for_group(of_group, values) for values in rewards]
 
 
 def check_credit(name: str, groups: Groups, credited: Sequence[Sequence[Advantage]]) -> None:

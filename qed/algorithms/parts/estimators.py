@@ -6,11 +6,16 @@ equal rewards gets exactly 0 from all of them, and so does a group of one. They 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
+
+from qed.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    # Computes the advantages of one group, [G], from its rewards alone.
+    OfGroup = Callable[[Tensor], Tensor]
 
 Estimator = Literal[
     "group", "none", "leave_one_out", "opo", "gpg", "passk", "max_rl", "remax", "returns", "gdpo", "gae"
@@ -23,6 +28,24 @@ CALLING_ADVANTAGES = frozenset({"group", "none", "leave_one_out", "passk", "max_
 TOKEN_LEVEL = frozenset({"remax", "returns"})
 WHITEN_EPSILON = 1e-8  # added to the variance
 ROUNDING = 1e-6  # relative to the mean of |r|: a mean reward below this counts as 0
+
+
+def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
+    """Compute the advantages of one group, [G], by a function that may be the user's own.
+
+    Raises:
+        UsageError: it returns something else.
+    """
+    from torch import Tensor  # noqa: PLC0415
+
+    found = of_group(rewards)
+    if isinstance(found, Tensor) and found.shape == rewards.shape:
+        return found
+    told = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise UsageError(
+        f"{of_group.__qualname__} has returned {told} for {len(rewards)} rewards of a group: it must return a tensor "
+        "with an advantage for each."
+    )
 
 
 def are_all_equal(rewards: Tensor) -> bool:
