@@ -14,6 +14,9 @@ import pytest
 from making import make_model
 from safetensors.torch import load_file, save_file
 
+# Those that import `write_bytes` by name come first: one that is loaded while it is patched would keep the patch.
+import qed.loops.resume
+import qed.report.write  # noqa: F401
 from qed.models.load import build_model
 from qed.runs import run as run_files
 from qed.runs.run import read_lines
