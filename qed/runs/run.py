@@ -199,7 +199,8 @@ def write_parts(path: Path, parts: Iterable[bytes], advice: str = REPEAT) -> Non
     """Write a file of several parts, see `write_whole`; only one part need be in memory."""
     temporary = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():  # of a file in its place mkdir would say that it exists
+            path.parent.mkdir(parents=True, exist_ok=True)
         for number, part in enumerate(chain([b""], parts)):  # without any part the file is empty
             write_bytes(temporary, part, append=number > 0)
         temporary.replace(path)
