@@ -205,21 +205,6 @@ def test_a_lone_answer_is_refused_at_the_start() -> None:
     resolve_settings("remax", ["--sampling.group_size", "1"])
 
 
-def test_demonstrations_that_fill_a_group_are_refused_at_the_start() -> None:
-    def resolve(method: str, traces: int, *more: str) -> None:
-        resolve_settings(method, [f"--algorithm.guidance.traces={traces}", "--sampling.group_size=3", *more])
-
-    for method, traces in (("luffy", 4), ("luffy", 3), ("rl_sft", 3), ("uft", 4)):
-        told = rf"algorithm\.guidance\.traces is {traces}, and sampling\.group_size is 3: "
-        with pytest.raises(UsageError, match=told):
-            resolve(method, traces)
-    resolve("luffy", 2)
-    resolve("luffy", 3, "--algorithm.guidance.least", "0")
-    resolve("luffy", -1)
-    resolve("uft", -1)
-    resolve("hpt", 4)
-
-
 def test_dapo_adds_the_overlong_reward_to_the_prompts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert resolve_reward_names(resolve_settings("dapo", []).settings.data) == ("think_answer", "overlong")

@@ -12,7 +12,6 @@ from qed.randomness import draw_uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
 Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear", "cosine", "binomial"]
-FROM_LEAST = ("random", "fixed", "cosine")  # strategies that never give less than `least`
 WrongTraces = Literal["drop", "keep"]
 WINDOWS = 10  # of the strategies linear_max and reverse_linear
 PIECES = 5  # of a demonstration that the strategy binomial may give; what follows them is always the policy's
@@ -24,9 +23,6 @@ class Guidance(Protocol):
     @property
     def active(self) -> bool:
         """Whether any group has a demonstration."""
-
-    def check(self, group_size: int) -> None:
-        """Refuse a group size that leaves the policy no answers of its own."""
 
     def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
         """Return the requests with their demonstrations."""
@@ -56,9 +52,6 @@ class WholeDemonstrations:
     def active(self) -> bool:
         """Whether any group has a demonstration."""
         return self.traces > 0 and self.trace_share > 0
-
-    def check(self, group_size: int) -> None:
-        """Accept every group size: these demonstrations join a group beside all of its answers."""
 
     def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
         """Return the requests with the number of demonstrations that join their groups."""
@@ -115,18 +108,6 @@ class ExpertPrefix:
     def active(self) -> bool:
         """Whether any completion starts with a demonstration."""
         return self.traces != 0 and self.trace_share > 0 and self.most > 0
-
-    def check(self, group_size: int) -> None:
-        """Refuse more guided answers than a group has, and whole demonstrations in place of all of them."""
-        given = f"algorithm.guidance.traces is {self.traces}, and sampling.group_size is {group_size}: "
-        advice = f"Take fewer traces than {group_size}, or larger groups"
-        require(self.traces <= group_size, f"{given}no group has so many answers. {advice}.")
-        whole = self.least == 1 and self.strategy in FROM_LEAST
-        require(
-            self.traces != group_size or not whole,
-            f"{given}every answer would be a whole demonstration, and the policy would have none of its own. {advice}, "
-            "or give beginnings with algorithm.guidance.least below 1.",
-        )
 
     def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
         """Return the requests with the shares of their guided completions, which come first."""

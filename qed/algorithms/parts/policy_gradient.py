@@ -183,7 +183,7 @@ class PolicyGradient(Algorithm):
         return self.selection.top_entropy < 1
 
     def check(self, group_size: int) -> None:
-        """Refuse groups of one completion where completions are compared, and those that demonstrations fill."""
+        """Refuse groups of one completion where the estimator compares completions within a group."""
         estimator = self.advantage.estimator
         require(
             group_size > 1 or estimator not in estimators.COMPARING,
@@ -191,8 +191,6 @@ class PolicyGradient(Algorithm):
             "with each other, so that every advantage would be 0. Sample at least 2, or take the estimator none, "
             "returns or remax.",
         )
-        if self.demonstrations is not None:
-            self.demonstrations.check(group_size)
 
     def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
         """Return the requests, with a greedy completion where it is the baseline, and with their demonstrations."""
