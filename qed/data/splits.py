@@ -76,11 +76,8 @@ def load_problems(
         problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
         if not evaluation.tasks and _needs_benchmark(problems, imitates):
-            held_out = (
-                load(name, "test")
-                if tasks.has_test_split(name)
-                else _hold_out(name, problems, evaluation.problems, seed)
-            )
+            held_out = _load_test_split(name, load, left_out)
+            held_out = held_out or _hold_out(name, problems, evaluation.problems, seed, imitates)
             all_held_out += held_out
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     for name in evaluation.tasks:
@@ -155,12 +152,30 @@ def _drop_duplicates(problems: Sequence[Problem], left_out: Counter[str]) -> lis
     return distinct
 
 
-def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int) -> list[Problem]:
-    """Draw held-out problems from a task's training problems, for a task without a test split."""
+def _load_test_split(name: str, load: Callable[..., list[Problem]], left_out: Counter[str]) -> list[Problem]:
+    """Load the test split of a task; empty if it has none, or if that of the user's own data cannot be evaluated."""
+    if not tasks.has_test_split(name):
+        return []
+    own = bool(parse_task(name).path)
+    try:
+        problems = load(name, "test")
+    except DataError:
+        if not own:
+            raise
+        left_out["test splits that cannot be read as problems, and are not evaluated"] += 1
+        return []
+    if own and not any(problem.answer for problem in problems):
+        left_out["held-out rows without an answer"] += len(problems)
+        return []
+    return problems
+
+
+def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, imitates: bool) -> list[Problem]:
+    """Draw held-out problems from a task's training problems, for a task without a test split; none if few imitate."""
     answered = [problem for problem in problems if problem.answer]
     order = shuffle_indices(len(answered), seed, "held out")
     count = min(limit, len(answered) // HELD_OUT_SHARE)
-    if count == 0:
+    if count == 0 and not imitates:
         raise DataError(
             f"{name}: {len(answered)} problems with an answer are too few to hold some out for evaluation. "
             "Name held-out problems with --evaluation.tasks."
@@ -187,6 +202,8 @@ def _add_benchmark(
         raise UsageError(f"Two tasks to evaluate would both be called '{label}'; rename a file, or name one only.")
     answered = [problem for problem in problems if problem.answer]
     left_out["held-out rows without an answer"] += len(problems) - len(answered)
+    if not problems:
+        return {}
     if not answered:
         raise DataError(
             f"No held-out problem of {label} has an answer, so it cannot be evaluated. "

@@ -14,6 +14,7 @@ from qed.config.reward_names import parse_reward
 from qed.data.demonstrations import Demonstrations, Windows
 from qed.data.prompts.demonstrations import find_trouble
 from qed.data.splits import resolve_reward_names
+from qed.errors import QedError
 from qed.guards import preflight_rules as rules
 from qed.guards.preflight_rules import Answers, Finding
 from qed.guards.watchdog import enter_stage
@@ -30,7 +31,7 @@ from qed.sampling.base import build_sampling
 from qed.training.batch import collate
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.scoring import score_with
-from qed.types import Groups, Problem, Request, Rollout
+from qed.types import UNGRADED, Groups, Problem, Request, Rollout
 
 PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about 1 % of a short run's time
 WRITTEN = 32  # written answers (demonstrations) that are checked
@@ -114,13 +115,23 @@ def _is_recorded(phase: Phase, name: str) -> bool:
 
 
 def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
-    """Sample and grade a few answers; their seeds are separate, so the run's own samples do not change."""
+    """Sample and grade a few answers; their seeds are separate, so the run's own samples do not change.
+
+    Raises:
+        QedError: the reward failed on every answer, or ran out of time.
+    """
     settings, setup = phase.settings, phase.setup
     requests = [Request(problem, min(ANSWERS, settings.sampling.group_size)) for problem in problems]
     sampling = build_sampling(settings.sampling, setup.template.stop)
     address = (settings.run.seed, "preflight", phase.offset)
     groups = sample(requests, setup.sampler, setup.template, sampling, address, grader=setup.grader)
     grade(groups, setup.grader)
+    grades = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
+    if grades and all(each.tier in UNGRADED for each in grades):
+        raise QedError(
+            f"The reward failed on all of {len(grades)} answers, first with: {grades[0].reason}. Raise "
+            "data.reward_seconds if it needs more time; run.preflight=false starts the run anyway."
+        )
     return groups
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 from qed.algorithms.base import Algorithm
-from qed.algorithms.parts.crediting import check_credit
+from qed.algorithms.parts.crediting import read_credit
 from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import SINGLE
@@ -22,7 +22,7 @@ from qed.rewards.grader import Grader
 from qed.rollout.append import append_tokens
 from qed.rollout.turns import add_replies
 from qed.sampling.base import PromptBatch, Sampler, Sampling, generate_batches, keep_prefixes, require_support
-from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout
+from qed.types import Completion, Group, Groups, Prompt, Request, Rollout
 
 T = TypeVar("T")
 
@@ -273,11 +273,11 @@ def grade(groups: Groups, grader: Grader) -> None:
 
     Raises:
         Diverged: a reward is not finite.
-        QedError: the reward failed on every answer, or ran out of time.
+        QedError: the reward failed on every answer.
     """
     assign_grades(groups, grader)
     graded = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
-    if graded and all(verdict.tier in UNGRADED for verdict in graded):
+    if graded and all(verdict.tier == "error" for verdict in graded):
         raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
 
 
@@ -295,8 +295,7 @@ def assign_grades(groups: Groups, grader: Grader) -> None:
 
 def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
     """Give every rollout its advantage and, with a critic, the returns that this one learns."""
-    credited = algorithm.credit(groups)
-    check_credit(type(algorithm).__name__, groups, credited)
+    credited = read_credit(type(algorithm).__name__, groups, algorithm.credit(groups))
     for group, advantages in zip(groups, credited, strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
             rollout.advantage = advantage

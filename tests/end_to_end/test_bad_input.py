@@ -58,7 +58,7 @@ def assert_refused(done: Any, code: int, *words: str) -> None:
         ("headers.csv", "a,b\n1,2\n", ["row 1", "a, b"]),
         ("broken.parquet", "no parquet", ["cannot be read as parquet"]),
         ("broken.jsonl.gz", "no gzip", ["cannot be read"]),
-        ("one.jsonl", '{"question": "1?", "answer": "#### 1"}\n', ["too few"]),
+        ("one.jsonl", '{"question": "1?", "answer": "#### 1"}\n', ["no demonstration to imitate"]),
     ],
 )
 def test_broken_data(qed: Callable[..., Any], tmp_path: Path, name: str, content: str, words: list[str]) -> None:

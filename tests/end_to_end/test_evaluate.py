@@ -273,7 +273,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
     [
         (("--tasks", "sums.jsonl", "--samples", "0"), 2, "--samples must be at least 1"),
         (("--tasks", "sums.jsonl", "--greedy", "--samples", "4"), 2, "leave --samples out"),
-        (("--tasks", "sums.jsonl", "--greedy", "--temperature", "0.9"), 2, "leave --temperature out"),
+        (("--tasks", "sums.jsonl", "--greedy", "--temperature", "0.9"), 2, "leave one of the two out"),
         (("--tasks", "sums.jsonl", "--temperature", "0"), 2, "--greedy"),
         (("--tasks", "sums.jsonl", "--top-p", "1.5"), 2, "--top-p"),
         (("--tasks", "arithmetik"), 2, "Did you mean 'arithmetic'"),

@@ -241,6 +241,43 @@ def test_one_split_is_no_test_split(tmp_path: Path, name: str, content: dict[str
         assert (len(loaded.problems), [len(some) for some in loaded.benchmarks.values()]) == (27, [3])
 
 
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"question": "7 and 1?"}], "test splits that cannot be read as problems, and are not evaluated"),
+        ([{"question": "7 and 1?", "answer": ""}], "held-out rows without an answer"),
+        ([{"a": 1}], "test splits that cannot be read as problems, and are not evaluated"),
+        ([], "test splits that cannot be read as problems, and are not evaluated"),
+    ],
+)
+def test_a_test_split_of_ones_own_that_cannot_be_evaluated(tmp_path: Path, rows: list[Any], reason: str) -> None:
+    """A part of the training split is held out, and counts say why."""
+    write_jsonl(tmp_path / "train.jsonl", [{"question": f"{number}?", "answer": "1"} for number in range(30)])
+    write_jsonl(tmp_path / "test.jsonl", rows)
+    loaded = load_problems(DataSettings(tasks=(str(tmp_path),)), EvaluationSettings(), seed=0)
+    assert (len(loaded.problems), [len(some) for some in loaded.benchmarks.values()]) == (27, [3])
+    assert loaded.left_out[reason] == 1
+
+
+@pytest.mark.parametrize(("answered", "benchmarks", "kept"), [(5, 0, 59), (30, 1, 57)])
+def test_conversations_of_which_few_have_an_answer_are_imitated(
+    tmp_path: Path, answered: int, benchmarks: int, kept: int
+) -> None:
+    said = [{"role": "user", "content": ""}, {"role": "assistant", "content": "So."}]
+    rows = [{"messages": [{**said[0], "content": f"{number}?"}, said[1]]} for number in range(60)]
+    rows = [{**row, "answer": "1"} if number < answered else row for number, row in enumerate(rows)]
+    write_jsonl(tmp_path / "chat.jsonl", rows)
+    data = DataSettings(tasks=(str(tmp_path / "chat.jsonl"),))
+    loaded = load_problems(data, EvaluationSettings(), seed=0, imitates=True)
+    assert (len(loaded.benchmarks), len(loaded.problems)) == (benchmarks, kept)
+
+
+def test_a_run_that_is_rewarded_needs_problems_to_hold_out(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "few.jsonl", [{"question": f"{number}?", "answer": "1"} for number in range(9)])
+    with pytest.raises(DataError, match="9 problems with an answer are too few to hold some out"):
+        load_problems(DataSettings(tasks=(str(tmp_path / "few.jsonl"),)), EvaluationSettings(), seed=0)
+
+
 def test_gsm8k_is_read_whole(shared: Path) -> None:
     """7,473 and 1,319 problems, every one with a whole number for an answer and a solution without calculator marks."""
     for split, count in (("train", 7473), ("test", 1319)):

@@ -274,7 +274,7 @@ def test_luffys_weights_of_tokens_are_taken_over(tmp_path: Path, given: str, exp
     [
         ("", "token", (0.2, 0.2)),
         ("actor.loss_remove_token_mean=False actor.loss_remove_clip=False", "token", (0.2, 0.2)),
-        ("actor.clip_ratio=0.1 actor.clip_upper_bound=3.0", "token", (0.1, 2.0)),
+        ("actor.clip_ratio=0.1", "token", (0.1, 0.1)),
         ("actor.loss_remove_clip=True actor.clip_upper_bound=3.0", "token", (1.0, math.inf)),
         ("actor.loss_remove_token_mean=True", "constant", (0.2, 0.2)),
     ],
@@ -287,6 +287,25 @@ def test_luffy_averages_and_clips_unless_told(
     text = re.sub(r"\b(actor|rollout)\.", r"actor_rollout_ref.\1.", text)
     _, values = converted(tmp_path, "luffy", f"python3 -m verl.mix_src.main_mix_ppo {text}", "train.sh")
     assert values["algorithm.average"] == average
+    assert (values["algorithm.clip_low"], values["algorithm.clip_high"]) == clips
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "clips"),
+    [
+        ("use_off_policy_loss=True", "luffy", (0.1, 2.0)),
+        ("use_sft_multitask_loss=True", "rl_sft", (0.1, 0.1)),  # its loss of sampled tokens has no upper bound
+        ("use_off_policy_loss=True rollout.n_prefix=0", "grpo", (0.1, 0.1)),
+        ("use_off_policy_loss=True rollout.n_prefix=0 actor.loss_remove_clip=True", "grpo", (1.0, math.inf)),
+    ],
+)
+def test_luffys_upper_bound_is_of_its_own_loss(
+    tmp_path: Path, changes: str, method: str, clips: tuple[float, float]
+) -> None:
+    text = f"algorithm.adv_estimator=grpo rollout.n=8 actor.clip_ratio=0.1 actor.clip_upper_bound=3.0 actor.{changes}"
+    text = re.sub(r"\b(actor|rollout)\.", r"actor_rollout_ref.\1.", text)
+    result, values = converted(tmp_path, "luffy", f"python3 -m verl.mix_src.main_mix_ppo {text}", "train.sh")
+    assert result.command == method
     assert (values["algorithm.clip_low"], values["algorithm.clip_high"]) == clips
 
 

@@ -138,7 +138,9 @@ def test_advantages_that_are_no_tensor_of_a_group_are_refused(base: Any, returne
         assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Mine())
 
 
-@pytest.mark.parametrize("returned", [3, None, [], [[1.0]], [[1.0, 2.0], [1.0, 2.0]], [1.0, 2.0]])
+@pytest.mark.parametrize(
+    "returned", [3, None, [], [[1.0]], [[1.0, 2.0], [1.0, 2.0]], [1.0, 2.0], torch.tensor(1.0), [torch.tensor(1.0)]]
+)
 def test_credit_that_is_not_of_each_rollout_is_refused(returned: Any) -> None:
     class Credited(Algorithm):
         def credit(self, groups: Any) -> Any:
@@ -146,6 +148,30 @@ def test_credit_that_is_not_of_each_rollout_is_refused(returned: Any) -> None:
 
     with pytest.raises(UsageError, match=r"Credited\.credit must return a list for each of the 1 groups"):
         assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Credited())
+
+
+@pytest.mark.parametrize("returned", [[[None, 1.0]], [["x", 1.0]], [[(1.0, None, 2.0), 1.0]], [[{}, 1.0]]])
+def test_advantages_that_are_no_numbers_are_refused(returned: Any) -> None:
+    class Credited(Algorithm):
+        def credit(self, groups: Any) -> Any:
+            return returned
+
+    with pytest.raises(UsageError, match=r"Credited\.credit has returned .*, which is not an advantage"):
+        assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Credited())
+
+
+@pytest.mark.parametrize("base", [Algorithm, PolicyGradient])
+def test_arrays_and_iterators_are_read(base: Any) -> None:
+    class Mine(base):  # type: ignore[misc]
+        def advantages(self, rewards: Tensor) -> Any:
+            return rewards.numpy() * 3
+
+        def credit(self, groups: Any) -> Any:
+            return iter(super().credit(groups))
+
+    group = [answer("a", 0.0), answer("a", 1.0)]
+    assign_advantages([group], Mine())
+    assert [one.advantage for one in group] == [0.0, 3.0]
 
 
 # What an algorithm plans

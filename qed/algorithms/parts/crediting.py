@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.divergences import estimate_kl
@@ -155,25 +155,36 @@ def _compute_answer_advantages(
     return [estimators.call_for_group(of_group, values) for values in rewards]
 
 
-def check_credit(name: str, groups: Groups, credited: Sequence[Sequence[Advantage]]) -> None:
-    """Check that what an algorithm's `credit` has returned has an advantage for every rollout of every group.
+def read_credit(name: str, groups: Groups, credited: Iterable[Iterable[Advantage]]) -> list[list[Advantage]]:
+    """Read what an algorithm's `credit` has returned: an advantage for every rollout of every group.
 
     Raises:
-        UsageError: it does not, or not as many for an answer as it has tokens.
+        UsageError: it is something else, or an answer has not as many as tokens.
     """
-    rows = credited if isinstance(credited, Sized) else ()
-    if [len(each) if isinstance(each, Sized) else -1 for each in rows] != [len(group) for group in groups]:
+    try:
+        rows = [list(each) for each in credited]
+    except TypeError:
+        rows = []
+    if [len(each) for each in rows] != [len(group) for group in groups]:
         raise UsageError(
             f"{name}.credit must return a list for each of the {len(groups)} groups, with an advantage for each of its "
             f"rollouts; it has returned {reprlib.repr(credited)}."
         )
-    for group, advantages in zip(groups, credited, strict=True):
+    for group, advantages in zip(groups, rows, strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
-            if isinstance(advantage, tuple | list) and len(advantage) != len(rollout.output):
-                raise UsageError(
-                    f"{name}.credit has returned {len(advantage)} advantages for an answer of {len(rollout.output)} "
-                    "tokens: it takes a number, or a tuple with one for each token."
-                )
+            _check_advantage(name, rollout, advantage)
+    return rows
+
+
+def _check_advantage(name: str, rollout: Rollout, advantage: Any) -> None:
+    several = advantage if isinstance(advantage, tuple | list) else None
+    if several is not None and len(several) != len(rollout.output):
+        raise UsageError(
+            f"{name}.credit has returned {len(several)} advantages for an answer of {len(rollout.output)} tokens: it "
+            "takes a number, or a tuple with one for each token."
+        )
+    if not all(hasattr(each, "__float__") for each in (several or (advantage,))):
+        raise UsageError(f"{name}.credit has returned {reprlib.repr(advantage)}, which is not an advantage: no number.")
 
 
 def _sum_gdpo(group: Group, epsilon: float) -> Tensor:

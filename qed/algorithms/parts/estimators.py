@@ -36,15 +36,15 @@ def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
     Raises:
         UsageError: it returns something else.
     """
-    from torch import Tensor  # noqa: PLC0415
+    from torch import Tensor, as_tensor  # noqa: PLC0415
 
     found = of_group(rewards)
-    if isinstance(found, Tensor) and found.shape == rewards.shape:
-        return found
-    told = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    if hasattr(found, "__array__") and tuple(found.shape) == tuple(rewards.shape):
+        return found if isinstance(found, Tensor) else as_tensor(found)
+    told = f"a tensor of shape {list(found.shape)}" if hasattr(found, "__array__") else type(found).__name__
     raise UsageError(
-        f"{of_group.__qualname__} has returned {told} for {len(rewards)} rewards of a group: it must return a tensor "
-        "with an advantage for each."
+        f"{getattr(of_group, '__qualname__', of_group)} has returned {told} for {len(rewards)} rewards of a group: it "
+        "must return a tensor with an advantage for each."
     )
 
 

@@ -72,13 +72,14 @@ PASSED = {
 def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or score stored answers."""
     parser = _build_parser()
-    args = _parse(parser, arguments)
+    args = parser.parse(arguments)
     written = list(arguments)
     if args.config:
         # What the command line gives comes later and counts.
         written = [*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments]
         args = parser.parse(written, layered=True)
         report_training_sampling(args, [action.dest for _, action in parser.list_given(written)])
+    _check_greedy(parser, args, arguments)
     if args.sweep:
         return run_sweep(parser, written, _check_cell, _evaluate)
     result = _evaluate(args, arguments)
@@ -105,13 +106,11 @@ def _check_cell(args: argparse.Namespace) -> None:
         _resolve_settings(args, run_folder, model)
 
 
-def _parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line, in which --greedy and a temperature exclude each other; that of a file it replaces."""
-    args = parser.parse(arguments)
+def _check_greedy(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Refuse a temperature of the command line beside --greedy, which has no use for one."""
     given = {action.dest for _, action in parser.list_given(arguments)}
     if args.greedy and args.temperature and "temperature" in given:
-        raise UsageError("qed evaluate: --greedy has no use for a temperature: leave --temperature out.")
-    return args
+        raise UsageError("qed evaluate: --greedy has no use for a temperature: leave one of the two out.")
 
 
 def _build_parser() -> Parser:
@@ -322,7 +321,9 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
     Raises:
         UsageError: an option is unknown or invalid, or belongs to stored answers.
     """
-    args = _parse(_build_parser(), options)
+    parser = _build_parser()
+    args = parser.parse(options)
+    _check_greedy(parser, args, options)
     if args.sweep:
         raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
     if args.responses is not None:

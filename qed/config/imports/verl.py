@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from qed.config.imports import huggingface as hf
 from qed.config.imports.rules import Draft, Options
 from qed.config.imports.verl_tables import (
@@ -141,8 +143,11 @@ def _set_loss(draft: Draft, method: str) -> None:
     if method in GUIDED:
         _set_shaping(draft)
         _set_advantages(draft)
-        _set_guided_bounds(draft)
+        _set_guided_bounds(draft, method)
         loss = "vanilla"
+    elif options.is_on(f"{ACTOR}loss_remove_clip"):  # LUFFY's baseline without demonstrations
+        for ours, value in (("algorithm.clip_low", 1.0), ("algorithm.clip_high", math.inf)):
+            draft.set(f"{ACTOR}loss_remove_clip", ours, value)
     elif loss in SURROGATES:
         draft.set(mode, "algorithm.surrogate", SURROGATES[loss])
         _set_bounds(draft, loss)
@@ -229,14 +234,15 @@ def _set_advantages(draft: Draft) -> None:
         draft.set("algorithm.adv_estimator", "algorithm.mixture.statistics", "split")
 
 
-def _set_guided_bounds(draft: Draft) -> None:
-    """Set LUFFY's clips of sampled tokens, which one switch removes."""
+def _set_guided_bounds(draft: Draft, method: str) -> None:
+    """Set LUFFY's clips of sampled tokens, which one switch removes; only the off-policy loss has an upper bound."""
     options, switch = draft.options, f"{ACTOR}loss_remove_clip"
     clip, most = f"{ACTOR}clip_ratio", f"{ACTOR}clip_upper_bound"
     if not options.is_on(switch):
         width = options.number(clip)
+        bound = max(width, options.number(most, default=1.0) - 1) if method == "luffy" else width
         draft.set(f"{switch},{clip}", "algorithm.clip_low", width, "LUFFY clips, unless the switch removes it")
-        draft.set(f"{clip},{most}", "algorithm.clip_high", max(width, options.number(most, default=1.0) - 1))
+        draft.set(f"{clip},{most}" if method == "luffy" else clip, "algorithm.clip_high", bound)
 
 
 def _set_bounds(draft: Draft, loss: str) -> None:
