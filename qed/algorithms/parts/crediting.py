@@ -177,13 +177,13 @@ def read_credit(name: str, groups: Groups, credited: Iterable[Iterable[Advantage
 
 
 def _check_advantage(name: str, rollout: Rollout, advantage: Any) -> None:
-    several = advantage if isinstance(advantage, tuple | list) else None
-    if several is not None and len(several) != len(rollout.output):
+    is_of_tokens = isinstance(advantage, tuple | list)
+    if is_of_tokens and len(advantage) != len(rollout.output):
         raise UsageError(
-            f"{name}.credit has returned {len(several)} advantages for an answer of {len(rollout.output)} tokens: it "
+            f"{name}.credit has returned {len(advantage)} advantages for an answer of {len(rollout.output)} tokens: it "
             "takes a number, or a tuple with one for each token."
         )
-    if not all(hasattr(each, "__float__") for each in (several or (advantage,))):
+    if not all(hasattr(each, "__float__") for each in (advantage if is_of_tokens else (advantage,))):
         raise UsageError(f"{name}.credit has returned {reprlib.repr(advantage)}, which is not an advantage: no number.")
 
 
