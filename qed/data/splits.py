@@ -159,10 +159,10 @@ def _load_test_split(name: str, load: Callable[..., list[Problem]], left_out: Co
     own = bool(parse_task(name).path)
     try:
         problems = load(name, "test")
-    except DataError:
+    except DataError as error:
         if not own:
             raise
-        left_out["test splits that cannot be read as problems, and are not evaluated"] += 1
+        left_out[f"test split, which is not evaluated: {error}"] += 1
         return []
     if own and not any(problem.answer for problem in problems):
         left_out["held-out rows without an answer"] += len(problems)
@@ -171,7 +171,10 @@ def _load_test_split(name: str, load: Callable[..., list[Problem]], left_out: Co
 
 
 def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, imitates: bool) -> list[Problem]:
-    """Draw held-out problems from a task's training problems, for a task without a test split; none if few imitate."""
+    """Draw held-out problems from a task's training problems, for a task without a test split.
+
+    A run that imitates needs none where too few have an answer.
+    """
     answered = [problem for problem in problems if problem.answer]
     order = shuffle_indices(len(answered), seed, "held out")
     count = min(limit, len(answered) // HELD_OUT_SHARE)

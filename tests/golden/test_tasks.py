@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -242,21 +243,21 @@ def test_one_split_is_no_test_split(tmp_path: Path, name: str, content: dict[str
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    ("text", "reason"),
     [
-        ([{"question": "7 and 1?"}], "test splits that cannot be read as problems, and are not evaluated"),
-        ([{"question": "7 and 1?", "answer": ""}], "held-out rows without an answer"),
-        ([{"a": 1}], "test splits that cannot be read as problems, and are not evaluated"),
-        ([], "test splits that cannot be read as problems, and are not evaluated"),
+        ('{"question": "7 and 1?"}', "test split, which is not evaluated: .*test.jsonl, row 1: "),
+        ('{"question": "7 and 1?", "answer": ""}', "held-out rows without an answer"),
+        ('{"question": "7 and 1?", answer: 8}', "test split, which is not evaluated: .*test.jsonl, row 1: broken JSON"),
+        ("", "test split, which is not evaluated: .*test.jsonl"),
     ],
 )
-def test_a_test_split_of_ones_own_that_cannot_be_evaluated(tmp_path: Path, rows: list[Any], reason: str) -> None:
-    """A part of the training split is held out, and counts say why."""
+def test_a_test_split_of_ones_own_that_cannot_be_evaluated(tmp_path: Path, text: str, reason: str) -> None:
+    """A part of the training split is held out, and the reason is told, with the file and the row."""
     write_jsonl(tmp_path / "train.jsonl", [{"question": f"{number}?", "answer": "1"} for number in range(30)])
-    write_jsonl(tmp_path / "test.jsonl", rows)
+    (tmp_path / "test.jsonl").write_text(text)
     loaded = load_problems(DataSettings(tasks=(str(tmp_path),)), EvaluationSettings(), seed=0)
     assert (len(loaded.problems), [len(some) for some in loaded.benchmarks.values()]) == (27, [3])
-    assert loaded.left_out[reason] == 1
+    assert [count for told, count in loaded.left_out.items() if re.match(reason, told)] == [1]
 
 
 @pytest.mark.parametrize(("answered", "benchmarks", "kept"), [(5, 0, 59), (30, 1, 57)])

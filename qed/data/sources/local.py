@@ -43,7 +43,7 @@ def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
 
 
 def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
-    """Return whether a file or folder has a split of this name, and other rows beside it."""
+    """Return whether a file or folder has a split of this name, and rows outside of it."""
     place = Path(path)
     if not place.is_dir():
         return _find_kind(place) == ".json" and has_part(read_text(place), split)
@@ -56,7 +56,7 @@ def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
 
 
 def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
-    """Return the files of a folder's split: in its subfolder, else those with its name, else all; and if all are not.
+    """Return the files of a split, and whether the folder has others: its subfolder's, those with its name, or all.
 
     Only files of text are read here; folders with parquet or Arrow files are read by the datasets library.
     """
