@@ -248,7 +248,7 @@ def test_one_split_is_no_test_split(tmp_path: Path, name: str, content: dict[str
         ('{"question": "7 and 1?"}', "test split, which is not evaluated: .*test.jsonl, row 1: "),
         ('{"question": "7 and 1?", "answer": ""}', "held-out rows without an answer"),
         ('{"question": "7 and 1?", answer: 8}', "test split, which is not evaluated: .*test.jsonl, row 1: broken JSON"),
-        ("", "test split, which is not evaluated: .*test.jsonl"),
+        ("", "test split, which is not evaluated: .*no rows"),
     ],
 )
 def test_a_test_split_of_ones_own_that_cannot_be_evaluated(tmp_path: Path, text: str, reason: str) -> None:
