@@ -139,24 +139,24 @@ def test_advantages_that_are_no_tensor_of_a_group_are_refused(base: Any, returne
 
 
 @pytest.mark.parametrize(
-    "returned", [3, None, [], [[1.0]], [[1.0, 2.0], [1.0, 2.0]], [1.0, 2.0], torch.tensor(1.0), [torch.tensor(1.0)]]
+    ("returned", "told"),
+    [
+        *((wrong, "must return a list for each of the 1 groups") for wrong in (3, None, [], [[1.0]], [1.0, 2.0])),
+        ([[1.0, 2.0], [1.0, 2.0]], "must return a list for each of the 1 groups"),
+        (torch.tensor(1.0), "must return a list for each of the 1 groups"),
+        ([torch.tensor(1.0)], "must return a list for each of the 1 groups"),
+        *(
+            ([[wrong, 1.0]], "has returned .*, which is not an advantage")
+            for wrong in (None, "x", {}, (1.0, None, 2.0))
+        ),
+    ],
 )
-def test_credit_that_is_not_of_each_rollout_is_refused(returned: Any) -> None:
+def test_credit_that_is_no_number_for_each_rollout_is_refused(returned: Any, told: str) -> None:
     class Credited(Algorithm):
         def credit(self, groups: Any) -> Any:
             return returned
 
-    with pytest.raises(UsageError, match=r"Credited\.credit must return a list for each of the 1 groups"):
-        assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Credited())
-
-
-@pytest.mark.parametrize("returned", [[[None, 1.0]], [["x", 1.0]], [[(1.0, None, 2.0), 1.0]], [[{}, 1.0]]])
-def test_advantages_that_are_no_numbers_are_refused(returned: Any) -> None:
-    class Credited(Algorithm):
-        def credit(self, groups: Any) -> Any:
-            return returned
-
-    with pytest.raises(UsageError, match=r"Credited\.credit has returned .*, which is not an advantage"):
+    with pytest.raises(UsageError, match=rf"Credited\.credit {told}"):
         assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Credited())
 
 

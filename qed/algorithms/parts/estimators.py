@@ -36,12 +36,11 @@ def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
     Raises:
         UsageError: it returns something else.
     """
-    from torch import Tensor, as_tensor  # noqa: PLC0415
-
     found = of_group(rewards)
-    if hasattr(found, "__array__") and tuple(found.shape) == tuple(rewards.shape):
-        return found if isinstance(found, Tensor) else as_tensor(found)
-    told = f"a tensor of shape {list(found.shape)}" if hasattr(found, "__array__") else type(found).__name__
+    is_array = hasattr(found, "__array__")
+    if is_array and tuple(found.shape) == tuple(rewards.shape):
+        return found if isinstance(found, type(rewards)) else rewards.new_tensor(found)
+    told = f"a tensor of shape {list(found.shape)}" if is_array else type(found).__name__
     raise UsageError(
         f"{getattr(of_group, '__qualname__', of_group)} has returned {told} for {len(rewards)} rewards of a group: it "
         "must return a tensor with an advantage for each."
