@@ -21,7 +21,7 @@ from qed.cluster.environment import describe_idle_rank
 from qed.config import plugins
 from qed.config.user_code import find_users_line
 from qed.console.unread import drop_unread
-from qed.errors import INTERRUPTED, DataError, QedError, UsageError
+from qed.errors import INTERRUPTED, DataError, QedError, UsageError, is_out_of_memory
 from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
@@ -85,13 +85,19 @@ def _report_error(error: Exception, debug: bool) -> int:
     if isinstance(error, OSError) and (refusal := _explain_refusal(error)):
         print(strip_control(redact(f"error: {refusal}")), file=sys.stderr)
         return DataError.exit_code
+    print(strip_control(redact(f"error: {_describe(error)}")), file=sys.stderr)
+    return 1
+
+
+def _describe(error: Exception) -> str:
+    """Return an unforeseen error in a line: what it is, whose it is, and where its traceback stands."""
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
-    text = " ".join(str(error).split())
-    cause = find_users_line(error) or "a bug in qed, or an unusual environment"
-    message = f"error: {type(error).__name__}: {text} ({cause}; {where})"
-    print(strip_control(redact(message)), file=sys.stderr)
-    return 1
+    text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
+    cause = "a bug in qed, or an unusual environment"
+    if is_out_of_memory(error):
+        cause = "memory has run out: use a smaller model, batch or length; qed doctor --fit measures what fits"
+    return f"{text} ({find_users_line(error) or cause}; {where})"
 
 
 def _explain_refusal(error: OSError) -> str:

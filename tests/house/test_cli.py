@@ -180,6 +180,24 @@ def raising(error: BaseException) -> Callable[[Any], dict[str, Any]]:
     return answer
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "MemoryError"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            "RuntimeError: DefaultCPUAllocator: can't allocate memory",
+        ),
+    ],
+)
+def test_memory_that_runs_out_is_no_bug(
+    run: Run, recipes: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    monkeypatch.setattr("qed.cli.main.find_users_line", lambda error: "")
+    recipes.answer = raising(error)
+    assert run("grpo")[2].startswith(f"error: {said} (memory has run out: use a smaller model")
+
+
 def test_a_bug_is_one_line_that_says_where_the_traceback_is(
     run: Run, recipes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

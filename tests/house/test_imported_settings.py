@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from importing import Result, import_files
 
-from qed.config.imports.convert import convert_options, load_system
+from qed.config.imports.convert import convert_options, list_rows, load_system
 from qed.config.imports.read import read_options
 from qed.errors import UsageError
+
+ACTOR = "actor_rollout_ref.actor"
 
 
 def trl(folder: Path, arguments: str) -> Result:
@@ -188,6 +190,21 @@ def test_a_setting_of_a_file_keeps_its_meaning(
     names = {name.removeprefix("trl.") for name in read_options([file], ())}
     renamed = {"micro_batch_size": "per_device_train_batch_size", "rl_beta": "beta", "rl": "beta", "stage": "seed"}
     assert {renamed.get(name, name) for name in names} <= result.told
+
+
+@pytest.mark.parametrize(
+    ("system", "arguments"),
+    [
+        ("trl", "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_generations 8"),
+        ("trl", "--reward_funcs accuracy_reward --reward_weights 0.5"),
+        ("llama-factory", "stage=sft lora_rank=8"),
+        ("verl", "algorithm.adv_estimator=rloo actor_rollout_ref.rollout.n=4"),
+        ("luffy", f"algorithm.adv_estimator=grpo {ACTOR}.clip_ratio=0.3 {ACTOR}.clip_upper_bound=3"),
+    ],
+)
+def test_every_given_setting_has_a_row(system: str, arguments: str) -> None:
+    given = read_options([], arguments.split())
+    assert set(given) <= {row[0] for row in list_rows(convert_options(load_system(system), given))}
 
 
 @pytest.mark.parametrize(

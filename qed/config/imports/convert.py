@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ def convert_options(system: Any, given: dict[str, Any]) -> Imported:
     options = Options(dict(given))
     method = system.choose_method(options)
     defaults: Mapping[str, Any] = system.DEFAULTS.get(method, system.DEFAULTS.get("", {}))
+    chose = {name for name in options.read if name in options.given}
     draft = Draft(build_table(method, {"": method}), Options(options.given, defaults, options.read))
     system.derive(draft, method)
     done = {name for row in draft.rows for name in row.theirs.split(",")}
@@ -74,7 +75,21 @@ def convert_options(system: Any, given: dict[str, Any]) -> Imported:
             draft.apply(rule, name)
         elif options.given.get(name) is not None and name not in draft.options.read:
             draft.skip(name, f"unknown to the table of {system.TITLE}")
-    return Imported(system.TITLE, method, _write(draft, system.TITLE), draft.rows, tuple(draft.arguments))
+    rows = [*draft.rows, *_list_others(draft, chose)]
+    return Imported(system.TITLE, method, _write(draft, system.TITLE), rows, tuple(draft.arguments))
+
+
+def _list_others(draft: Draft, chose: set[str]) -> Iterator[Row]:
+    """Yield a row for each given setting that shares the row of another, and for those that chose the command."""
+    given, told = draft.options.given, {row.theirs.partition(",")[0] for row in draft.rows}
+    for row in draft.rows:
+        first, *others = row.theirs.split(",")
+        for name in others:
+            if name in given and name not in told:
+                told.add(name)
+                yield Row(name, given[name], row.ours, row.result, f"with {first}" if row.ours else row.note)
+    for name in chose - told:
+        yield Row(name, given[name], "command", draft.table.command.replace("_", "-"), "")
 
 
 def _write(draft: Draft, title: str) -> str:
