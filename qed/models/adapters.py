@@ -15,6 +15,7 @@ from qed.errors import ModelError
 from qed.runs.manifest import NAME as MANIFEST
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+SCORING = "SEQ_CLS"  # the task_type of peft's adapters of a reward model
 MERGED = "hf"  # beside a run's adapter, the same model with merged weights
 
 
@@ -38,11 +39,16 @@ class Base:
 
 
 def find_base(folder: Path) -> Base:
-    """Find the base model of an adapter folder.
+    """Find the base model of a policy's adapter folder.
 
     Raises:
-        ModelError: the adapter names no base model, or a folder that does not exist.
+        ModelError: the adapter names no base model, or a folder that does not exist, or is that of a reward model.
     """
+    if is_scoring(folder):
+        raise ModelError(
+            f"The adapter {folder} belongs to a reward model or another classifier: it scores answers, and writes "
+            "none. Rewards take its merged weights: --reward model:FOLDER, with the folder final/hf of its run."
+        )
     base = read_base(folder)
     if base.name.startswith("new:"):
         merged = folder.resolve().parent / MERGED
@@ -60,6 +66,15 @@ def find_base(folder: Path) -> Base:
     if Path(base.name).is_dir() and Path(base.name).resolve() == folder.resolve():
         raise ModelError(f"The adapter {folder} names itself as its base model, in {folder / CONFIG}.")
     return base
+
+
+def is_scoring(folder: Path) -> bool:
+    """Return whether an adapter folder holds the adapter of a reward model, with its head."""
+    try:
+        found: bool = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task_type") == SCORING
+    except (OSError, ValueError, AttributeError):
+        return False  # `read_base` says what is wrong with it
+    return found
 
 
 def name_base(name: str) -> str:

@@ -23,14 +23,16 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
 from qed.models.adapted_layer import NAME, is_adapted_linear, read_adapter
-from qed.models.adapters import CONFIG, WEIGHTS, name_base
-from qed.models.families import split_head
+from qed.models.adapters import CONFIG, SCORING, WEIGHTS, name_base
+from qed.models.families import find_scalar_head, split_head
 from qed.models.initial_weights import seed_initial_weights
 from qed.models.weights import Source, gather, is_sharded
 
 STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
 EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
 EXPERT_DIMENSIONS = 3
+PREFIX = "base_model.model."  # of all names in a file of peft's
+HEAD = "score"  # a scalar head, in a model for sequence classification
 
 
 @dataclass(frozen=True)
@@ -240,11 +242,12 @@ def merge_adapters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def list_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """Return the adapters' weights under the names that peft uses in a file."""
+    """Return the adapters' weights, and those of a scalar head, under the names that peft uses in a file."""
+    head = find_scalar_head(model)
     return {
-        "base_model.model." + name.replace(f".{NAME}.", "."): parameter
+        PREFIX + name.replace(f".{NAME}.", "."): parameter
         for name, parameter in model.named_parameters()
-        if ".lora_" in name
+        if ".lora_" in name or (head is not None and parameter is head.weight)
     }
 
 
@@ -254,18 +257,23 @@ def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Write the adapters in peft's own layout; `tensors` are those of `gather_adapters`, else the current ones."""
+    """Write the adapters, and a scalar head that was trained with them, in peft's own layout.
+
+    `tensors` are those of `gather_adapters`, else the current ones.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = copy(model.peft_config[NAME])
     if isinstance(config.target_modules, set):  # whose order differs between processes
         config.target_modules = sorted(config.target_modules)
+    if find_scalar_head(model) is not None:
+        config.task_type, config.modules_to_save = SCORING, [HEAD]
     config.save_pretrained(folder)
     save_file(dict(tensors or gather_adapters(model)), folder / WEIGHTS, metadata={"format": "pt"})
 
 
 @torch.no_grad()
 def load_adapters(model: nn.Module, folder: Path) -> None:
-    """Load the adapters of a folder into a model with new adapters.
+    """Load the adapters of a folder into a model with new adapters; a scalar head is loaded by `train_head`.
 
     Raises:
         ModelError: the adapters are missing, or their names or shapes differ.
@@ -273,7 +281,7 @@ def load_adapters(model: nn.Module, folder: Path) -> None:
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"{folder} has no adapters: there is no {WEIGHTS}.")
     saved, expected = load_file(folder / WEIGHTS), list_adapters(model)
-    for name in sorted(saved.keys() | expected.keys()):
+    for name in sorted((saved.keys() | expected.keys()) - {f"{PREFIX}{HEAD}.weight"}):
         if name not in saved or name not in expected or saved[name].shape != expected[name].shape:
             raise ModelError(f"The adapters of {folder} do not fit the model or its model.lora_ settings: {name}.")
         expected[name].copy_(saved[name])

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from cutting import SHARED, write_data
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
 
 from qed.runs.run import read_lines
 from qed.training.best import PREFERRED
@@ -53,3 +56,25 @@ def test_a_reward_model_ranks_pairs_rewards_a_policy_and_starts_a_critic(
     assert first.code == 0, first.err
     again = qed(*ppo, tmp_path / "ppo/final/critic", "--out", tmp_path / "again")
     assert again.code == 0, again.err
+
+
+def test_the_adapter_of_a_reward_model_has_its_head_and_is_no_policy(qed: Callable[..., Any], tmp_path: Path) -> None:
+    problems, pairs = write_data(tmp_path)
+    base = tmp_path / "base"
+    assert qed("sft", "--tasks", problems, *SHARED, "--steps", 1, "--out", base).code == 0
+    lora = ("--model", base / "final/hf", "--model.lora_rank", 2, "--lr", 1e-2, "--steps", 2)
+    done = qed("reward-model", "--tasks", pairs, *SHARED, *lora, "--out", tmp_path / "scores")
+    assert done.code == 0, done.err
+    adapter = tmp_path / "scores/final/adapter"
+    empty = AutoModelForSequenceClassification.from_pretrained(base / "final/hf", num_labels=1)
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "scores/final/hf")
+    ids = torch.tensor([[11, 12, 13, 14, 15]])
+    with torch.no_grad():
+        expected = merged(ids).logits
+        assert expected.abs() > 0
+        torch.testing.assert_close(PeftModel.from_pretrained(empty, adapter)(ids).logits, expected)
+    refused = qed("grpo", "--tasks", problems, *SHARED, "--model", adapter, "--steps", 1, "--out", tmp_path / "refused")
+    assert (refused.code, "it scores answers, and writes none" in refused.err) == (3, True), refused.err
+    exported = qed("export", tmp_path / "scores", "--out", tmp_path / "exported")
+    assert exported.code == 0, exported.err
+    assert "score_deviation" in json.loads((tmp_path / "exported/config.json").read_text(encoding="utf-8"))

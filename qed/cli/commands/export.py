@@ -97,20 +97,17 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
 
 def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Path, console: Console) -> bool:
     """Return whether to export the adapter alone, and say what the choice means."""
-    from qed.models.adapters import is_adapter, read_base
+    from qed.models.adapters import read_base
 
     model = settings.model
     if not model.lora_rank:
         if args.merge:
             console.say("--merge has no effect: the run trained all weights, and has no adapters.")
         return False
-    if not args.merge and model.name.startswith("new:"):
-        console.say(f"The adapters are merged: their base, {model.name}, exists nowhere but in this run.")
+    if not args.merge and (reason := _find_reason_to_merge(model.name, checkpoint / "adapter")):
+        console.say(f"The adapters are merged: {reason}.")
         return False
     base = "" if args.merge else read_base(checkpoint / "adapter").name
-    if base and is_adapter(base):
-        console.say(f"The adapters are merged: their base, {base}, is an adapter, in whose place peft would load them.")
-        return False
     if base and Path(base).is_dir():
         if args.push:
             raise UsageError(
@@ -129,6 +126,18 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
             )
         )
     return not args.merge
+
+
+def _find_reason_to_merge(model: str, adapter: Path) -> str:
+    """Return why the adapter of a run is of no use alone, or an empty string."""
+    from qed.models.adapters import is_adapter, is_scoring, read_base
+
+    if model.startswith("new:"):
+        return f"their base, {model}, exists nowhere but in this run"
+    if is_scoring(adapter):
+        return "rewards read the scale of a reward model in its own configuration"
+    base = read_base(adapter).name
+    return f"their base, {base}, is an adapter, in whose place peft would load them" if is_adapter(base) else ""
 
 
 def _build_card(args: argparse.Namespace, settings: Settings, export: Export, step: int, title: str) -> str:
