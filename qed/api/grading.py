@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qed.errors import UsageError, suggest_nearest
-from qed.evaluation.answer_lists import convert_gold
+from qed.evaluation.answer_lists import convert_gold, convert_to_text
 from qed.evaluation.grade_files import extract_gold
 from qed.grading.equal import equal
 from qed.grading.extract import find_final_answer
@@ -27,14 +27,14 @@ class Verdict:
         return self.correct
 
 
-def grade(gold: str | float, answer: str | float, extract: Mode = "flexible") -> Verdict:
+def grade(gold: str | float, answer: str | float | None, extract: Mode = "flexible") -> Verdict:
     r"""Compare an answer with the gold answer, mathematically: `grade("1/2", r"so it is \boxed{0.5}").correct`.
 
     Never raises because of what an answer contains, and does bounded work.
 
     Args:
         gold: the correct answer, or a worked solution with the answer behind `####`.
-        answer: an answer, or a whole response, whose final answer is compared.
+        answer: an answer, or a whole response, whose final answer is compared; None and NaN are no answer.
         extract: where a final answer may be. `strict`: in a box, a tag, or behind `####`; `flexible`: also in words;
             `lenient`: also in a box or tag that is never closed.
 
@@ -46,7 +46,7 @@ def grade(gold: str | float, answer: str | float, extract: Mode = "flexible") ->
         raise UsageError(
             f"extract must be one of {', '.join(modes)}, not '{extract}'.{suggest_nearest(extract, modes)}"
         )
-    expected, text = extract_gold(convert_gold(gold)), str(answer)
+    expected, text = extract_gold(convert_gold(gold)), convert_to_text(answer)
     whole = equal(expected, text)
     if whole.correct:
         return Verdict(True, text.strip(), whole.reason)

@@ -162,7 +162,6 @@ def _build_benchmark(
     drawn: tuple[int, int],
 ) -> Benchmark:
     """Build a benchmark of at most `drawn[0]` problems, drawn by the seed `drawn[1]`."""
-    repeats = Counter(problem.id for problem in problems)
     distinct = list({problem.id: problem for problem in problems}.values())
     judged = bool(getattr(plugins.load_leaf("tasks", parse_task(name).leaf), "JUDGED", True))
     answered = [problem for problem in distinct if problem.answer.strip()] if judged else distinct
@@ -170,11 +169,12 @@ def _build_benchmark(
         raise DataError(f"No problem of {name} has an answer, so it cannot be evaluated.")
     kept, subset = draw_subset(answered, *drawn)
     usual = find_usual_samples(name)
-    # A problem repeated k times in its file requests k samples.
-    counts = {problem.id: samples or max(repeats[problem.id], int(problem.meta.get("k", 1))) for problem in kept}
+    # A file in which every problem stands k times requests k samples of each.
+    counts = {problem.id: samples or int(problem.meta.get("k", 1)) for problem in kept}
     if not samples and max(counts.values()) == 1:
         counts = dict.fromkeys(counts, usual)
-    left_out = dropped + Counter({"problems without an answer": len(distinct) - len(answered)})
+    copies, unanswered = len(problems) - len(distinct), len(distinct) - len(answered)
+    left_out = dropped + Counter({"copies of other rows": copies, "problems without an answer": unanswered})
     unreadable = tuple(problem.id for problem in kept if judged and not _is_readable(problem.answer))
     return Benchmark(name, parse_task(name).label, kept, data, counts, left_out, unreadable, judged, subset)
 

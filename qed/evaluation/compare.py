@@ -50,7 +50,7 @@ def compare(
             left_out[0]
             if left_out
             else f"{before} and {after} have no problem in common, so there is nothing to compare: problems are the "
-            "same if their ids and golds are equal."
+            "same if their ids and golds are equal; parts drawn with another --limit or --seed may share none."
         )
     adjusted = adjust_holm([test.p_value for _, test in results])
     figures = {

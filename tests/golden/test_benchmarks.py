@@ -15,9 +15,11 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from qed.config import plugins
+from qed.config.resolve import resolve_settings
 from qed.data import tasks
 from qed.data.tasks.base import Benchmark
 from qed.errors import DataError, UsageError
+from qed.evaluation.benchmarks import load_benchmarks
 from qed.randomness import derive_seed
 from qed.rewards import boxed
 from qed.types import Problem, Rollout
@@ -116,6 +118,15 @@ def test_rows_that_stand_twice_by_chance_are_no_repeats(tmp_path: Path) -> None:
     assert ["k" in problem.meta for problem in read("files", tmp_path / "a.jsonl")] == [False] * 5
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows * 3)))
     assert [problem.meta["k"] for problem in read("files", tmp_path / "a.jsonl")] == [3] * 4
+
+
+def test_a_copied_row_asks_for_no_more_answers(tmp_path: Path) -> None:
+    rows = [{"problem": f"{number}?", "answer": "1"} for number in range(4)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*rows, rows[0]])))
+    settings: Any = resolve_settings("grpo", []).settings
+    (bench,) = load_benchmarks(settings, [f"aime:2024@{tmp_path / 'a.jsonl'}"], 0, (0, 0))
+    assert list(bench.counts.values()) == [32] * 4, "those that are usual"
+    assert bench.left_out == {"copies of other rows": 1}
 
 
 # What the hub has: the task, the configurations, the hub's split, and a row with what is to come of it.

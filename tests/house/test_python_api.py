@@ -188,6 +188,8 @@ def test_grade_compares_mathematically() -> None:
     wrong = qed.grade("5", "4")
     assert (bool(wrong), wrong.extracted, wrong.reason) == (False, "4", "another value")
     assert qed.grade("5", "I do not know") == qed.Verdict(False, None, "no answer found")
+    for nothing in (None, float("nan"), ""):
+        assert qed.grade("None", nothing) == qed.grade("nan", nothing) == qed.Verdict(False, None, "no answer found")
     assert qed.grade("x^2", "x^{2}") == qed.Verdict(True, "x^{2}", "the same after normalisation")
     with pytest.raises(UsageError, match="Did you mean 'strict'"):
         qed.grade("1", "1", "strikt")  # type: ignore[arg-type]
