@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from qed.config.settings import require, shelf_field
+from qed.config.settings import LEAST_TEMPERATURE, require, shelf_field
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,10 @@ class SamplingSettings:
         require(0 < self.curriculum_target < 1, "sampling.curriculum_target must lie between 0 and 1.")
         require(0 <= self.curriculum_memory <= 1, "sampling.curriculum_memory must lie in [0, 1].")
         require(all(map(_is_weight, self.mix)), "sampling.mix must be SOURCE=WEIGHT with weights of at least 0.")
-        hot = 0 < self.temperature < float("inf")
-        require(hot, "sampling.temperature must be a finite number above 0; evaluation is greedy by itself.")
+        hot = LEAST_TEMPERATURE <= self.temperature < float("inf")
+        require(
+            hot, "sampling.temperature must be a finite number above 0, at least 1e-6; evaluation is greedy by itself."
+        )
         require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]; 1 keeps all tokens.")
         require(self.top_k >= -1, "sampling.top_k must be a number of tokens; 0 or -1 keeps all.")
         require(0 <= self.min_p < 1, "sampling.min_p must lie in [0, 1); 0 keeps all tokens.")
@@ -135,8 +137,8 @@ class EvaluationSettings:
         require(self.sampler in ("", "native", "vllm", "server"), "evaluation.sampler must be native, vllm or server.")
         given = bool(self.url) == (self.sampler == "server")
         require(given, "evaluation.sampler=server and evaluation.url=ADDRESS belong together: give both or neither.")
-        hot = self.temperature is None or 0 < self.temperature < float("inf")
-        require(hot, "evaluation.temperature must be above 0; greedy answers are always sampled too.")
+        hot = self.temperature is None or LEAST_TEMPERATURE <= self.temperature < float("inf")
+        require(hot, "evaluation.temperature must be above 0, at least 1e-6; greedy answers are always sampled too.")
         require(self.top_p is None or 0 < self.top_p <= 1, "evaluation.top_p must lie in (0, 1].")
         require(self.top_k is None or self.top_k >= 0, "evaluation.top_k must not be negative.")
         require(self.min_p is None or 0 <= self.min_p < 1, "evaluation.min_p must lie in [0, 1).")

@@ -13,10 +13,17 @@ from typing import Any, Literal
 
 from qed.errors import UsageError
 
+LEAST_TEMPERATURE = 1e-6  # logits that are divided by less leave the range of float32
+
 
 def shelf_field(shelf: str, default: str | tuple[str, ...]) -> Any:
     """Declare a field that holds the name of a leaf on a shelf, or several names."""
     return field(default=default, metadata={"shelf": shelf})
+
+
+def is_temperature(value: float) -> bool:
+    """Return whether a temperature can be sampled with; 0 is greedy."""
+    return value == 0 or LEAST_TEMPERATURE <= value < float("inf")
 
 
 def require(condition: bool, message: str) -> None:

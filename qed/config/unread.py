@@ -14,7 +14,7 @@ from qed.config.values import COMMAND_LINE
 
 
 def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str, str]) -> list[str]:
-    """Describe the settings of the algorithms that are given and that nothing reads.
+    """Describe the settings that are given and that nothing reads: of the algorithms, and of a phase that is skipped.
 
     A file may list every setting, as that of a run does, so that of its values only those count that are no defaults.
 
@@ -28,7 +28,18 @@ def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str,
     if isinstance(settings, Settings):
         return _describe_phase("algorithm.", settings, origins)
     phases = ("sft.algorithm.", settings.sft), ("rl.algorithm.", settings.rl)
-    return [line for prefix, phase in phases for line in _describe_phase(prefix, phase, origins)]
+    lines = [line for prefix, phase in phases for line in _describe_phase(prefix, phase, origins)]
+    return [*lines, *_describe_skipped(settings, origins)]
+
+
+def _describe_skipped(settings: PipelineSettings, origins: Mapping[str, str]) -> list[str]:
+    """Describe the options of a phase that is skipped, but not those of both phases."""
+    lines = []
+    for phase, other, skipped in (("sft", "rl", settings.skip_sft), ("rl", "sft", settings.skip_rl)):
+        own = [key for key, origin in origins.items() if key.startswith(f"{phase}.") and origin == COMMAND_LINE]
+        alone = [key for key in own if origins.get(key.replace(phase, other, 1)) != COMMAND_LINE]
+        lines += [f"{key} ({COMMAND_LINE}) has no effect with skip_{phase}." for key in alone if skipped]
+    return lines
 
 
 def _describe_phase(prefix: str, settings: Settings | PhaseSettings, origins: Mapping[str, str]) -> list[str]:

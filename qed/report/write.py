@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from qed.errors import DataError, QedError
+from qed.errors import DataError, QedError, UsageError
 from qed.guards.redaction import redact
 from qed.report.page import render_page
 from qed.report.record import read_record
 from qed.runs.run import write_bytes
+
+DOCTYPE = b"<!doctype html"
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -25,10 +27,13 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
     Raises:
         DataError: a folder is not a run, has no metrics or contains a damaged file.
+        UsageError: there is a file of that name that is no page.
         QedError: the file cannot be written.
     """
     if not runs:
         raise DataError("A report needs at least one run's folder.")
+    if out.is_file() and not _is_page(out):
+        raise UsageError(f"{out} exists, and is no HTML page. Choose another name, or take it away.")
     content = redact(render_page([read_record(folder) for folder in runs])).encode()
     part = out.with_name(f".{out.name}.part")
     try:
@@ -40,3 +45,10 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
             part.unlink(missing_ok=True)
         raise QedError(f"Cannot write {out}: {error.strerror or error}. Name another file with --out.") from error
     return out
+
+
+def _is_page(file: Path) -> bool:
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        start = opened.read(len(DOCTYPE))
+        return not start or start.lower() == DOCTYPE
+    return True  # writing it says what is wrong

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from qed.errors import UsageError
+from qed.runs.manifest import list_checkpoints
 from qed.runs.run import Launch
 
 LOCK = ".lock"
@@ -52,6 +53,8 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
         if not (launch.overwrite and is_run):
             what = (
                 "Continue it with --resume, or replace it with --overwrite."
+                if _has_begun(folder)
+                else "Its run ended before the first step: replace it with --overwrite."
                 if is_run
                 else "It is not a run; choose another folder."
             )
@@ -116,6 +119,12 @@ def _require_unused(folder: Path) -> None:
     if (folder / LOCK).is_file():
         with lock_folder(folder):
             pass
+
+
+def _has_begun(folder: Path) -> bool:
+    """Return whether a run has evaluated or trained anything."""
+    metrics = folder / "metrics.jsonl"
+    return (metrics.is_file() and metrics.stat().st_size > 0) or bool(list_checkpoints(folder))
 
 
 def _is_occupied(folder: Path) -> bool:

@@ -276,6 +276,8 @@ class Engine:
             self.on_exit(reason)
 
     def _died(self) -> EngineDied:
+        if self._stopping:
+            return EngineDied("The engine is stopping.")
         return EngineDied(f"The engine's process does not run: {self._reason}.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from qed.config.settings import ModelSettings
+from qed.config.settings import LEAST_TEMPERATURE, ModelSettings, is_temperature
 from qed.errors import UsageError
 from qed.models import adapters, load, lora, threads, weights_folder
 from qed.models.precision import read_precision
@@ -120,7 +119,7 @@ class EngineModel:
         """
         valid = {
             "max_tokens must be at least 1": sampling.max_tokens >= 1,
-            "temperature must be a finite number of at least 0": 0 <= sampling.temperature < math.inf,
+            "temperature must be 0, or a finite number of at least 1e-6": is_temperature(sampling.temperature),
             "top_p must lie in (0, 1]": 0 < sampling.top_p <= 1,
             "top_k must not be negative": sampling.top_k >= 0,
             "min_p must lie in [0, 1]": 0 <= sampling.min_p <= 1,
@@ -134,8 +133,8 @@ class EngineModel:
 
     def score(self, scoring: Scoring) -> list[Scored]:
         """Compute the log-probs of outputs with the learner's own code."""
-        if not scoring.temperature > 0:
-            raise UsageError(f"The temperature of log-probs must be above 0, and is {scoring.temperature}.")
+        if not scoring.temperature >= LEAST_TEMPERATURE:
+            raise UsageError(f"The temperature of log-probs must be at least 1e-6, and is {scoring.temperature}.")
         pairs = list(zip(scoring.prompts, scoring.outputs, strict=True))
         for prompt, output in pairs:
             self.require_fitting([*prompt, *output], 0)

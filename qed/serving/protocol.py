@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from qed.config.settings import is_temperature
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.serving.fields import Fields, is_ids, require_ids, require_unicode
@@ -260,7 +261,7 @@ def _fit(prompts: list[list[int]], window: int, asked: int | None, default: int)
 def _read_sampling(fields: Fields, most: int, stop: tuple[str, ...]) -> Sampling:
     top_k = fields.read_integer("top_k", 0, -1, INT64 - 1)
     return Sampling(
-        temperature=fields.read_number("temperature", 1.0, lambda value: value >= 0, "that is not negative"),
+        temperature=fields.read_number("temperature", 1.0, is_temperature, "that is 0, or at least 1e-6"),
         max_tokens=most,
         stop=stop,
         top_p=fields.read_number("top_p", 1.0, lambda value: 0 < value <= 1, "above 0 and at most 1"),

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from qed.config.settings import LEAST_TEMPERATURE, is_temperature
 from qed.sampling.base import PromptBatch, Sampling
 from qed.serving.answering import cancel_all
 from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_client
@@ -71,7 +72,7 @@ def _read_sampling(fields: Fields) -> Sampling:
     inner = Fields(fields.find("sampling"))
     if unknown := set(inner.body) - {field.name for field in dataclasses.fields(Sampling)}:
         raise Refused(400, f"sampling has no field {min(unknown)}: client and server differ in version.", "sampling")
-    temperature = inner.read_number("temperature", 1.0, lambda value: value >= 0, "that is not negative")
+    temperature = inner.read_number("temperature", 1.0, is_temperature, "that is 0, or at least 1e-6")
     most = inner.read_integer("max_tokens", 1, 1, INT64 - 1)
     return Sampling(
         temperature,
@@ -159,7 +160,7 @@ def _read_scoring(fields: Fields, info: EngineInfo) -> Scoring:
     longest = max((len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True)), default=0)
     if longest > info.window:
         raise Refused(400, f"A row has {longest} tokens, and the model's window {info.window}.", "outputs")
-    temperature = fields.read_number("temperature", 1.0, lambda value: value > 0, "above 0")
+    temperature = fields.read_number("temperature", 1.0, lambda value: value >= LEAST_TEMPERATURE, "of at least 1e-6")
     return Scoring(prompts, outputs, temperature)
 
 

@@ -14,6 +14,7 @@ from qed.runs.run import Row
 from qed.runs.step_index import StepIndex, read_group
 from qed.viewer.child import call_in_child
 from qed.viewer.library import Library
+from qed.viewer.outcomes import count_lost
 from qed.viewer.params import Params, Refused
 from qed.viewer.where import find_where
 
@@ -52,7 +53,8 @@ def search_answers(library: Library, params: Params) -> dict[str, Any]:
     place: Place = (where.data, where.index, where.list_groups())
     arguments = (place, pattern, flags, fields, SECONDS - MARGIN)
     found: dict[str, Any] = call_in_child(_search, arguments, SECONDS, message)
-    return found
+    lost = where.is_training and count_lost(library, where.data, where.index)
+    return {**found, "complete": found["complete"] and not lost}
 
 
 def _search(place: Place, pattern: str, flags: int, fields: Sequence[str], seconds: float) -> dict[str, Any]:

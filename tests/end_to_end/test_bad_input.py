@@ -192,7 +192,10 @@ def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path
         assert_refused(qed("grpo", "--out", tmp_path, *TINY, *flag), 2, str(tmp_path))
     assert (tmp_path / "mine.txt").read_text() == "precious"
     run = tmp_path / "run"
-    assert qed("grpo", "--out", run, *TINY).code == 0
+    failed = qed("ppo", "--out", run, *TINY, "--algorithm.critic.start", tmp_path / "nowhere")
+    assert (failed.code, (run / "settings.yaml").is_file()) == (3, True), failed.err
+    assert_refused(qed("grpo", "--out", run, *TINY), 2, "ended before the first step: replace it with --overwrite")
+    assert qed("grpo", "--out", run, *TINY, "--overwrite").code == 0
     before = (run / "metrics.jsonl").read_bytes()
     assert_refused(qed("grpo", "--out", run, *TINY), 2, "--resume", "--overwrite")
     assert (run / "metrics.jsonl").read_bytes() == before

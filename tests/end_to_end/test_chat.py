@@ -196,7 +196,7 @@ def test_a_pipe_gets_the_answers_alone(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["RUN", "--temperature", -1], "--temperature must not be negative"),
+        (["RUN", "--temperature", -1], "--temperature must be 0, or at least 1e-6"),
         (["RUN", "--checkpoint", "9"], "no checkpoint of step 9"),
         (["RUN", "--prompt", "r1_zero", "--system", "x"], "needs a prompt with a chat template"),
         (["RUNN"], "Did you mean"),

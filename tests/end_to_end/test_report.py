@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from run_folders import PROBLEMS, ROAD, Outcomes, make_run, report
 
-from qed.errors import DataError, QedError
+from qed.errors import DataError, QedError, UsageError
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.evaluation.paired import compare_paired
 from qed.report import write
@@ -132,6 +132,16 @@ def test_missing_parts_are_left_out(
     assert said in page.text
     assert "nan" not in page.text.lower().split()
     assert ("How the policy changed" in page.text) == (len(outcomes) > 1)
+
+
+def test_only_a_page_is_replaced(make: Callable[..., Path], tmp_path: Path) -> None:
+    file = tmp_path / "precious.jsonl"
+    file.write_text('{"question": "1 + 1"}')
+    with pytest.raises(UsageError, match="is no HTML page"):
+        write_report([make()], file)
+    assert file.read_text() == '{"question": "1 + 1"}'
+    page = write_report([tmp_path / "mine"], tmp_path / "page.html")
+    assert write_report([tmp_path / "mine"], page) == page
 
 
 def test_a_bare_run_has_a_report(tmp_path: Path) -> None:

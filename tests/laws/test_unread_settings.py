@@ -202,3 +202,17 @@ def test_what_a_derived_distillation_may_read_is_not_described() -> None:
     assert {name.partition(".")[0] for name in Opsd().unread} >= {"advantage", "surrogate", "distillation"}
     assert not {name.partition(".")[0] for name in Mine().unread} & {"advantage", "distillation"}
     assert "surrogate.clip_low" in Opsd().unread.keys() - Mine().unread.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--skip_sft", "--sft.learner.lr", "0.5"], ["sft.learner.lr (command line) has no effect with skip_sft."]),
+        (["--skip_rl", "--rl.learner.steps", "5"], ["rl.learner.steps (command line) has no effect with skip_rl."]),
+        (["--skip_sft", "--steps", "3", "--rl.learner.lr", "0.5"], []),
+        (["--sft.learner.lr", "0.5"], []),
+    ],
+)
+def test_options_of_a_skipped_phase(arguments: list[str], expected: list[str]) -> None:
+    resolved = resolve_settings("pipeline", arguments)
+    assert describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins)) == expected

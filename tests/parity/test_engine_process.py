@@ -376,7 +376,7 @@ def test_scores_are_the_learners(served: Served) -> None:
     for first, own in zip(found, likely, strict=True):
         assert own.logps[0] == pytest.approx(first.top[0][0][1], abs=1e-5)
     assert served.run(served.engine.score(Scoring([[5]], [[]])))[0].logps == ()
-    with pytest.raises(UsageError, match="must be above 0"):
+    with pytest.raises(UsageError, match="must be at least 1e-6"):
         served.run(served.engine.score(Scoring([[5]], [[6]], 0.0)))
 
 
@@ -481,7 +481,10 @@ def test_the_hf_sampler_takes_over_and_a_dead_process_is_told(engines: tuple[Ser
     assert "SIGKILL" in str(died[0])
     assert not other.engine.alive
     assert [("SIGKILL" in reason) for reason in other.exits] == [True]
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineDied, match="does not run: it was ended by SIGKILL"):
+        other.generate(Generation([5], 1, Sampling(1.0, 5)))
+    other.run(other.engine.stop())
+    with pytest.raises(EngineDied, match="is stopping"):
         other.generate(Generation([5], 1, Sampling(1.0, 5)))
     assert served.engine.alive
     assert served.exits == []

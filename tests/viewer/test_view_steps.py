@@ -115,9 +115,11 @@ def test_a_file_that_was_cut_off_says_how_much_is_lost(tmp_path: Path) -> None:
     whole, listed = path.read_bytes(), build_index(path).groups
     ask = Asked(tmp_path / "run", cache=tmp_path / "cache")
     assert ask("step", run="run", step=1)["lost"] == 0
+    assert ask("search", run="run", step=1, q="no such words")["complete"]
     path.write_bytes(whole[: listed[2]["offset"]])
     reply = ask("step", run="run", step=1)
     assert (len(reply["groups"]), reply["lost"]) == (2, listed[2]["n"] + listed[3]["n"])
+    assert not ask("search", run="run", step=1, q="no such words")["complete"]
 
 
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qed.config.settings import is_temperature
 from qed.errors import UsageError
 from qed.runs.choose import LAST, choose_checkpoint, is_run, suggest_run
 
@@ -76,7 +77,7 @@ def check_numbers(args: argparse.Namespace, command: str) -> None:
         UsageError: a number is out of its range.
     """
     checks = (
-        (args.temperature >= 0, "--temperature must not be negative"),
+        (is_temperature(args.temperature), "--temperature must be 0, or at least 1e-6"),
         (0 < args.top_p <= 1, "--top-p must be above 0 and at most 1"),
         (0 <= args.min_p < 1, "--min-p must be at least 0 and below 1"),
         (args.top_k >= 0, "--top-k must not be negative"),
