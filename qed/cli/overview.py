@@ -25,7 +25,7 @@ def format_overview() -> str:
             "Look", {name.replace("_", "-"): line for name, line in plugins.list_leaves("commands").items()}
         ),
         format_heading("Examples") + "".join(f"\n  {example}" for example in EXAMPLES),
-        "`qed COMMAND --help` explains a command, `qed COMMAND --help-all` lists all of its settings.\n"
+        "`qed COMMAND --help` explains a command, `qed COMMAND --help-all` lists all settings of one that trains.\n"
         "`qed --completion bash|zsh|fish` prints a script that completes commands, options and values.",
     ]
     return "\n\n".join(parts)

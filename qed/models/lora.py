@@ -31,8 +31,7 @@ from qed.models.weights import Source, gather, is_sharded
 STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
 EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
 EXPERT_DIMENSIONS = 3
-PREFIX = "base_model.model."  # of all names in a file of peft's
-HEAD = "score"  # a scalar head, in a model for sequence classification
+PREFIX, HEAD = "base_model.model.", "score"  # of all names in a file of peft's; a scalar head's name
 
 
 @dataclass(frozen=True)
@@ -257,10 +256,7 @@ def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Write the adapters, and a scalar head that was trained with them, in peft's own layout.
-
-    `tensors` are those of `gather_adapters`, else the current ones.
-    """
+    """Write the adapters, and a scalar head, in peft's layout; `tensors` are of `gather_adapters`, else current ones."""
     folder.mkdir(parents=True, exist_ok=True)
     config = copy(model.peft_config[NAME])
     if isinstance(config.target_modules, set):  # whose order differs between processes
@@ -336,8 +332,7 @@ def _gather_adapter(layer: Any) -> Iterator[None]:
 def _is_inside(model: nn.Module, name: str) -> bool:
     """Whether a module or weight belongs to the text decoder of a model."""
     body, _ = split_head(model)
-    prefix = next(path for path, module in model.named_modules() if module is body)
-    return name.startswith(f"{prefix}.")
+    return name.startswith(f"{next(path for path, module in model.named_modules() if module is body)}.")
 
 
 def _last_part(name: str) -> str:
