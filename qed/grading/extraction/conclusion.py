@@ -206,10 +206,12 @@ def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:
     closing = choices.CLOSING.search(stated[-1].text) if words.SO.search(stated[-1].text) else None
     if closing is not None:
         return Extracted(closing.group(1), "word")
-    for sentence in (stated[-1], stated[0]):
-        if (word := choices.read_yes_or_no(sentence.text)) is not None:
-            return Extracted(word, "word")
-    return None
+    if (word := choices.read_yes_or_no(stated[-1].text)) is not None:
+        return Extracted(word, "word")
+    word = choices.read_yes_or_no(stated[0].text)
+    if word is None or choices.is_corrected(word, stated[-1].text):
+        return None
+    return Extracted(word, "word")
 
 
 def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None:
