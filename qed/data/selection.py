@@ -54,22 +54,55 @@ def has_right_solution(problem: Problem) -> bool:
 
 def split_validation(
     problems: Sequence[Problem], share: float, limit: int, seed: int, imitates: bool = False
-) -> tuple[list[Problem], list[Problem]]:
-    """Split problems into a training and a validation part, drawn by the seed.
+) -> tuple[list[Problem], list[Problem], str]:
+    """Split problems into a training and a validation part, whose questions are drawn by the seed.
 
-    Only problems with an answer or a preference are drawn for validation, or any problem if none has one and the run
-    only imitates. All rows with the same question, ignoring case, spaces and punctuation, go into the same part, so
-    that no validation question is trained on.
+    Only questions with an answer or a preference are drawn for validation, or any question if there is none and the
+    run only imitates. All rows with the same question, ignoring case, spaces and punctuation, go into the same part,
+    so that no validation question is trained on.
+
+    Args:
+        problems: of both parts.
+        share: of the questions, for validation.
+        limit: number of questions that are drawn at most.
+        seed: of the draw.
+        imitates: whether the run only imitates.
+
+    Returns:
+        the training part, the validation part, and a text that says how many questions are drawn where the limit is
+        below the share; "" otherwise.
     """
     if not share:
-        return list(problems), []
+        return list(problems), [], ""
     measured = [problem for problem in problems if problem.answer or problem.is_preference]
-    drawn = measured or (problems if imitates else ())
-    answered = list({normalize_question(each.question): each for each in drawn}.values())
-    count = min(limit, math.ceil(share * len(answered)))
-    validation = [answered[index] for index in shuffle_indices(len(answered), seed, "validation")[:count]]
-    questions = {normalize_question(problem.question) for problem in validation}
-    return [problem for problem in problems if normalize_question(problem.question) not in questions], validation
+    candidates = measured or (problems if imitates else ())
+    questions = list(dict.fromkeys(normalize_question(each.question) for each in candidates))
+    wanted = math.ceil(share * len(questions))
+    count = min(limit, wanted)
+    chosen = shuffle_indices(len(questions), seed, "validation")[:count]
+    rows: dict[str, list[Problem]] = {questions[index]: [] for index in chosen}
+    training: list[Problem] = []
+    for problem in problems:
+        rows.get(normalize_question(problem.question), training).append(problem)
+    told = f"{count:,} of {wanted:,} questions, by evaluation.problems" if count < wanted else ""
+    return training, [problem for own in rows.values() for problem in own], told
+
+
+def keep_measured(validation: Sequence[Problem], imitates: bool, left_out: Counter[str]) -> list[Problem]:
+    """Return the validation problems that a run measures; the others are counted.
+
+    A question with an answer is asked once, however many rows it has; of pairs, and of demonstrations without an
+    answer, every row is measured.
+    """
+    answered = {normalize_question(problem.question): problem for problem in validation if problem.answer}
+
+    def is_measured(problem: Problem) -> bool:
+        asked = answered.get(normalize_question(problem.question))
+        return problem.is_preference or (imitates if asked is None else asked is problem)
+
+    kept = [problem for problem in validation if is_measured(problem)]
+    left_out["further rows of validation questions, which are measured once"] += len(validation) - len(kept)
+    return kept
 
 
 def compute_percentile_length(lengths: Sequence[int], percentile: float) -> int:

@@ -19,7 +19,7 @@ from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.prompts.in_environment import PromptInEnvironment
-from qed.data.selection import compute_percentile_length, select_problems, split_validation
+from qed.data.selection import compute_percentile_length, keep_measured, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
 from qed.data.subsets import draw_subset
 from qed.environments.base import SINGLE, load_environment
@@ -37,8 +37,8 @@ HELD_OUT_SHARE = 10  # one in this many problems is held out if the training dat
 class LoadedProblems:
     """The training problems, the held-out ones by task, the validation problems, and the counts of those left out.
 
-    `subsets` names the tasks of which a part was drawn, and how. `held_out` are all problems of the tasks to evaluate,
-    drawn or not.
+    `subsets` names the tasks of which a part was drawn, and how; so it does for the validation part. `held_out` are all
+    problems of the tasks to evaluate, drawn or not.
     """
 
     problems: list[Problem]
@@ -91,7 +91,9 @@ def load_problems(
     share = data.validation_split
     if imitates and not benches and not unanswered and len(kept) >= HELD_OUT_SHARE:
         share = share or 1 / HELD_OUT_SHARE
-    kept, validation = split_validation(kept, share, evaluation.problems, seed, imitates)
+    kept, drawn_rows, subset = split_validation(kept, share, evaluation.problems, seed, imitates)
+    validation = keep_measured(drawn_rows, imitates, left_out)
+    subsets |= {VALIDATION: subset} if subset else {}
     if validation and data.held_out_words:
         kept = _drop_held_out(kept, HeldOut(validation, data.held_out_words), left_out)
     kept = select_problems(kept, data, seed, left_out)

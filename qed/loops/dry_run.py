@@ -12,7 +12,7 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.unread import describe_unread
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
-from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.data.splits import VALIDATION, load_prompt, resolve_prompt_name, resolve_reward_names
 from qed.errors import DataError
 from qed.loops.device_fit import preview_device_defaults
 from qed.loops.material import has_own_data, load_run_problems
@@ -61,7 +61,8 @@ def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | 
     graders = [load_grader(phase.data, settings.sampling.max_tokens) for phase in phases]
     loaded, first = load_run_problems(phases)
     held_out = [f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()]
-    held_out += [f"{len(loaded.validation)} for validation"] if loaded.validation else []
+    drawn = f" ({loaded.subsets[VALIDATION]})" if VALIDATION in loaded.subsets else ""
+    held_out += [f"{len(loaded.validation)} for validation{drawn}"] if loaded.validation else []
     outline = None if config or is_new(settings.model.name) else _outline_model(phases[-1])
     lines = [f"model       {settings.model.name}{_describe_model(settings.model.name, outline)}"]
     lines += [f"held out    {', '.join(held_out) or 'none'}"]

@@ -18,7 +18,7 @@ from qed.config.unread import describe_unread
 from qed.console.live import Console
 from qed.data.held_out import describe_check
 from qed.data.prompts.base import PromptTemplate
-from qed.data.splits import LoadedProblems, resolve_prompt_name
+from qed.data.splits import VALIDATION, LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
 from qed.grading.judge import Judge
 from qed.guards.signals import Stop, check_signals, watch_signals
@@ -275,7 +275,9 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
 def _say_loaded(loaded: LoadedProblems, too_few: list[str], grader: Grader, console: Console) -> None:
     """Print which problems are left out, where too few are left, and what a user's functions are given."""
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
-    drawn = [f"Held out of {task}: {subset}." for task, subset in loaded.subsets.items()]
+    drawn = [
+        f"Held out {'for' if task == VALIDATION else 'of'} {task}: {subset}." for task, subset in loaded.subsets.items()
+    ]
     for line in [*left_out, *drawn, *too_few, *explain_functions(grader.functions, loaded.problems)]:
         console.say(line)
 

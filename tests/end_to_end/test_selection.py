@@ -62,12 +62,14 @@ def test_what_is_left_out_is_counted() -> None:
 
 def test_no_question_is_validated_and_trained() -> None:
     twice = [*problems(), *[Problem(f"again {p.id}", p.question, p.answer, "another way") for p in problems()]]
-    kept, held = split_validation(twice, 0.1, 100, seed=1)
-    assert len(held) == 4
+    kept, held, _ = split_validation(twice, 0.1, 100, seed=1)
+    assert len(held) == 8
     assert len(kept) == len(twice) - 8
     assert not {problem.question for problem in kept} & {problem.question for problem in held}
-    assert split_validation(twice, 0.0, 100, 1) == (twice, [])
-    assert len(split_validation(twice, 0.5, 3, 1)[1]) == 3
+    assert split_validation(twice, 0.0, 100, 1) == (twice, [], "")
+    _, held, told = split_validation(twice, 0.5, 3, 1)
+    assert len(held) == 6
+    assert told == "3 of 20 questions, by evaluation.problems"
 
 
 def test_a_percentile_keeps_that_share() -> None:

@@ -15,8 +15,9 @@ from qed.config.sampling_settings import EvaluationSettings
 from qed.config.settings import DataSettings
 from qed.data.held_out import HeldOut, describe_check
 from qed.data.questions import normalize_question
-from qed.data.selection import split_validation
+from qed.data.selection import keep_measured, split_validation
 from qed.data.splits import load_problems, load_training_problems
+from qed.data.tools.filters import Filters, split_problems
 from qed.types import Problem
 
 QUESTION = "If Tom's 3 cats each eat 1,200 well-chosen treats, how many (in total) are eaten: 3 * 1200 or 3.5?"
@@ -84,11 +85,71 @@ def test_runs_of_words_are_held_out_where_asked() -> None:
 
 def test_validation_has_every_spelling_of_a_question() -> None:
     problems = build(*(f"What is {number}?" for number in range(20)), *(f"what is  {number}" for number in range(20)))
-    kept, validation = split_validation(problems, 0.5, 100, 0)
+    kept, validation, told = split_validation(problems, 0.5, 100, 0)
     asked = {normalize_question(problem.question) for problem in validation}
-    assert len(validation) == 10
-    assert len(kept) == 20
+    assert len(asked) == 10
+    assert len(validation) == len(kept) == 20
+    assert not told
     assert not asked & {normalize_question(problem.question) for problem in kept}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["answer", "pair", "reply"])), min_size=1, max_size=30),
+    st.floats(0.01, 0.9),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_no_row_is_lost_between_the_parts(
+    rows: list[tuple[int, str]], share: float, limit: int, imitates: bool
+) -> None:
+    """Each is trained on, measured or counted; of pairs and of replies that are imitated every one is measured."""
+    problems = [
+        Problem(
+            str(number),
+            f"What is {question}?",
+            "1" * (kind == "answer"),
+            meta={"chosen": "a", "rejected": str(number)} if kind == "pair" else {"completion": str(number)},
+        )
+        for number, (question, kind) in enumerate(rows)
+    ]
+    kept, drawn, told = split_validation(problems, share, limit, 0, imitates)
+    assert sorted(each.id for each in [*kept, *drawn]) == sorted(each.id for each in problems)
+    assert not {each.question for each in kept} & {each.question for each in drawn}
+    count = len({each.question for each in drawn})
+    assert (f"{count:,} of " in told) if told else count <= limit
+    left_out: Counter[str] = Counter()
+    measured = keep_measured(drawn, imitates, left_out)
+    assert len(measured) + sum(left_out.values()) == len(drawn)
+    assert {each.id for each in drawn if each.is_preference} <= {each.id for each in measured}
+    asked = [each.question for each in measured if each.answer]
+    assert len(asked) == len(set(asked))
+    if imitates and not any(each.answer for each in problems):
+        assert measured == drawn
+
+
+def test_pairs_that_share_a_question_are_all_held_out(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"Name {n // 3}.", "chosen": f"Yes {n}.", "rejected": f"No {n}."} for n in range(120)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataSettings(tasks=(str(file),), validation_split=0.2)
+    loaded = load_problems(data, EvaluationSettings(), 0)
+    assert (len(loaded.problems), len(loaded.validation), loaded.left_out, loaded.subsets) == (96, 24, {}, {})
+    converted = split_problems([*loaded.problems, *loaded.validation], Filters(validation_split=0.2), Counter())
+    assert [len(part) for part in converted] == [96, 24]
+    few = load_problems(data, EvaluationSettings(problems=2), 0)
+    assert (len(few.problems), len(few.validation)) == (114, 6)
+    assert few.subsets == {"validation": "2 of 8 questions, by evaluation.problems"}
+
+
+def test_solutions_of_one_question_are_measured_once_and_counted(tmp_path: Path) -> None:
+    file, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    rows = [{"question": f"What is {n // 3}?", "answer": f"{n // 3}", "solution": f"So {n}."} for n in range(120)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    test.write_text(json.dumps({"question": "Other?", "answer": "1"}) + "\n")
+    data = DataSettings(tasks=(str(file),), validation_split=0.2)
+    loaded = load_problems(data, EvaluationSettings(tasks=(str(test),)), 0)
+    assert (len(loaded.problems), len(loaded.validation)) == (96, 8)
+    assert loaded.left_out == {"further rows of validation questions, which are measured once": 16}
 
 
 @pytest.mark.parametrize(("imitates", "answered"), [(False, True), (True, True), (True, False)])

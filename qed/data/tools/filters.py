@@ -77,7 +77,7 @@ def split_problems(
     Raises:
         DataError: no problem is left for training.
     """
-    kept, validation = split_validation(problems, filters.validation_split, len(problems), filters.seed)
+    kept, validation, _ = split_validation(problems, filters.validation_split, len(problems), filters.seed)
     if not kept:
         raise DataError(f"The validation part takes all of {len(problems):,} problems, and leaves none for training.")
     data = DataSettings(unique_examples=filters.unique_examples)
