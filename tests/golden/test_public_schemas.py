@@ -123,6 +123,11 @@ PREFERENCES: dict[str, Row] = {
         "rejected": [{"role": "assistant", "content": [{"type": "text", "text": "Nine is."}]}],
     },
     "axolotl chat_template.argilla": {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+    "the question in one of them": {"chosen": [USER, GOOD], "rejected": [BAD]},
+    "the question in one of them, spaces": {
+        "chosen": [USER, GOOD],
+        "rejected": [{**USER, "content": " Name a prime.\n"}, BAD],
+    },
 }
 
 
@@ -246,6 +251,14 @@ SKIPPED: dict[str, tuple[Row, str]] = {
     "tool calls": (
         {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, GOOD]},
         "conversations with tool calls",
+    ),
+    "two questions": (
+        {"chosen": [USER, GOOD], "rejected": [{"role": "user", "content": "Name a city."}, BAD]},
+        "preferences between replies to two different conversations",
+    ),
+    "two questions beside a prompt": (
+        {"prompt": "Name a prime.", "chosen": [USER, GOOD], "rejected": [{"role": "user", "content": "A city?"}, BAD]},
+        "preferences between replies to two different conversations",
     ),
     "tools": (
         {"conversations": [HUMAN, {"from": "function_call", "value": "f"}, {"from": "observation", "value": "3"}, GPT]},

@@ -11,6 +11,7 @@ from qed.data.sources.rows import Place, Row
 
 CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")
 PROMPTS = ("context_messages", "question", "instruction", "input", "conversations")
+TWO_CONVERSATIONS = "preferences between replies to two different conversations"
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # the turns of a transcript of HH-RLHF
 
 
@@ -41,8 +42,20 @@ def read_preference(row: Row, place: Place) -> Fields:
     better, worse = (
         conversations.read_reply(reply, place, key) for key, reply in zip(keys, (chosen, rejected), strict=True)
     )
+    _require_one_conversation(chosen, rejected, place)
     used = (prompt_key or "", *(INPUTS if prompt_key == "instruction" else ()), *keys, "history")
     return Fields(question, completion=better, used=used, extra={"chosen": better, "rejected": worse})
+
+
+def _require_one_conversation(chosen: Any, rejected: Any, place: Place) -> None:
+    """Raise SkippedRow if both replies come with their question, and it is not the same one."""
+    if conversations.is_conversation(chosen) and conversations.is_conversation(rejected):
+        asked, other = (
+            [text.strip() for role, text in conversations.read_turns(turns, place, key) if role == "user"]
+            for turns, key in ((chosen, CHOSEN[0]), (rejected, REJECTED[0]))
+        )
+        if asked and other and asked != other:
+            raise SkippedRow(TWO_CONVERSATIONS)
 
 
 def _split_transcripts(chosen: str, rejected: str) -> tuple[str, Any, Any] | None:
@@ -55,7 +68,7 @@ def _split_transcripts(chosen: str, rejected: str) -> tuple[str, Any, Any] | Non
         return None
     (asked, _, better), (other, _, worse) = (text.rpartition(ASSISTANT) for text in (chosen, rejected))
     if asked.strip() != other.strip():
-        raise SkippedRow("preferences between replies to two different conversations")
+        raise SkippedRow(TWO_CONVERSATIONS)
     single = ASSISTANT not in asked and f"\n\n{asked}".count(HUMAN) == 1
     question = asked.strip().removeprefix(HUMAN.strip()) if single else asked
     return question.strip(), better.strip(), worse.strip()
