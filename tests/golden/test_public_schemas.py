@@ -139,6 +139,42 @@ def test_a_preference_is_found(name: str) -> None:
     assert problem.is_preference
 
 
+@pytest.mark.parametrize("write", [str.upper, str.title])
+@pytest.mark.parametrize("name", [*DEMONSTRATIONS, *PREFERENCES])
+def test_capitals_in_column_names_do_not_matter(name: str, write: Callable[[str], str]) -> None:
+    row = {**DEMONSTRATIONS, **PREFERENCES}[name]
+    (problem,) = read({write(column): value for column, value in row.items()})
+    assert problem.question.split() == ["Name", "a", "prime."]
+    assert problem.meta["completion"] == "Two is."
+    assert problem.is_preference == (name in PREFERENCES)
+    (plain,) = read(row)
+    assert problem.id == plain.id
+    assert {column.casefold() for column in problem.meta} == {column.casefold() for column in plain.meta}
+
+
+def test_what_a_row_does_not_use_keeps_its_spelling() -> None:
+    """A user's reward or template reads it; and of two spellings the small one is that of the schema."""
+    row = {"Question": "1+1?", "Answer": "2", "Prompt": "Add.", "Tests": ["a"], "Margin": 3}
+    (problem,) = read(row)
+    assert (problem.question, problem.answer) == ("1+1?", "2")
+    assert problem.meta == {"Prompt": "Add.", "Tests": ["a"], "Margin": 3}
+    (problem,) = read({"prompt": "x?", "completion": "So.", "Completion": "mine", "PROMPT": "mine too"})
+    assert (problem.question, problem.meta["completion"]) == ("x?", "So.")
+    assert (problem.meta["Completion"], problem.meta["PROMPT"]) == ("mine", "mine too")
+    (problem,) = read({"Prompt": "x?", "Chosen": "a", "Rejected": "b", "Margin": 0.5})
+    assert problem.meta == {"chosen": "a", "rejected": "b", "margin": 0.5, "completion": "a"}
+    letters = {"question": "a + b?", "answer": "3", **dict.fromkeys("abcd", 1)}
+    assert read(letters)[0].answer == "3"
+
+
+@pytest.mark.parametrize("row", [{"question": "x?", "Rejected": "b"}, {"query": "x?", "chosen": "a"}])
+def test_a_reply_of_a_preference_is_suggested_as_no_answer(row: Row) -> None:
+    with pytest.raises(DataError) as raised:
+        read(row)
+    assert "Perhaps: --data.map answer=" not in str(raised.value)
+    assert "columns are " + ", ".join(row) in str(raised.value)
+
+
 FIRST = "\n\nHuman: Hi there\n\nAssistant: Hello. What do you need?"
 
 

@@ -123,6 +123,17 @@ def test_a_schema_is_known_by_its_columns(tmp_path: Path, row: dict[str, Any], e
     assert (problem.question, problem.answer, problem.solution, completion) == expected
 
 
+@pytest.mark.parametrize(("name", "row", "expected"), ROWS, ids=[case[0] for case in ROWS])
+def test_capitals_do_not_hide_a_schema(
+    tmp_path: Path, name: str, row: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    if name.startswith("generated"):
+        return  # what qed writes itself has its own spelling
+    (problem,) = load(tmp_path, {column.title(): value for column, value in row.items()})
+    completion = problem.meta.get("completion", "")
+    assert (problem.question, problem.answer, problem.solution, completion) == expected
+
+
 def test_what_else_a_row_says_is_kept(tmp_path: Path) -> None:
     """Under one name where the datasets have many; unknown columns as they are, for a user's own reward."""
     (problem,) = load(tmp_path, {**VERL, "level": "Level 5", "tests": ["a"]})

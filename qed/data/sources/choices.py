@@ -57,10 +57,10 @@ def read_options(row: Row, place: Place) -> Fields:
 def read_gpqa(row: Row, place: Place) -> Fields:
     """Read a GPQA row: one correct and three wrong options, in a random order that is fixed for each question."""
     columns = ("Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
-    question = convert_to_text(row["Question"], place, "Question")
+    question = convert_to_text(row["question"], place, "question")
     options = [convert_to_text(row.get(column), place, column).strip() for column in columns]
     order = shuffle_indices(len(options), "gpqa", derive_seed(question, *options))
-    return build_fields(question, [options[index] for index in order], LETTERS[order.index(0)], ("Question", *columns))
+    return build_fields(question, [options[index] for index in order], LETTERS[order.index(0)], ("question", *columns))
 
 
 def parse_written_options(question: str) -> dict[str, Any]:

@@ -43,8 +43,9 @@ def read_preference(row: Row, place: Place) -> Fields:
         conversations.read_reply(reply, place, key) for key, reply in zip(keys, (chosen, rejected), strict=True)
     )
     _require_one_conversation(chosen, rejected, place)
-    used = (prompt_key or "", *(INPUTS if prompt_key == "instruction" else ()), *keys, "history")
-    return Fields(question, completion=better, used=used, extra={"chosen": better, "rejected": worse})
+    used = (prompt_key or "", *(INPUTS if prompt_key == "instruction" else ()), *keys, "history", "margin")
+    margin = {} if row.get("margin") is None else {"margin": row["margin"]}
+    return Fields(question, completion=better, used=used, extra={"chosen": better, "rejected": worse, **margin})
 
 
 def _require_one_conversation(chosen: Any, rejected: Any, place: Place) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from qed.data.sources import choices, conversations, instructions, labels, preferences
@@ -39,6 +41,16 @@ COLUMNS = (
     *(*QUESTION, *ANSWER, *SOLUTION, *TRACE, "subject", "type", "level", "source", "target", "chosen", "rejected"),
     *("messages", "conversations", "instruction", "input", "output", "choices", "options", "reward_model"),
 )
+# The columns that the readers find, by their names in small letters. A to D stay: single letters are also variables.
+FOLDED = {
+    name.casefold(): name
+    for name in (
+        *(*QUESTION, *ANSWER, *SOLUTION, *TRACE, *GENERATIONS, *preferences.CHOSEN, *preferences.REJECTED),
+        *(*preferences.PROMPTS, *instructions.REPLIES, *instructions.INPUTS, *instructions.QUESTIONS, "history"),
+        *(*labels.LABELS, *labels.REPLIES, *labels.GOLDS, "answerKey", "body", "margin", "segments"),
+        *(conversations.TRACES, conversations.PROBABILITIES, "extra_info"),
+    )
+}
 TYPO = 0.85  # a name this similar to one of qed's columns is a typing error, and no column of the user's own
 OTHER_SCHEMAS = (
     "prompt and completion, messages, conversations, chosen and rejected, instruction and output, question and "
@@ -96,7 +108,7 @@ def read_fields(row: Row, place: Place) -> Fields:
         SkippedRow: the row is not a problem; the reason is counted.
         DataError: a column is missing or has an invalid value.
     """
-    values = _choose_reader(row)(row, place)
+    values = _read_row(row, place)
     if not values.question.strip():
         name = next((key for key in values.used if key.casefold() in QUESTION), "question")
         raise DataError(f"{place}: the {name} is empty.")
@@ -113,6 +125,34 @@ def read_fields(row: Row, place: Place) -> Fields:
     )
 
 
+def _read_row(row: Row, place: Place) -> Fields:
+    """Read a row in its schema. What the reader does not use keeps its spelling, for templates and rewards."""
+    capitals = _find_capitals(tuple(row))
+    known = _fold_columns(row)
+    reader = _choose_reader(known)
+    if reader is _read_worked and not _has_worked(known):
+        raise DataError(_explain_missing(row, place))
+    values = reader(known, place)
+    if not capitals:
+        return values
+    written = {ours: theirs for theirs, ours in capitals.items()}
+    return replace(values, used=tuple(written.get(name, name) for name in values.used))
+
+
+def _fold_columns(row: Row) -> Row:
+    """Return a row with the known columns in the known spelling."""
+    capitals = _find_capitals(tuple(row))
+    return {capitals.get(name, name): value for name, value in row.items()} if capitals else row
+
+
+@lru_cache(maxsize=64)  # the rows of a file have the same columns
+def _find_capitals(columns: tuple[str, ...]) -> dict[str, str]:
+    """Return the known name of each column with other capitals, unless two columns of the row are spelled alike."""
+    spelled = Counter(str(name).casefold() for name in columns)
+    known = {name: FOLDED.get(str(name).casefold(), name) for name in columns}
+    return {name: ours for name, ours in known.items() if ours != name and spelled[str(name).casefold()] == 1}
+
+
 def _choose_reader(row: Row) -> Reader:
     """Return the reader of a row's schema."""
     return next((reader for matches, reader in SCHEMAS if matches(row)), _read_worked)
@@ -120,6 +160,7 @@ def _choose_reader(row: Row) -> Reader:
 
 def name_schema(row: Row) -> str:
     """Return the usual name of a row's schema."""
+    row = _fold_columns(row)
     reader = _choose_reader(row)
     if reader is conversations.read_verl:
         return "LUFFY" if row.get("target") else "verl"
@@ -135,15 +176,18 @@ def _has_options(row: Row) -> bool:
     return "question" in row and (lists or set("ABCD") <= set(row)) and bool({"answer", "answerKey"} & set(row))
 
 
+def _has_worked(row: Row) -> bool:
+    """Return whether a row has a question, and an answer or a solution."""
+    return find_column(row, QUESTION) is not None and find_column(row, (*ANSWER, *SOLUTION, *TRACE)) is not None
+
+
 def _read_worked(row: Row, place: Place) -> Fields:
     """Read a question, an answer and a worked solution: GSM8K, MATH, competitions, OpenR1, DeepMath and similar data.
 
     `body` (SVAMP, ASDiv) and `context` (OlympiadBench) have the text that the question refers to.
     """
-    question_key = find_column(row, QUESTION)
+    question_key = find_column(row, QUESTION) or QUESTION[0]
     solution_key = find_filled_column(row, SOLUTION)
-    if question_key is None or not find_column(row, (*ANSWER, *SOLUTION, *TRACE)):
-        raise DataError(_explain_missing(row, place))
     question = convert_to_text(row[question_key], place, question_key)
     story_key = find_filled_column(row, ("body", "context"))
     if story_key and question.strip():
@@ -169,7 +213,7 @@ def _read_generated(row: Row, place: Place) -> Fields:
     prompt, completion = (convert_to_text(row[name], place, name) for name in ("prompt", "completion"))
     asked = {key: value for key, value in row.items() if key not in GENERATED}
     try:
-        values = _choose_reader({**asked, "prompt": prompt})({**asked, "prompt": prompt}, place)
+        values = _read_row({**asked, "prompt": prompt}, place)
     except DataError:  # a question alone is no row of a data file
         values = Fields(prompt)
     return replace(
@@ -228,7 +272,7 @@ SCHEMAS: tuple[tuple[Callable[[Row], bool], Reader], ...] = (
     (lambda row: "prompt" in row and isinstance(row.get("reward_model"), dict), conversations.read_verl),
     (preferences.has_preference, preferences.read_preference),
     (labels.has_bad_reply, labels.skip_bad_reply),
-    (lambda row: "Question" in row and "Correct Answer" in row, choices.read_gpqa),
+    (lambda row: "question" in row and "Correct Answer" in row, choices.read_gpqa),
     (_has_options, choices.read_options),
     (instructions.has_instruction, instructions.read_instruction),
     (instructions.has_question_and_reply, instructions.read_question_and_reply),
@@ -279,9 +323,10 @@ def _explain_missing(row: Row, place: Place) -> str:
 
 
 def _find_nearest(row: Row, names: tuple[str, ...]) -> str:
-    """Return the column closest to one of the names, or an empty text."""
+    """Return the column closest to one of the names, or an empty text; the replies of a preference are no answer."""
+    replies = (*preferences.CHOSEN, *preferences.REJECTED)
     for name in names:
-        suggestion = suggest_nearest(name, [str(key) for key in row])
+        suggestion = suggest_nearest(name, [str(key) for key in row if str(key).casefold() not in replies])
         if suggestion:
             return suggestion.split("'")[1]
     return ""
