@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 
 from qed.data.splits import VALIDATION
+from qed.errors import DataError
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.loops.metrics import Stats
 from qed.loops.setup import Setup
@@ -14,7 +16,7 @@ from qed.models.scalar_head import Calibration, write_calibration
 from qed.rollout.stages import flatten
 from qed.training.best import PREFERRED
 from qed.training.learner import Learner
-from qed.types import Group, Rollout
+from qed.types import Group, Problem, Rollout
 
 CALIBRATION_PAIRS = 256  # whose scores are the scale; enough for a deviation within 5 %
 
@@ -25,11 +27,28 @@ def mark_scores(pairs: Sequence[Group], margin: float) -> list[Group]:
     Args:
         pairs: of a chosen and a rejected reply.
         margin: of pairs whose data has no column `margin`; it becomes the advantage of the chosen reply.
+
+    Raises:
+        DataError: the margin of a pair is no number of at least 0.
     """
-    return [
-        [_mark(chosen, float(chosen.problem.meta.get("margin", margin))), _mark(rejected, 0.0)]
-        for chosen, rejected in pairs
-    ]
+    return [[_mark(chosen, _read_margin(chosen.problem, margin)), _mark(rejected, 0.0)] for chosen, rejected in pairs]
+
+
+def _read_margin(problem: Problem, default: float) -> float:
+    given = problem.meta.get("margin", "")
+    if isinstance(given, str) and not given.strip():  # an empty cell of a csv file
+        return default
+    try:
+        margin = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        margin = math.nan
+    # Below 0 the loss would be content with a chosen reply that scores less than the rejected one.
+    if not 0 <= margin < math.inf:
+        raise DataError(
+            f"The column margin of the pair {problem.id} ({problem.question[:60]!r}) is {str(given)[:80]}. It must be "
+            "a number of at least 0, or empty where algorithm.margin is meant."
+        )
+    return margin
 
 
 def _mark(rollout: Rollout, margin: float) -> Rollout:

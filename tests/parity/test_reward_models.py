@@ -13,7 +13,7 @@ from making import make_model
 from qed.algorithms.reward_model import RewardModel
 from qed.config.reward_names import parse_reward
 from qed.config.settings import LearnerSettings, ModelSettings
-from qed.errors import UsageError
+from qed.errors import DataError, UsageError
 from qed.loops.scores import mark_scores, measure_ranking, score_replies
 from qed.models.load import build_model, prepare_model
 from qed.models.precision import compute_in
@@ -142,3 +142,22 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def reward(rollout):\n    return None\n", encoding="utf-8")
     with pytest.raises(UsageError, match="each would load the model"):
         make_grader((f"model:{tmp_path}", str(tmp_path / "own.py")))
+
+
+def build_pair(margin: Any) -> list[Rollout]:
+    problem = Problem("p0", "Why?", "", meta={"margin": margin})
+    return [Rollout(problem, (5,), (2, 3), (), "", "stop") for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "margin"), [(0.4, 0.4), (2, 2.0), (0, 0.0), ("0.4", 0.4), ("", 0.3), (" ", 0.3)], ids=repr
+)
+def test_a_margin_of_the_data_stands_above_that_of_the_algorithm(given: Any, margin: float) -> None:
+    ((chosen, rejected),) = mark_scores([build_pair(given)], 0.3)
+    assert (chosen.advantage, rejected.advantage) == (margin, 0.0)
+
+
+@pytest.mark.parametrize("given", ["big", [1], {"a": 1}, True, math.nan, "nan", math.inf, -0.5, 10**400], ids=str)
+def test_a_margin_that_is_no_number_of_at_least_0_is_refused(given: Any) -> None:
+    with pytest.raises(DataError, match=r"margin of the pair p0 \('Why\?'\) is .* number of at least 0"):
+        mark_scores([build_pair(given)], 0.3)
