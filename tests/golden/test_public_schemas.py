@@ -337,6 +337,14 @@ def test_unknown_columns_are_explained(row: Row, words: str) -> None:
     assert str(raised.value).startswith("data.jsonl, row 1: ")
 
 
+@pytest.mark.parametrize("columns", [("question", "answer"), ("prompt", "answer"), ("instruction", "output")])
+def test_a_whole_number_may_be_as_long_as_python_writes_it(columns: tuple[str, str]) -> None:
+    (problem,) = read(dict(zip(columns, ("x?", 10**400), strict=True)))
+    assert f"1{'0' * 400}" in (problem.answer, problem.meta.get("completion"))
+    with pytest.raises(DataError, match=rf"row 1: {columns[1]} is a whole number with too many digits"):
+        read(dict(zip(columns, ("x?", 10**5000), strict=True)))
+
+
 def test_no_rows_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     columns = pyarrow.schema([("question", pyarrow.string()), ("answer", pyarrow.string())])

@@ -94,9 +94,14 @@ def convert_to_text(value: Any, place: Place, key: str) -> str:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{place}: {key} is {type(value).__name__}, not text: {str(value)[:80]}")
-    if not math.isfinite(value):
-        raise DataError(f"{place}: {key} is {value}, which is neither text nor a number.")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float):  # a whole number may be too large for math.isfinite
+        if not math.isfinite(value):
+            raise DataError(f"{place}: {key} is {value}, which is neither text nor a number.")
+        return str(int(value)) if value.is_integer() else str(value)
+    try:
+        return str(value)
+    except ValueError as error:
+        raise DataError(f"{place}: {key} is a whole number with too many digits ({error}).") from error
 
 
 def convert_answer(value: Any, place: Place, key: str) -> str:
