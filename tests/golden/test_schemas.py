@@ -134,6 +134,49 @@ def test_capitals_do_not_hide_a_schema(
     assert (problem.question, problem.answer, problem.solution, completion) == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "answer", "letter"),
+    [
+        (["1", "2", "3", "4"], 2, "C"),  # a number counts from 0
+        (["1", "2", "3", "4"], "C", "C"),
+        (["1", "2", "3", "4"], "4", "D"),
+        (["1", "0"], 1, "B"),
+        (["Rome", " Paris "], "Paris", "B"),
+        (["10", "20", "30"], "30", "C"),
+        ([10, 20, 30], 30, "C"),
+        ([10, 20, 30], 2, "C"),
+        ([0.5, 1.5], "1.5", "B"),
+        (["B", "A"], "A", "A"),  # a letter is a label first, as in published benchmarks
+        ({"text": ["x", "y"], "label": ["1", "2"]}, "2", "B"),
+        ({"text": ["x", "y"], "label": ["1", "2"]}, "y", "B"),
+    ],
+)
+def test_an_option_is_named_by_letter_number_label_or_text(
+    tmp_path: Path, options: Any, answer: Any, letter: str
+) -> None:
+    (problem,) = load(tmp_path, {"question": "x?", "choices": options, "answer": answer})
+    assert problem.answer == letter
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "words"),
+    [
+        (["1", "2", "3", "4"], "3", "may mean option C or D"),
+        ([1, 2, 3, 4], 3, "may mean option C or D"),
+        (["Paris", "Paris"], "Paris", "may mean option A or B"),
+        (["10", "20"], "1", "'1' is none of the 2 options"),
+        (["", "20"], "", "'' is none of the 2 options"),
+        (["10", "20"], None, "NoneType"),
+        (["10", "20"], True, "bool"),
+    ],
+)
+def test_an_answer_that_may_mean_two_options_is_refused(
+    tmp_path: Path, options: list[Any], answer: Any, words: str
+) -> None:
+    with pytest.raises(DataError, match="row 1.*" + words):
+        load(tmp_path, {"question": "x?", "options": options, "answer": answer})
+
+
 def test_what_else_a_row_says_is_kept(tmp_path: Path) -> None:
     """Under one name where the datasets have many; unknown columns as they are, for a user's own reward."""
     (problem,) = load(tmp_path, {**VERL, "level": "Level 5", "tests": ["a"]})

@@ -30,7 +30,7 @@ def build_fields(question: str, options: Sequence[str], answer: str, used: tuple
 
 
 def read_options(row: Row, place: Place) -> Fields:
-    """Read options in a list or in columns A to D, and the answer as a letter, as a number from 0, or as a label.
+    """Read options in a list or in columns A to D, and the answer as a letter, a number from 0, a label or a text.
 
     MMLU: `question, choices, answer`; MMLU-Pro: `question, options, answer`; ARC: `choices {text, label}, answerKey`.
     """
@@ -43,15 +43,39 @@ def read_options(row: Row, place: Place) -> Fields:
         raise DataError(f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}")
     options = [convert_to_text(option, place, key) for option in given]
     gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
-    gold = row.get(gold_key)
+    gold: Any = row.get(gold_key)
     names = list(labels[: len(options)])
-    number = (
-        gold if isinstance(gold, int) and not isinstance(gold, bool) else names.index(gold) if gold in names else -1
-    )
-    if not 0 <= number < len(options):
-        raise DataError(f"{place}: the answer {gold!r} is none of the {len(options)} options.")
+    counted = isinstance(gold, int) and not isinstance(gold, bool)
+    # A number counts from 0; beside options that are numbers themselves it may also be one of them.
+    if counted and 0 <= gold < len(options) and all(isinstance(option, str) for option in given):
+        number = gold
+    elif gold in names:
+        number = names.index(gold)
+    else:
+        number = _find_option(convert_to_text(gold, place, gold_key).strip(), options, counted, place)
     used = ("question", key, gold_key, "answer_index", "A", "B", "C", "D")
     return build_fields(convert_to_text(row["question"], place, "question"), options, LETTERS[number], used)
+
+
+def _find_option(gold: str, options: Sequence[str], counted: bool, place: Place) -> int:
+    """Return the number of the option whose text is the answer; `counted` if the answer may be its number from 0.
+
+    Raises:
+        DataError: the answer is no option, or may mean several.
+    """
+    meant = {number for number, option in enumerate(options) if gold and option.strip() == gold}
+    # In a file of texts alone, a digit may be a text or a number: a guess could teach a wrong answer.
+    if (counted or meant) and gold in map(str, range(len(options))):
+        meant.add(int(gold))
+    if not meant:
+        raise DataError(f"{place}: the answer {gold!r} is none of the {len(options)} options.")
+    if len(meant) > 1:
+        letters = " or ".join(LETTERS[number] for number in sorted(meant))
+        raise DataError(
+            f"{place}: the answer {gold!r} may mean option {letters}, by the option's text or by its number from 0: "
+            "write the letter."
+        )
+    return meant.pop()
 
 
 def read_gpqa(row: Row, place: Place) -> Fields:
