@@ -42,6 +42,11 @@ class Settings:
         """Return whether the phase imitates demonstrations, as SFT does: it neither samples nor compares pairs."""
         return not self.algorithm.online and self.algorithm.together == 1
 
+    @property
+    def compares(self) -> bool:
+        """Return whether the phase compares the two replies of pairs that the data has, as DPO does."""
+        return not self.algorithm.online and self.algorithm.together == 2
+
 
 @dataclass(frozen=True)
 class PhaseSettings:

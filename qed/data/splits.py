@@ -30,6 +30,11 @@ from qed.types import Problem
 
 VALIDATION = "validation"  # the name of the validation part as a task to evaluate
 SUBSET_SEED = 0  # of the held-out problems that are evaluated: runs of other seeds are compared on the same ones
+NO_PAIR = (
+    "There is no preference pair to learn from: the training data needs rows with a prompt, and with a chosen and a "
+    "rejected reply that fit the model, as in the columns prompt, chosen and rejected. On problems with answers, qed "
+    "online-dpo makes pairs of its own."
+)
 HELD_OUT_SHARE = 10  # one in this many problems is held out if the training data has no test split
 
 
@@ -50,7 +55,7 @@ class LoadedProblems:
 
 
 def load_problems(
-    data: DataSettings, evaluation: EvaluationSettings, seed: int, imitates: bool = False
+    data: DataSettings, evaluation: EvaluationSettings, seed: int, imitates: bool = False, compares: bool = False
 ) -> LoadedProblems:
     """Load all problems of a run; no held-out question is trained on, also none that a subset leaves out.
 
@@ -60,6 +65,7 @@ def load_problems(
         seed: of the run.
         imitates: whether the run only imitates demonstrations (SFT). Data without any answer, such as conversations,
             then needs no benchmark: rows that are held out of it are validation problems, whose loss is measured.
+        compares: whether the run compares the replies of pairs (DPO), which need no benchmark either.
 
     Raises:
         DataError: the data cannot be used, or no problem is left for training or evaluation.
@@ -75,9 +81,9 @@ def load_problems(
     for name in data.tasks:
         problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
-        if not evaluation.tasks and _needs_benchmark(problems, imitates):
+        if not evaluation.tasks and _needs_benchmark(problems, imitates or compares):
             held_out = _load_test_split(name, load, left_out)
-            held_out = held_out or _hold_out(name, problems, evaluation.problems, seed, imitates)
+            held_out = held_out or _hold_out(name, problems, evaluation.problems, seed, imitates or compares)
             all_held_out += held_out
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     for name in evaluation.tasks:
@@ -130,13 +136,13 @@ def _build_loader(data: DataSettings, left_out: Counter[str]) -> Callable[..., l
     return load
 
 
-def _needs_benchmark(problems: Sequence[Problem], imitates: bool) -> bool:
-    """Return whether held-out problems of a training task are evaluated.
+def _needs_benchmark(problems: Sequence[Problem], offline: bool) -> bool:
+    """Return whether held-out problems of a training task are evaluated; `offline` if the run samples nothing.
 
     Preferences have no answer to evaluate; their validation part is measured by the policy's preferences.
     """
     answered = any(problem.answer for problem in problems)
-    return answered or not (imitates or all(problem.is_preference for problem in problems))
+    return answered or not (offline or all(problem.is_preference for problem in problems))
 
 
 def _drop_held_out(problems: Sequence[Problem], held_out: HeldOut, left_out: Counter[str]) -> list[Problem]:
@@ -172,15 +178,15 @@ def _load_test_split(name: str, load: Callable[..., list[Problem]], left_out: Co
     return problems
 
 
-def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, imitates: bool) -> list[Problem]:
+def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, offline: bool) -> list[Problem]:
     """Draw held-out problems from a task's training problems, for a task without a test split.
 
-    A run that imitates needs none where too few have an answer.
+    A run that samples nothing needs none where too few have an answer.
     """
     answered = [problem for problem in problems if problem.answer]
     order = shuffle_indices(len(answered), seed, "held out")
     count = min(limit, len(answered) // HELD_OUT_SHARE)
-    if count == 0 and not imitates:
+    if count == 0 and not offline:
         raise DataError(
             f"{name}: {len(answered)} problems with an answer are too few to hold some out for evaluation. "
             "Name held-out problems with --evaluation.tasks."

@@ -18,7 +18,6 @@ from qed.loops.device_fit import preview_device_defaults
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory
 from qed.loops.online import NO_ANSWER
-from qed.loops.preferences import NO_PAIR
 from qed.loops.resume import list_phases
 from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
@@ -109,8 +108,8 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     data, prompt, algorithm = settings.data, load_prompt(settings.data), settings.algorithm
     demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
     pairs = sum(problem.is_preference for problem in problems)
-    if not algorithm.online and not (pairs if algorithm.together == 2 else demonstrations):
-        raise DataError(NO_PAIR if algorithm.together == 2 else NO_DEMONSTRATION)
+    if settings.imitates and not demonstrations:
+        raise DataError(NO_DEMONSTRATION)
     if algorithm.online and not any(problem.answer for problem in problems):
         raise DataError(NO_ANSWER)
     return [

@@ -14,6 +14,7 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.shortening import shorten_prompts
 from qed.data.splits import (
+    NO_PAIR,
     LoadedProblems,
     drop_beyond_percentile,
     drop_long_prompts,
@@ -21,7 +22,7 @@ from qed.data.splits import (
     load_prompt,
     load_training_problems,
 )
-from qed.errors import UsageError
+from qed.errors import DataError, UsageError
 from qed.grading import symbolic
 from qed.models import load
 from qed.randomness import hash_parts
@@ -55,9 +56,14 @@ def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[
 
     No question that is held out or in the validation part is trained on in any phase. The counts of rows that are left
     out are those of all phases.
+
+    Raises:
+        DataError: the data cannot be used; the last phase compares pairs, and there is none.
     """
     last = phases[-1]
-    loaded = load_problems(last.data, last.evaluation, last.run.seed, last.imitates)
+    loaded = load_problems(last.data, last.evaluation, last.run.seed, last.imitates, last.compares)
+    if last.compares and not any(problem.is_preference for problem in loaded.problems):
+        raise DataError(NO_PAIR)
     symbolic.start_for(problem.answer for problem in loaded.problems)  # loads while the first answers are sampled
     if not has_own_data(phases):
         return loaded, []

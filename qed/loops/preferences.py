@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 
 from qed.config.phases import Settings
-from qed.data.splits import VALIDATION
+from qed.data.splits import NO_PAIR, VALIDATION
 from qed.errors import DataError
 from qed.loops.epochs import settle_steps
 from qed.loops.evaluator import Measure
@@ -22,11 +22,6 @@ from qed.rollout.stages import flatten
 from qed.training.best import PREFERRED
 from qed.training.learner import Learner
 from qed.types import Group, Problem, Rollout
-
-NO_PAIR = (
-    "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a rejected "
-    "reply that fit the model. On problems with answers, qed online-dpo makes pairs of its own."
-)
 
 
 def train_preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from qed.config.sampling_settings import EvaluationSettings
+from qed.config.settings import DataSettings
+from qed.data.splits import load_problems
 from qed.runs.run import read_lines
 
 
@@ -91,3 +94,24 @@ def test_dpo_says_what_data_it_needs(qed: Callable[..., Any], tmp_path: Path) ->
     done = qed("dpo", "--out", tmp_path / "run", "--steps", 1, "--evaluation.problems", 4)
     assert done.code == 3
     assert "online-dpo" in done.err
+
+
+@pytest.mark.parametrize("name", ["dpo", "reward-model"])
+def test_a_file_without_pairs_is_said_to_have_none(qed: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    file = tmp_path / "alpaca.jsonl"
+    rows = [{"instruction": f"Name {number}.", "input": "", "output": "So."} for number in range(40)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for more in ((), ("--dry-run",)):
+        done = qed(name, "--tasks", file, "--model", "new:tiny", "--steps", 1, "--out", tmp_path / "run", *more)
+        assert done.code == 3
+        assert "no preference pair to learn from" in done.err
+        assert "columns prompt, chosen and rejected" in done.err
+
+
+def test_pairs_beside_other_rows_need_no_benchmark(tmp_path: Path) -> None:
+    file = write_pairs(tmp_path / "pairs.jsonl", 30)
+    for more in ({"prompt": "Say.", "completion": "So."}, {"question": "1 + 1?", "answer": "2"}):
+        file.write_text(file.read_text() + json.dumps(more) + "\n")
+        loaded = load_problems(DataSettings(tasks=(str(file),)), EvaluationSettings(), 0, compares=True)
+        assert not loaded.benchmarks
+        assert sum(problem.is_preference for problem in loaded.problems) == 32
