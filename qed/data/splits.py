@@ -259,9 +259,17 @@ def resolve_reward_names(data: DataSettings) -> tuple[str, ...]:
 
 
 def drop_long_prompts(
-    problems: list[Problem], template: PromptTemplate, limit: int, name: str, run: Run, console: Console
+    problems: list[Problem],
+    template: PromptTemplate,
+    limit: int,
+    answered: bool,
+    name: str,
+    run: Run,
+    console: Console,
 ) -> list[Problem]:
     """Return the problems whose prompt has at most `limit` tokens; the others are counted and reported.
+
+    If they are `answered` by the model, the limit is what the longest answer leaves of the window.
 
     Raises:
         DataError: no problem is left.
@@ -271,14 +279,17 @@ def drop_long_prompts(
     if len(kept) < len(problems):
         left_out = len(problems) - len(kept)
         run.event("prompts_too_long", problems=name, left_out=left_out, limit=limit)
+        window = "which is what sampling.max_tokens leaves of the model's window" if answered else "the model's window"
         console.say(
             f"Left out {left_out} of {len(problems)} {name} problems: the prompt is longer than {limit} tokens, "
-            "which is what sampling.max_tokens leaves of the model's window."
+            f"{window}."
         )
     if not kept:
+        leaves = "with sampling.max_tokens the model's window leaves" if answered else "the model's window has"
+        smaller = "a smaller sampling.max_tokens or " if answered else ""
         raise DataError(
-            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {limit} tokens "
-            "for the prompt. Use a smaller sampling.max_tokens or a model with a longer window."
+            f"No {name} problem fits: {leaves} {limit} tokens for the prompt. Use {smaller}a model with a longer "
+            "window."
         )
     return kept
 

@@ -127,7 +127,8 @@ def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: O
     """Describe a phase's prompts in tokens, and estimate its memory for the longest rows."""
     prompt = load_prompt(settings.data)
     template = PromptTemplate(prompt, outline.tokenizer, find_end_ids(outline.model, outline.tokenizer, prompt.CHAT))
-    lengths, limit = template.lengths(problems), read_window(outline.model) - settings.sampling.max_tokens
+    answer = settings.sampling.max_tokens if settings.algorithm.online else 0
+    lengths, limit = template.lengths(problems), read_window(outline.model) - answer
     longest = max(0, min(max(lengths), settings.data.max_prompt_tokens or limit, limit))
     reply = max(len(find_demonstration(prompt, problem) or "") for problem in problems) // CHARACTERS_PER_TOKEN
     shape, device = measure_shape(outline.model), pick_device(settings.model.device).type

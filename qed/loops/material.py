@@ -15,6 +15,7 @@ from qed.data.prompts.base import PromptTemplate
 from qed.data.shortening import shorten_prompts
 from qed.data.splits import (
     NO_PAIR,
+    VALIDATION,
     LoadedProblems,
     drop_beyond_percentile,
     drop_long_prompts,
@@ -78,36 +79,48 @@ def fit_run_problems(
 ) -> LoadedProblems:
     """Return the problems of a run's last phase whose prompts fit the model's window and the limits of `data`.
 
+    Problems that are answered leave room for an answer of `sampling.max_tokens`. A phase that only reads what the data
+    says leaves out replies that do not fit behind their prompts itself.
+
     Raises:
         UsageError: the longest answer leaves no room for a prompt.
     """
-    most = settings.sampling.max_tokens
-    template, limit = policy.template, policy.max_prompt_tokens(most)
-    if limit < 1:
+    most, algorithm = settings.sampling.max_tokens, settings.algorithm
+    answers = not algorithm.has_scalar_head
+    validated = answers and any(problem.answer for problem in loaded.validation)
+    limit = policy.max_prompt_tokens(most)
+    if limit < 1 and (algorithm.online or validated or (answers and loaded.benchmarks)):
         raise UsageError(
             f"sampling.max_tokens={most} leaves no room for a prompt in the model's window of {limit + most} tokens. "
             "Use a smaller sampling.max_tokens, or a model with a longer window."
         )
+
+    def fit(problems: list[Problem], name: str, answered: bool) -> list[Problem]:
+        room = _count_prompt_tokens(policy, settings, answered)
+        return drop_long_prompts(problems, policy.template, room, answered, name, run, console)
+
     return replace(
         loaded,
-        problems=_fit_training_problems(loaded.problems, settings, template, limit, run, console),
-        validation=loaded.validation
-        and drop_long_prompts(loaded.validation, template, limit, "validation", run, console),
-        benchmarks={
-            name: drop_long_prompts(benchmark, template, limit, name, run, console)
-            for name, benchmark in loaded.benchmarks.items()
-        },
+        problems=_fit_training_problems(loaded.problems, settings, policy.template, policy, run, console),
+        validation=loaded.validation and fit(loaded.validation, VALIDATION, validated),
+        benchmarks={name: fit(benchmark, name, answers) for name, benchmark in loaded.benchmarks.items()},
     )
 
 
+def _count_prompt_tokens(policy: Policy, settings: Settings, answered: bool) -> int:
+    """Return the longest prompt, in tokens: the window, or what the longest answer leaves of it."""
+    return policy.max_prompt_tokens(settings.sampling.max_tokens) if answered else load.read_window(policy.model)
+
+
 def _fit_training_problems(
-    problems: list[Problem], settings: Settings, template: PromptTemplate, limit: int, run: Run, console: Console
+    problems: list[Problem], settings: Settings, template: PromptTemplate, policy: Policy, run: Run, console: Console
 ) -> list[Problem]:
-    data = settings.data
+    data, online = settings.data, settings.algorithm.online
     problems = drop_beyond_percentile(problems, template, data.max_prompt_percentile, run, console)
     if data.max_prompt_tokens:
         problems = shorten_prompts(problems, template, data.max_prompt_tokens, data.truncation, run, console)
-    return drop_long_prompts(problems, template, limit, "training", run, console)
+    limit = _count_prompt_tokens(policy, settings, online)
+    return drop_long_prompts(problems, template, limit, online, "training", run, console)
 
 
 def build_materials(
@@ -134,8 +147,7 @@ def build_materials(
         )
     ends = load.find_end_ids(policy.model, policy.tokenizer, leaf.CHAT)
     template = PromptTemplate(leaf, policy.tokenizer, ends)
-    limit = policy.max_prompt_tokens(settings.sampling.max_tokens)
-    kept = _fit_training_problems(first_problems, settings, template, limit, run, console)
+    kept = _fit_training_problems(first_problems, settings, template, policy, run, console)
     grader = load_grader(settings.data, settings.sampling.max_tokens, run.reward_log)
     return [Material(kept, template, grader), last]
 

@@ -144,6 +144,29 @@ def test_a_model_from_nowhere(qed: Callable[..., Any], tmp_path: Path, monkeypat
     )
 
 
+@pytest.mark.parametrize("name", ["sft", "dpo", "reward-model"])
+def test_what_samples_nothing_leaves_no_room_for_an_answer(qed: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    """The longest answer is for what is evaluated: the window holds each prompt with the reply that the data has."""
+    asked = [*(f"What is {number}?" for number in range(40)), "long " * 600]
+    replies = {"completion": "A number."} if name == "sft" else {"chosen": "A number.", "rejected": "A city."}
+    (tmp_path / "data.jsonl").write_text("\n".join(json.dumps({"prompt": each, **replies}) for each in asked))
+    own = ["--model", "new:tiny", "--prompt", "question_only", "--steps", 1, "--data.validation_split", 0.1]
+    for most in (510, 512):
+        run = tmp_path / f"{most}"
+        done = qed(name, "--tasks", tmp_path / "data.jsonl", *own, "--sampling.max_tokens", most, "--out", run)
+        assert done.code == 0, done.err
+        (left_out,) = (event for event in read_lines(run / "events.jsonl") if event["event"] == "prompts_too_long")
+        assert (left_out["left_out"], left_out["limit"]) == (1, 512)
+        assert "the prompt is longer than 512 tokens, the model's window." in done.out
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "2"}))
+    evaluated = ["--evaluation.tasks", tmp_path / "test.jsonl", "--sampling.max_tokens", 512, "--out", tmp_path / "e"]
+    done = qed(name, "--tasks", tmp_path / "data.jsonl", *own, *evaluated)
+    if name == "reward-model":
+        assert done.code == 0, "it writes no answers"
+    else:
+        assert_refused(done, 2, "sampling.max_tokens=512 leaves no room")
+
+
 def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp_path: Path) -> None:
     rows = [{"question": f"{number}+1?", "answer": f"#### {number + 1}"} for number in range(40)]
     rows += [{"question": "long " * 600 + str(number), "answer": "#### 1"} for number in range(3)]
