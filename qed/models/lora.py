@@ -256,7 +256,7 @@ def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Write the adapters, and a scalar head, in peft's layout; `tensors` are of `gather_adapters`, else current ones."""
+    """Write the adapters, and a scalar head, in peft's layout; `tensors` are of `gather_adapters`, else read now."""
     folder.mkdir(parents=True, exist_ok=True)
     config = copy(model.peft_config[NAME])
     if isinstance(config.target_modules, set):  # whose order differs between processes

@@ -255,7 +255,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
             not args.greedy or args.samples in (None, 1),
             "--greedy gives the same answer every time: leave --samples out",
         ),
-        (args.greedy or args.temperature >= LEAST_TEMPERATURE, "--temperature must be at least 1e-6, unless --greedy"),
+        (args.greedy or args.temperature >= LEAST_TEMPERATURE, "--temperature must be above 0 (1e-6), or --greedy"),
         (0 < args.top_p <= 1, "--top-p must be above 0 and at most 1"),
         (0 <= args.min_p < 1, "--min-p must be at least 0 and below 1"),
         (args.top_k >= 0, "--top-k must not be negative"),
