@@ -9,7 +9,7 @@ from qed.errors import UsageError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text
 from qed.evaluation.grade_files import extract_gold
 from qed.grading.equal import equal
-from qed.grading.extract import find_final_answer, may_be_bare
+from qed.grading.extract import find_final_answer
 from qed.rewards.verdicts import judge_found
 
 Mode = Literal["strict", "flexible", "lenient"]
@@ -48,7 +48,7 @@ def grade(gold: str | float, answer: str | float | None, extract: Mode = "flexib
         )
     expected, text = extract_gold(convert_gold(gold)), convert_to_text(answer)
     whole = equal(expected, text)
-    if whole.correct and (whole.tier == "string" or may_be_bare(text)):
+    if whole.correct:
         return Verdict(True, text.strip(), whole.reason)
     verdict, found = judge_found(expected, find_final_answer(text, extract))
     return Verdict(verdict.correct, found, verdict.reason)

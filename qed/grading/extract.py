@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from qed.grading.extraction.boxes import find_box, find_last_boxed, has_unfinished_box
-from qed.grading.extraction.code import is_code_block
 from qed.grading.extraction.conclusion import find_conclusion
 from qed.grading.extraction.marks import (
     TAGS,
@@ -35,15 +34,12 @@ __all__ = [
     "find_between",
     "find_final_answer",
     "find_last_boxed",
-    "may_be_bare",
 ]
 
 # A number as GSM8K's graders find it.
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
 )
-# A word that is no command, before a space.
-WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}:?\s")
 MODES = ("strict", "flexible", "lenient")
 Finder = Callable[[str], str | None]
 CACHED_TEXTS = 16  # an answer is read in several modes, and again for its class, one right after the other
@@ -78,12 +74,6 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] =
         return marked or Refusal(CUT_OFF if is_cut else NOT_FOUND)
     found = marked or _find_unmarked(text, tags)
     return (_find_open(turn, tags) or found) if mode == "lenient" and isinstance(found, Refusal) else found
-
-
-def may_be_bare(text: str) -> bool:
-    """Return whether a text may be compared whole: no code block, and no prose that ends with an exclamation mark."""
-    exclaimed = text.rstrip(" \n*_").endswith(("!", "！"))
-    return not (is_code_block(text) or (exclaimed and WORD.search(text) is not None))
 
 
 @lru_cache(CACHED_TEXTS)

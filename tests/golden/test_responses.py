@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import qed
 from qed.grading.equal import equal
 from qed.grading.extract import Extracted, Refusal, find_final_answer
 from qed.grading.extraction import outcome
@@ -68,32 +67,3 @@ def test_a_sentence_in_a_tag_is_read_in_every_mode() -> None:
     for mode in ("strict", "flexible", "lenient"):
         assert find_final_answer("<answer>So she sold 72 clips.</answer>", mode) == Extracted("72 clips", "tag")
         assert find_final_answer("<answer>red and blue paint</answer>", mode) == Extracted("red and blue paint", "tag")
-
-
-@pytest.mark.parametrize(
-    ("response", "right", "wrong"),
-    [
-        ("The answer is 5!", "5", "120"),  # the mark ends the sentence
-        ("The answer is $5$!", "5", "120"),
-        ("It is 5!", "5", "120"),
-        ("**The answer is 5!**", "5", "120"),
-        ("5!", "120", "5"),
-        ("x = 5!", "120", "5"),
-        (r"\boxed{5!}", "120", "5"),
-        ("The answer is $5!$", "120", "5"),
-        ("The answer is $5!$.", "120", "5"),
-        ("The number of arrangements is 5!", "120", "5"),
-        ("The answer is 10!/8!", "90", "10"),
-        ("Hello, world!", "Hello, world!", "Hello"),
-    ],
-)
-def test_an_exclamation_mark_has_one_meaning(response: str, right: str, wrong: str) -> None:
-    assert qed.grade(right, response)
-    assert not qed.grade(wrong, response)
-
-
-@pytest.mark.parametrize("code", ["```python\nprint(12)\n```", "```python\nanswer = 12\n```", "print(12)"])
-def test_code_is_no_answer(code: str) -> None:
-    assert qed.grade("12", code) == qed.Verdict(False, None, outcome.NOT_FOUND)
-    assert qed.grade("12", f"{code}\nThe answer is 12.")
-    assert qed.grade(code, code)

@@ -92,7 +92,7 @@ def _read_whole_formula(line: str, exclaimed: bool) -> Result:
     )
     if not pieces or pieces[0].kind != "value" or not formula:
         return None
-    if len(pieces) == 1 and exclaimed and not pieces[0].text.endswith("!"):
+    if len(pieces) == 1 and exclaimed:
         return f"{pieces[0].text}!"
     if chains.is_derivation([piece.text for piece in pieces if piece.kind == "value"]):
         return chains.simplify(pieces[-1].text)

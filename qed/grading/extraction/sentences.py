@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from qed.grading.extraction.code import drop_code
 from qed.grading.extraction.spoken_formulas import write_formulas
 
 MAX_TAIL_CHARS = 20_000
 MAX_SENTENCE_CHARS = 1_000
+FENCES = ("```", "~~~")
 BOLD = re.compile(r"\*\*(?=[^\s*])([^*\n]{1,300})\*\*|(?<!\w)__(?=[^\s_])([^_\n]{1,300})__(?!\w)")
 ITALIC = re.compile(r"(?<![\w*)\\])([*_])(?=[^\s*_])([^*_\n]{1,200})(?<=\S)\1(?![\w*(])")
 PREFIX = re.compile(r"(?:>\s?|#{1,6}\s+|[-*+•●▪◦‣–]\s+(?=\S))+")
@@ -22,8 +22,8 @@ STRUCK = re.compile(r"~~[^~\n]{1,300}~~")
 RULE = re.compile(r"[-*_=\s]{3,200}")
 END = re.compile(r"[.!?。！？؟।]")
 ABBREVIATIONS = frozenset("e.g i.e eg ie approx vs etc mr mrs ms dr prof no fig eq cf resp ca st sec u.s".split())  # noqa: SIM905
-# A number with an exclamation mark is a factorial where orders are counted, and after another one: 10!/8!
-COUNTING = re.compile(r"factorial|permut|arrang|ways|orders|anagrams|\d! ?[-+*/·×÷−] ?[\d(]", re.IGNORECASE)
+# A number with an exclamation mark is a factorial where orders are counted.
+COUNTING = re.compile(r"factorial|permut|arrang|ways|orders|anagrams", re.IGNORECASE)
 TOTALS = re.compile(
     r"(?:grand |final )?(?:total|answer|result|sum|final|合计|总计|答案|итого|ответ|gesamt|summe|suma|somme)\b.{0,30}",
     re.IGNORECASE,
@@ -46,7 +46,7 @@ class Sentence(NamedTuple):
 def split_sentences(text: str) -> list[Sentence]:
     """Split the end of a text into sentences."""
     text = join_displays(text[-MAX_TAIL_CHARS:])
-    lines = [line.strip() for line in drop_code(text.splitlines())]
+    lines = [line.strip() for line in _drop_code(text.splitlines())]
     several = sum(map(bool, lines)) > 1
     sentences: list[Sentence] = []
     for line in _join_lines([_clean_line(line, several) for line in lines]):
@@ -72,6 +72,21 @@ def join_displays(text: str) -> str:
         pieces.append(" ".join(line.strip() for line in inside.splitlines()) if "\n" in inside else inside)
         position = end + len(closing)
     return "".join([*pieces, text[position:]])
+
+
+def _drop_code(lines: list[str]) -> Iterator[str]:
+    """Yield the lines outside of code blocks, and the line of a block that has only one."""
+    block: list[str] | None = None
+    for line in lines:
+        if line.lstrip().startswith(FENCES):
+            if block is not None and len(block) == 1:
+                yield block[0]
+            block = [] if block is None else None
+        elif block is not None:
+            block.append(line)
+        else:
+            yield line
+    yield from block or ()  # a block that never closes is no block
 
 
 def _clean_line(line: str, several: bool) -> str:
