@@ -67,7 +67,7 @@ def read_announcement(text: str) -> Result:
 
 
 def read_option(announced: str) -> str | None:
-    """Read the option that an announced answer begins with, or its yes or no: B, since x = 3; (B) 12; no, it is not."""
+    """Read the option that an announced answer begins with: B, since x = 3; (B) 12."""
     option = choices.OPTION.match(announced) is not None
     if option and not any(sign.isdigit() for sign in announced):
         return announced.strip(" .*:")  # (B) Because it is larger
@@ -75,7 +75,7 @@ def read_option(announced: str) -> str | None:
         return letter
     if option:
         return reasons.cut_reason_with_number(announced).strip(" .*:")
-    return choices.read_announced_yes_or_no(announced)
+    return None
 
 
 def find_announced_part(after: str) -> str:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-from qed.grading.extraction.clause import Clause
-from qed.grading.extraction.reasons import split_reason
-
 # A. Because …, (B), since …, **C**: at the beginning of a response.
 LEADING = re.compile(
     r"\W{0,4}(?:option |choice )?\(?([A-J])"
@@ -41,26 +38,9 @@ NO_WORDS = (
     "no|non|nein|нет|não|nie|hayır|不是|否|不对|いいえ|아니요|아니오|لا|नहीं|không|tidak|όχι|לא|nej|nee|ne|nu|nope"
 )
 YES_NO = re.compile(rf"\W{{0,4}}({YES_WORDS}|{NO_WORDS})(?![\w'’-])", re.IGNORECASE)
-# Words of yes and no that are names in no language: what an announced answer may begin with.
-ANNOUNCED_YES_NO = frozenset("yes no oui non ja nein sí não sim sì да нет 是 否 不是 はい いいえ".split())  # noqa: SIM905
-PAUSES = frozenset(",.!;:—–-。，、！،")
 RESTATED = re.compile(
     r"[,.:;—–-]\s{0,3}(?:it|it's|that's|x|the (?:answer|total|result|correct|value|sum))\b", re.IGNORECASE
 )
-# No. So x = 3; no, 5: the No takes back what was said before.
-TAKING_BACK = re.compile(
-    r"[,.:;—–-]?\s{0,3}(?:(?:so|therefore|thus|hence)\b,? )?\$?(?:[A-Za-z]\s?=\s?)?[-−]?\d[\d.,/]{0,40}\$?\W{0,3}",
-    re.IGNORECASE,
-)
-# What may end the text and take it back: it is 7; so x = 3.
-CORRECTING = re.compile(
-    r"\W{0,3}(?:(?:so|therefore|thus|hence|then|instead|rather|actually)\b,? )?"
-    r"(?:\$?[A-Za-z]\s?=\s?|(?:(?:it|that|the (?:answer|total|result|value|sum|correct \w{1,20}))(?:'s| is| equals) "
-    r"(?:actually |instead |exactly )?|(?:we|i) (?:get|obtain|find) )(?:\$?[A-Za-z]\s?=\s?)?)"
-    r"\$?[-−]?\d[\d.,/]{0,40}\$?(?: [^\W\d]{1,20})?\W{0,3}",
-    re.IGNORECASE,
-)
-NO_SOLUTION = re.compile(r"(?<!\w)no (?:\w{1,20} )?(?:solutions?|roots?)(?!\w)", re.IGNORECASE)
 CLOSING = re.compile(
     r"(?:^|[,;]\s?|\b)(?:so|therefore|thus|hence|also|donc|por lo tanto|значит)?,? ?(yes|no)(?=[,.!]?\s{0,3}$|, )",
     re.IGNORECASE,
@@ -106,33 +86,6 @@ def read_yes_or_no(sentence: str) -> str | None:
     if match is None:
         return None
     after = sentence[match.end() :].lstrip("*_ ")
-    if after and after[0] not in PAUSES:
+    if RESTATED.match(after) and match.group(1).casefold() not in YES_WORDS.split("|"):
         return None
-    if match.group(1).casefold() not in YES_WORDS.split("|"):
-        restated = RESTATED.match(after) is not None and not _explains(after)
-        if restated or TAKING_BACK.fullmatch(after, 1):
-            return None
-    return match.group(1)
-
-
-def read_announced_yes_or_no(announced: str) -> str | None:
-    """Return the yes or no with which an announced answer begins, if a pause follows: no, it is not possible."""
-    match = YES_NO.match(announced)
-    if (
-        match is None
-        or match.group(1).casefold() not in ANNOUNCED_YES_NO
-        or TAKING_BACK.fullmatch(announced, match.end())
-    ):
-        return None
-    return read_yes_or_no(announced)
-
-
-def _explains(after: str) -> bool:
-    """Return whether what follows a No states no other value: it is not possible; it isn't, since x = 3."""
-    stated = split_reason(after)[0]
-    return NO_SOLUTION.search(stated) is None and not Clause(stated).alive
-
-
-def is_corrected(word: str, last: str) -> bool:
-    """Return whether the last sentence after a No at the beginning gives another answer: it is 7; so x = 3."""
-    return word.casefold() not in YES_WORDS.split("|") and CORRECTING.fullmatch(last) is not None
+    return match.group(1) if not after or after[0] in ",.!;:—–-。，、！،" else None

@@ -206,12 +206,10 @@ def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:
     closing = choices.CLOSING.search(stated[-1].text) if words.SO.search(stated[-1].text) else None
     if closing is not None:
         return Extracted(closing.group(1), "word")
-    if (word := choices.read_yes_or_no(stated[-1].text)) is not None:
-        return Extracted(word, "word")
-    word = choices.read_yes_or_no(stated[0].text)
-    if word is None or choices.is_corrected(word, stated[-1].text):
-        return None
-    return Extracted(word, "word")
+    for sentence in (stated[-1], stated[0]):
+        if (word := choices.read_yes_or_no(sentence.text)) is not None:
+            return Extracted(word, "word")
+    return None
 
 
 def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None:

@@ -226,8 +226,7 @@ GIVING_UP = re.compile(
     r"tell)|i give up|i have no idea|i(?:'m| am) (?:not sure|unable|stuck|lost)|no idea)\b",
     re.IGNORECASE,
 )
-# A marker that takes back what was said before. The second kind does so only if something is stated after it; the No
-# of `the answer is no, …` is an answer.
+# A marker that takes back what was said before. The second kind does so only if something is stated after it.
 RETRACTION = re.compile(
     r"\b(?:wait,? no|no,? wait|oh,? wait|wait,? (?:that(?:'s| is|’s)|this(?:'s| is)|it(?:'s| is)) "
     r"(?:wrong|not|incorrect)|"
@@ -240,9 +239,7 @@ RETRACTION = re.compile(
     r"я ошиб(?:ся|лась))(?!\w)|更正|等等|不对，|不对,|我错了|算错了|間違えた|訂正|정정",
     re.IGNORECASE,
 )
-SOFT_RETRACTION = re.compile(
-    r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no(?<!is no)(?<!answer: no),)(?!\w)", re.IGNORECASE
-)
+SOFT_RETRACTION = re.compile(r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,)(?!\w)", re.IGNORECASE)
 HYPOTHESIS = re.compile(
     r"\W{0,3}(?:suppose|assume|assuming|let(?! us|'s| me)|imagine|consider|define|denote|say|angenommen|"
     r"sei|supposons|"
