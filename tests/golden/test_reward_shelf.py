@@ -218,11 +218,6 @@ def test_length_costs_from_the_free_tokens_on() -> None:
         ("The answer is (B).", "C", False),
         ("<answer>Cats</answer>", "C", False),  # a word is no letter
         ("It may be any.", "C", False),
-        ("The answer is C, since x = 3.", "C", True),  # a number in a reason
-        ("The answer is (C), because 2 + 2 = 4.", "C", True),
-        ("**(C)**, since x = 3.", "C", True),
-        ("The answer is Paris, since it has 3 airports.", "C", True),
-        ("The answer is not C, since x = 3.", "C", False),
     ],
 )
 def test_multiple_choice(text: str, gold: str, correct: bool) -> None:

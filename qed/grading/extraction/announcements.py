@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qed.grading.extraction import choices, reasons, words
+from qed.grading.extraction import choices, words
 from qed.grading.extraction.outcome import NEGATED, Refusal, Result
 from qed.grading.extraction.statement import read_clause
 
@@ -57,24 +57,12 @@ def read_announcement(text: str) -> Result:
         if choices.YES_NO.fullmatch(word):
             return word
         rest = find_announced_part(text[match.end() :])
-        if (option := read_option(rest)) is not None:
-            return option
+        if choices.OPTION.match(rest) is not None:
+            return rest.strip(" .*:")
         if rest.strip(" .*_:"):
             return read_clause(rest, announced=True)
         if match.start() > 0 and SUBJECT.search(text, 0, match.start()):
             return read_clause(text[: match.start()], announced=False)
-    return None
-
-
-def read_option(announced: str) -> str | None:
-    """Read the option that an announced answer begins with: B, since x = 3; (B) 12."""
-    option = choices.OPTION.match(announced) is not None
-    if option and not any(sign.isdigit() for sign in announced):
-        return announced.strip(" .*:")  # (B) Because it is larger
-    if (letter := reasons.find_letter_before_reason(announced)) is not None:
-        return letter
-    if option:
-        return reasons.cut_reason_with_number(announced).strip(" .*:")
     return None
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-# A. Because …, (B), since …, **C**: at the beginning of a response.
-LEADING = re.compile(
-    r"\W{0,4}(?:option |choice )?\(?([A-J])"
-    r"(?:(?:[).]|\*\*)(?=[\s*]|$)|\)?, ?(?=since|because|as|not)| (?=since |because ))"
-)
+# A. Because …, (B), **C**: at the beginning of a response.
+LEADING = re.compile(r"\W{0,4}(?:option |choice )?\(?([A-J])(?:(?:[).]|\*\*)(?=[\s*]|$)|, ?(?=since|because|as|not))")
 LETTER = re.compile(r"\(?([A-J])\)?")
 ALONE = re.compile(
     r"[\s*_$(\[{\"'“”「【（]{0,6}(?:\\(?:text|mathrm|mathbf|"

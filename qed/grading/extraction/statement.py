@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qed.grading.extraction import choices, reasons, words
+from qed.grading.extraction import choices, words
 from qed.grading.extraction.clause import RELATIVE, Clause
 from qed.grading.extraction.outcome import HEDGED, NEGATED, Refusal, Result
 from qed.grading.extraction.pieces import read_pieces
@@ -34,15 +34,6 @@ NO_TEXT = words.list_words(
     "required not so then"
 )
 
-# Words on the answer that are not the answer: the answer is simple, since x = 3.
-REMARKS = words.list_words(
-    "simple easy obvious trivial immediate straightforward plain determined computed calculated derived exact valid "
-    "reasonable consistent plausible confirmed verified complete final such same now"
-)
-OPTION = re.compile(r"\(?[A-J]\)?")
-OPTION_DENIED = re.compile(r"not (?:option |choice )?\(?[A-Z]\w{0,30}\)?")
-MAX_REASONED_WORDS = 3
-
 
 def read_clause(text: str, announced: bool = False, closing: bool = True) -> Result:
     """Read what a clause states.
@@ -52,12 +43,6 @@ def read_clause(text: str, announced: bool = False, closing: bool = True) -> Res
         announced: whether the text before it announced an answer.
         closing: whether words alone may be the answer.
     """
-    found = _read_before_reason(text) if announced else None
-    return _read_conclusion(text, announced, closing) if found is None else found
-
-
-def _read_conclusion(text: str, announced: bool, closing: bool) -> Result:
-    """Read what a clause states behind its circumstances, and after its last `but` or `so`."""
     for _ in range(0 if announced else MAX_PREFIXES):
         text = _drop_prefix(text)
     for pattern in (words.BUT, words.SO):
@@ -75,36 +60,6 @@ def _read_conclusion(text: str, announced: bool, closing: bool) -> Result:
     if not clause.alive:
         return Refusal(NEGATED)
     return Refusal(HEDGED) if clause.finds(words.HEDGE) else read_values(clause, announced)
-
-
-def _read_before_reason(text: str) -> Result:
-    """Read an announced phrase without a value before a reason with one: Paris, since x = 3; None if there is none."""
-    phrase, reason = reasons.split_reason(text)
-    phrase = phrase.strip(" *:")
-    if OPTION.fullmatch(phrase):
-        return reasons.find_letter_before_reason(text)
-    if not phrase or not Clause(reason).values or words.HEDGE.search(text) or not _may_be_answer(phrase):
-        return None
-    return read_text(Clause(phrase), announced=True, closing=True)
-
-
-def _may_be_answer(phrase: str) -> bool:
-    """Return whether a phrase may be an answer in words: no value or variable, and no remark on the answer."""
-    clause = Clause(phrase)
-    if any(
-        piece.kind == "value" or (piece.kind == "name" and not OPTION.fullmatch(piece.text)) for piece in clause.pieces
-    ):
-        return False
-    if find_known_phrase(phrase) is not None or OPTION_DENIED.fullmatch(phrase):
-        return True
-    others = (words.NOT, words.BUT, words.SO, words.COPULA, words.BOUND)
-    first = phrase.split()[0].casefold()
-    return (
-        ":" not in phrase
-        and len(phrase.split()) <= MAX_REASONED_WORDS
-        and first not in NO_TEXT | REMARKS
-        and not any(pattern.search(phrase) for pattern in others)
-    ) or choices.YES_NO.fullmatch(phrase) is not None
 
 
 def _drop_prefix(text: str) -> str:
