@@ -57,8 +57,8 @@ def read_announcement(text: str) -> Result:
         if choices.YES_NO.fullmatch(word):
             return word
         rest = find_announced_part(text[match.end() :])
-        if choices.OPTION.match(rest) is not None:
-            return rest.strip(" .*:")
+        if (option := choices.find_announced_option(rest)) is not None:
+            return option
         if rest.strip(" .*_:"):
             return read_clause(rest, announced=True)
         if match.start() > 0 and SUBJECT.search(text, 0, match.start()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from qed.grading.extraction.words import HEDGE
+
 # A. Because …, (B), **C**: at the beginning of a response.
 LEADING = re.compile(r"\W{0,4}(?:option |choice )?\(?([A-J])(?:(?:[).]|\*\*)(?=[\s*]|$)|, ?(?=since|because|as|not))")
 LETTER = re.compile(r"\(?([A-J])\)?")
@@ -48,6 +50,16 @@ CLOSING = re.compile(
 OPTION = re.compile(
     r"[\s*$]{0,4}(?:option |choice )?(?:\([A-J]\)|[A-J][).:])[\s*$]{1,4}[^\s*$.].{0,200}", re.IGNORECASE
 )
+# B, since x = 3: the letter of an announced answer, and its reason.
+JUSTIFIED = re.compile(
+    r"[\s*]{0,4}(?:option |choice )?(?:\(([A-J])\)|([A-J]))\*{0,2},? (?:since|because) (.{1,400})", re.DOTALL
+)
+# A reason that names a letter, or words that may take the answer back: then the letter may not be the answer.
+UNSETTLED = re.compile(
+    r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|"
+    r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|so|therefore|thus|hence|which|making|i\.e)"
+    r"(?!\w)|[=-]>|→|⇒"
+)
 # Words before a letter, and endings of a sentence after a word.
 ARTICLE = re.compile(
     r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|вариант|选项) |选项?|選項?)+",
@@ -63,6 +75,14 @@ def find_leading_letter(text: str) -> str | None:
         return None
     match = match or LETTER.fullmatch(text.strip(" *."))
     return match.group(1) if match is not None else None
+
+
+def find_announced_option(announced: str) -> str | None:
+    """Return the option with which an announced answer begins: the letter before its reason, or (C) and its text."""
+    match = JUSTIFIED.fullmatch(announced)
+    if match is not None and not UNSETTLED.search(match.group(3)) and not HEDGE.search(match.group(3)):
+        return match.group(1) or match.group(2)
+    return announced.strip(" .*:") if OPTION.match(announced) is not None else None
 
 
 def find_chosen_letter(sentence: str) -> str | None:
