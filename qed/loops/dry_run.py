@@ -136,9 +136,10 @@ def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: O
     weights = training.parts["weights"]
     each = " of each rank" if ranks > 1 else ""
     beyond = sum(length > limit for length in lengths)
+    why = "leave no room for an answer in" if answer else "are longer than"
     return [
         *_describe_limit(settings, lengths),
-        f"            prompts of at most {max(lengths)} tokens; {beyond} leave no room for an answer in the window",
+        f"            prompts of at most {max(lengths)} tokens; {beyond} {why} the window",
         f"            memory{each}: about {max(training.total, sampling.total) / GIB:.2f} GiB at worst: weights "
         f"{weights / GIB:.2f}, and to train {(training.total - weights) / GIB:.2f}, or to sample "
         f"{(sampling.total - weights) / GIB:.2f}",

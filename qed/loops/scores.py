@@ -29,12 +29,13 @@ def mark_scores(pairs: Sequence[Group], margin: float) -> list[Group]:
         margin: of pairs whose data has no column `margin`; it becomes the advantage of the chosen reply.
 
     Raises:
-        DataError: the margin of a pair is no number of at least 0.
+        DataError: the margin of a pair is no finite number.
     """
     return [[_mark(chosen, _read_margin(chosen.problem, margin)), _mark(rejected, 0.0)] for chosen, rejected in pairs]
 
 
 def _read_margin(problem: Problem, default: float) -> float:
+    """Return the margin that the data gives a pair, else the default."""
     given = problem.meta.get("margin", "")
     if isinstance(given, str) and not given.strip():  # an empty cell of a csv file
         return default
@@ -42,11 +43,10 @@ def _read_margin(problem: Problem, default: float) -> float:
         margin = math.nan if isinstance(given, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
         margin = math.nan
-    # Below 0 the loss would be content with a chosen reply that scores less than the rejected one.
-    if not 0 <= margin < math.inf:
+    if not math.isfinite(margin):
         raise DataError(
             f"The column margin of the pair {problem.id} ({problem.question[:60]!r}) is {str(given)[:80]}. It must be "
-            "a number of at least 0, or empty where algorithm.margin is meant."
+            "a finite number, or empty where algorithm.margin is meant."
         )
     return margin
 

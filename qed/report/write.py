@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,6 @@ from qed.guards.redaction import redact
 from qed.report.page import render_page
 from qed.report.record import read_record
 from qed.runs.run import write_bytes
-
-DOCTYPE = b"<!doctype html"
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -49,6 +48,6 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 def _is_page(file: Path) -> bool:
     with contextlib.suppress(OSError), file.open("rb") as opened:
-        start = opened.read(len(DOCTYPE))
-        return not start or start.lower() == DOCTYPE
+        start = opened.read(64).removeprefix(codecs.BOM_UTF8).lstrip().lower()
+        return not start or start.startswith((b"<!doctype html", b"<html"))
     return True  # writing it says what is wrong

@@ -54,7 +54,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
             what = (
                 "Continue it with --resume, or replace it with --overwrite."
                 if _has_begun(folder)
-                else "Its run ended before the first step: replace it with --overwrite."
+                else "Its run has finished no step: replace it with --overwrite, or continue it with --resume."
                 if is_run
                 else "It is not a run; choose another folder."
             )

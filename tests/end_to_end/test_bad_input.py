@@ -217,7 +217,7 @@ def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path
     run = tmp_path / "run"
     failed = qed("ppo", "--out", run, *TINY, "--algorithm.critic.start", tmp_path / "nowhere")
     assert (failed.code, (run / "settings.yaml").is_file()) == (3, True), failed.err
-    assert_refused(qed("grpo", "--out", run, *TINY), 2, "ended before the first step: replace it with --overwrite")
+    assert_refused(qed("grpo", "--out", run, *TINY), 2, "has finished no step: replace it with --overwrite")
     assert qed("grpo", "--out", run, *TINY, "--overwrite").code == 0
     before = (run / "metrics.jsonl").read_bytes()
     assert_refused(qed("grpo", "--out", run, *TINY), 2, "--resume", "--overwrite")

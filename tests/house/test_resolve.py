@@ -82,7 +82,7 @@ def test_a_missing_base_is_named_with_the_line(error: Refused, write: Write) -> 
     [
         ("learner.lr", "fast", "learner.lr must be a number, not 'fast'."),
         ("learner.steps", "[1]", "learner.steps must be a whole number, not "),
-        ("model.lora_rank", "9" * 23, f"model.lora_rank must be a whole number below 2^63, not {'9' * 23}."),
+        ("model.lora_rank", "9" * 23, f"model.lora_rank must be a whole number of at most 64 bits, not {'9' * 23}."),
         ("run.save_rollouts", "maybe", "run.save_rollouts must be true or false, not 'maybe'."),
         ("learner.betas", "[0.9]", "learner.betas must be 2 numbers, not 1."),
         ("learner.schedule", "cosin", "must be one of constant, linear, cosine, not 'cosin'. Did you mean 'cosine'?"),

@@ -104,7 +104,7 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
         if args.merge:
             console.say("--merge has no effect: the run trained all weights, and has no adapters.")
         return False
-    if not args.merge and (reason := _find_reason_to_merge(model.name, checkpoint / "adapter")):
+    if not args.merge and (reason := _find_reason_to_merge(settings, checkpoint / "adapter")):
         console.say(f"The adapters are merged: {reason}.")
         return False
     base = "" if args.merge else read_base(checkpoint / "adapter").name
@@ -128,13 +128,13 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
     return not args.merge
 
 
-def _find_reason_to_merge(model: str, adapter: Path) -> str:
+def _find_reason_to_merge(settings: Settings, adapter: Path) -> str:
     """Return why the adapter of a run is of no use alone, or an empty string."""
-    from qed.models.adapters import is_adapter, is_scoring, read_base
+    from qed.models.adapters import is_adapter, read_base
 
-    if model.startswith("new:"):
-        return f"their base, {model}, exists nowhere but in this run"
-    if is_scoring(adapter):
+    if settings.model.name.startswith("new:"):
+        return f"their base, {settings.model.name}, exists nowhere but in this run"
+    if settings.algorithm.has_scalar_head:
         return "rewards read the scale of a reward model in its own configuration"
     base = read_base(adapter).name
     return f"their base, {base}, is an adapter, in whose place peft would load them" if is_adapter(base) else ""

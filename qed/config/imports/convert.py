@@ -88,7 +88,7 @@ def _list_others(draft: Draft, chose: set[str]) -> Iterator[Row]:
             if name in given and name not in told:
                 told.add(name)
                 yield Row(name, given[name], row.ours, row.result, f"with {first}" if row.ours else row.note)
-    for name in chose - told:
+    for name in sorted(chose - told):
         yield Row(name, given[name], "command", draft.table.command.replace("_", "-"), "")
 
 

@@ -45,27 +45,25 @@ def read_options(row: Row, place: Place) -> Fields:
     gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
     gold: Any = row.get(gold_key)
     names = list(labels[: len(options)])
-    counted = isinstance(gold, int) and not isinstance(gold, bool)
-    # A number counts from 0; beside options that are numbers themselves it may also be one of them.
-    if counted and 0 <= gold < len(options) and all(isinstance(option, str) for option in given):
+    if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(options):
         number = gold
     elif gold in names:
         number = names.index(gold)
     else:
-        number = _find_option(convert_to_text(gold, place, gold_key).strip(), options, counted, place)
+        number = _find_option(convert_to_text(gold, place, gold_key).strip(), options, place)
     used = ("question", key, gold_key, "answer_index", "A", "B", "C", "D")
     return build_fields(convert_to_text(row["question"], place, "question"), options, LETTERS[number], used)
 
 
-def _find_option(gold: str, options: Sequence[str], counted: bool, place: Place) -> int:
-    """Return the number of the option whose text is the answer; `counted` if the answer may be its number from 0.
+def _find_option(gold: str, options: Sequence[str], place: Place) -> int:
+    """Return the number of the option whose text is the answer.
 
     Raises:
         DataError: the answer is no option, or may mean several.
     """
     meant = {number for number, option in enumerate(options) if gold and option.strip() == gold}
     # In a file of texts alone, a digit may be a text or a number: a guess could teach a wrong answer.
-    if (counted or meant) and gold in map(str, range(len(options))):
+    if meant and gold in map(str, range(len(options))):
         meant.add(int(gold))
     if not meant:
         raise DataError(f"{place}: the answer {gold!r} is none of the {len(options)} options.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from qed.data.sources import conversations
@@ -10,7 +11,7 @@ from qed.data.sources.instructions import INPUTS, join_input, skip_history
 from qed.data.sources.rows import Place, Row
 
 CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")
-PROMPTS = ("context_messages", "question", "instruction", "input", "conversations")
+PROMPTS = ("context_messages", "question", "problem", "instruction", "input", "conversations")
 TWO_CONVERSATIONS = "preferences between replies to two different conversations"
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # the turns of a transcript of HH-RLHF
 
@@ -42,18 +43,18 @@ def read_preference(row: Row, place: Place) -> Fields:
     better, worse = (
         conversations.read_reply(reply, place, key) for key, reply in zip(keys, (chosen, rejected), strict=True)
     )
-    _require_one_conversation(chosen, rejected, place)
+    _require_one_conversation(dict(zip(keys, (chosen, rejected), strict=True)), place)
     used = (prompt_key or "", *(INPUTS if prompt_key == "instruction" else ()), *keys, "history", "margin")
     margin = {} if row.get("margin") is None else {"margin": row["margin"]}
     return Fields(question, completion=better, used=used, extra={"chosen": better, "rejected": worse, **margin})
 
 
-def _require_one_conversation(chosen: Any, rejected: Any, place: Place) -> None:
-    """Raise SkippedRow if both replies come with their question, and it is not the same one."""
-    if conversations.is_conversation(chosen) and conversations.is_conversation(rejected):
+def _require_one_conversation(replies: Mapping[str, Any], place: Place) -> None:
+    """Raise SkippedRow if both replies, by their column, come with their question, and it is not the same one."""
+    if all(map(conversations.is_conversation, replies.values())):
         asked, other = (
             [text.strip() for role, text in conversations.read_turns(turns, place, key) if role == "user"]
-            for turns, key in ((chosen, CHOSEN[0]), (rejected, REJECTED[0]))
+            for key, turns in replies.items()
         )
         if asked and other and asked != other:
             raise SkippedRow(TWO_CONVERSATIONS)
