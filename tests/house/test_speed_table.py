@@ -184,6 +184,14 @@ def test_a_guard_measures_the_commit_that_it_is_told(tmp_path: Path) -> None:
         pass
 
 
+def test_a_guard_compiles_both_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Path] = []
+    monkeypatch.setattr(commits.compileall, "compile_dir", lambda folder, quiet: compiled.append(folder))
+    for commit in (commits.HERE, "HEAD"):
+        with commits.check_out(commit, tmp_path / "tree") as (_, folder):
+            assert compiled.pop() == folder / "qed"
+
+
 def test_slopes_are_those_of_powers() -> None:
     points = [(x, 3 * x**0.5) for x in (1.0, 4.0, 100.0)]
     assert fit_slope(points) == (pytest.approx(0.5), pytest.approx(3))
