@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from qed.config.settings import is_hot, require, shelf_field
+from qed.config.settings import can_sample_at, require, shelf_field
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class SamplingSettings:
         require(0 < self.curriculum_target < 1, "sampling.curriculum_target must lie between 0 and 1.")
         require(0 <= self.curriculum_memory <= 1, "sampling.curriculum_memory must lie in [0, 1].")
         require(all(map(_is_weight, self.mix)), "sampling.mix must be SOURCE=WEIGHT with weights of at least 0.")
-        hot = is_hot(self.temperature)
+        hot = can_sample_at(self.temperature)
         require(
             hot, "sampling.temperature must be a finite number above 0, at least 1e-6; evaluation is greedy by itself."
         )
@@ -137,7 +137,7 @@ class EvaluationSettings:
         require(self.sampler in ("", "native", "vllm", "server"), "evaluation.sampler must be native, vllm or server.")
         given = bool(self.url) == (self.sampler == "server")
         require(given, "evaluation.sampler=server and evaluation.url=ADDRESS belong together: give both or neither.")
-        hot = self.temperature is None or is_hot(self.temperature)
+        hot = self.temperature is None or can_sample_at(self.temperature)
         require(hot, "evaluation.temperature must be above 0, at least 1e-6; greedy answers are always sampled too.")
         require(self.top_p is None or 0 < self.top_p <= 1, "evaluation.top_p must lie in (0, 1].")
         require(self.top_k is None or self.top_k >= 0, "evaluation.top_k must not be negative.")

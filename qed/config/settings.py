@@ -21,14 +21,14 @@ def shelf_field(shelf: str, default: str | tuple[str, ...]) -> Any:
     return field(default=default, metadata={"shelf": shelf})
 
 
-def is_hot(temperature: float) -> bool:
+def can_sample_at(temperature: float) -> bool:
     """Return whether a temperature can be sampled with, and is not greedy."""
     return LEAST_TEMPERATURE <= temperature < math.inf
 
 
 def is_temperature(value: float) -> bool:
     """Return whether a temperature can be sampled with; 0 is greedy."""
-    return value == 0 or is_hot(value)
+    return value == 0 or can_sample_at(value)
 
 
 def require(condition: bool, message: str) -> None:

@@ -19,7 +19,7 @@ from qed.errors import UsageError, suggest_nearest
 COMMAND_LINE = "command line"
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
-LARGEST = 2**64
+BEYOND = 2**64  # whole numbers have 64 bits, with or without a sign
 # Texts that mean None for an optional setting, and that a YAML file must quote for any other.
 NOTHING = ("null", "none", "~")
 SHORT_SEQUENCE = "seq_"  # verl's prefix for choices that start with sequence_ here
@@ -102,7 +102,7 @@ def coerce_value(raw: Raw, kind: Any) -> Any:
     if raw.items is not None:
         raise ValueError(f"must be {describe_type(kind)}, not a list.")
     value = _coerce_choice(raw, kind) if origin is Literal else _coerce_scalar(raw, kind)
-    if kind is int and not -LARGEST // 2 <= value < LARGEST:
+    if kind is int and not -BEYOND // 2 <= value < BEYOND:
         raise ValueError(f"must be a whole number of at most 64 bits, not {raw.text}.")
     return value
 

@@ -86,10 +86,10 @@ def fit_run_problems(
         UsageError: the longest answer leaves no room for a prompt.
     """
     most, algorithm = settings.sampling.max_tokens, settings.algorithm
-    answers = not algorithm.has_scalar_head
-    validated = answers and any(problem.answer for problem in loaded.validation)
+    samples = not algorithm.has_scalar_head
+    validated = samples and any(problem.answer for problem in loaded.validation)
     limit = policy.max_prompt_tokens(most)
-    if limit < 1 and (algorithm.online or validated or (answers and loaded.benchmarks)):
+    if limit < 1 and (algorithm.online or validated or (samples and loaded.benchmarks)):
         raise UsageError(
             f"sampling.max_tokens={most} leaves no room for a prompt in the model's window of {limit + most} tokens. "
             "Use a smaller sampling.max_tokens, or a model with a longer window."
@@ -103,7 +103,7 @@ def fit_run_problems(
         loaded,
         problems=_fit_training_problems(loaded.problems, settings, policy.template, policy, run, console),
         validation=loaded.validation and fit(loaded.validation, VALIDATION, validated),
-        benchmarks={name: fit(benchmark, name, answers) for name, benchmark in loaded.benchmarks.items()},
+        benchmarks={name: fit(benchmark, name, samples) for name, benchmark in loaded.benchmarks.items()},
     )
 
 

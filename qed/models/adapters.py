@@ -15,7 +15,7 @@ from qed.errors import ModelError
 from qed.runs.manifest import NAME as MANIFEST
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-SCORING = "SEQ_CLS"  # the task_type of peft's adapters of a reward model
+CLASSIFIER = "SEQ_CLS"  # the task_type of peft's adapters of a reward model
 MERGED = "hf"  # beside a run's adapter, the same model with merged weights
 
 
@@ -44,7 +44,7 @@ def find_base(folder: Path) -> Base:
     Raises:
         ModelError: the adapter names no base model, or a folder that does not exist, or is that of a reward model.
     """
-    if is_scoring(folder):
+    if is_classifier(folder):
         raise ModelError(
             f"The adapter {folder} belongs to a reward model or another classifier: it scores answers, and writes "
             "none. Rewards take its merged weights: --reward model:FOLDER, with the folder final/hf of its run."
@@ -68,10 +68,10 @@ def find_base(folder: Path) -> Base:
     return base
 
 
-def is_scoring(folder: Path) -> bool:
+def is_classifier(folder: Path) -> bool:
     """Return whether an adapter folder holds the adapter of a reward model, with its head."""
     try:
-        found: bool = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task_type") == SCORING
+        found: bool = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task_type") == CLASSIFIER
     except (OSError, ValueError, AttributeError):
         return False  # `read_base` says what is wrong with it
     return found

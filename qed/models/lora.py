@@ -23,7 +23,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
 from qed.models.adapted_layer import NAME, is_adapted_linear, read_adapter
-from qed.models.adapters import CONFIG, SCORING, WEIGHTS, name_base
+from qed.models.adapters import CLASSIFIER, CONFIG, WEIGHTS, name_base
 from qed.models.families import find_scalar_head, split_head
 from qed.models.initial_weights import seed_initial_weights
 from qed.models.weights import Source, gather, is_sharded
@@ -262,7 +262,7 @@ def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None
     if isinstance(config.target_modules, set):  # whose order differs between processes
         config.target_modules = sorted(config.target_modules)
     if find_scalar_head(model) is not None:
-        config.task_type, config.modules_to_save = SCORING, [HEAD]
+        config.task_type, config.modules_to_save = CLASSIFIER, [HEAD]
     config.save_pretrained(folder)
     save_file(dict(tensors or gather_adapters(model)), folder / WEIGHTS, metadata={"format": "pt"})
 

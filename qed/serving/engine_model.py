@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from qed.config.settings import ModelSettings, is_hot, is_temperature
+from qed.config.settings import ModelSettings, can_sample_at, is_temperature
 from qed.errors import UsageError
 from qed.models import adapters, load, lora, threads, weights_folder
 from qed.models.precision import read_precision
@@ -133,7 +133,7 @@ class EngineModel:
 
     def score(self, scoring: Scoring) -> list[Scored]:
         """Compute the log-probs of outputs with the learner's own code."""
-        if not is_hot(scoring.temperature):
+        if not can_sample_at(scoring.temperature):
             raise UsageError(f"The temperature of log-probs must be at least 1e-6, and is {scoring.temperature}.")
         pairs = list(zip(scoring.prompts, scoring.outputs, strict=True))
         for prompt, output in pairs:

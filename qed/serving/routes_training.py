@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from qed.config.settings import is_hot, is_temperature
+from qed.config.settings import can_sample_at, is_temperature
 from qed.sampling.base import PromptBatch, Sampling
 from qed.serving.answering import cancel_all
 from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_client
@@ -160,7 +160,7 @@ def _read_scoring(fields: Fields, info: EngineInfo) -> Scoring:
     longest = max((len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True)), default=0)
     if longest > info.window:
         raise Refused(400, f"A row has {longest} tokens, and the model's window {info.window}.", "outputs")
-    temperature = fields.read_number("temperature", 1.0, is_hot, "of at least 1e-6")
+    temperature = fields.read_number("temperature", 1.0, can_sample_at, "of at least 1e-6")
     return Scoring(prompts, outputs, temperature)
 
 

@@ -21,7 +21,7 @@ from qed.cli.commands.verdict_options import add_also_option, add_policy_option,
 from qed.cli.evaluation_file import read_options, report_training_sampling
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
-from qed.config.settings import is_hot
+from qed.config.settings import can_sample_at
 from qed.config.values import split_items
 from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, UsageError
@@ -255,7 +255,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
             not args.greedy or args.samples in (None, 1),
             "--greedy gives the same answer every time: leave --samples out",
         ),
-        (args.greedy or is_hot(args.temperature), "--temperature must be finite and above 0 (1e-6), or use --greedy"),
+        (args.greedy or can_sample_at(args.temperature), "--temperature must be finite, above 0; or use --greedy"),
         (0 < args.top_p <= 1, "--top-p must be above 0 and at most 1"),
         (0 <= args.min_p < 1, "--min-p must be at least 0 and below 1"),
         (args.top_k >= 0, "--top-k must not be negative"),
