@@ -12,8 +12,7 @@
 namespace {
 
 constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
-template <typename Unit>
-constexpr int64_t QUERIES = std::is_same<Unit, Pair>::value ? PAIR_QUERIES : 48;  // of a block
+constexpr int64_t QUERIES = 48;  // of a block
 constexpr int64_t KEYS = 512;    // of a slice: what a block computes with them stays in the processor's cache
 
 inline int64_t divide_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -48,13 +47,6 @@ inline std::vector<std::vector<int64_t>> group_by_prompt(const PackedAttention &
     return found;
 }
 
-// The queries of a block backwards. In long rows sums of slopes are read and written less often with more of them.
-template <typename Unit>
-int64_t choose_queries(const Segment &segment) {
-    bool is_long = std::is_same<Unit, Pair>::value && segment.count() >= LONG_PAIRS;
-    return is_long ? 2 * QUERIES<Unit> : QUERIES<Unit>;
-}
-
 // Consecutive keys of a segment. Scores have a column for each of them.
 struct Slice {
     int64_t first, count;
@@ -64,7 +56,9 @@ struct Slice {
     int64_t stride() const { return columns() + COLUMNS; }
 };
 
-inline Slice find_slice(const Segment &segment, int64_t first) { return {first, std::min(KEYS, segment.count() - first)}; }
+inline Slice find_slice(const Segment &segment, int64_t first, int64_t most = KEYS) {
+    return {first, std::min(most, segment.count() - first)};
+}
 
 // Consecutive queries of a segment: the first one, how many, their first row, and the columns of a slice that they see,
 // whole vectors.
@@ -132,8 +126,8 @@ void transpose(const Slice &slice, const Unit *from, int64_t width, Unit *to) {
 template <typename Unit>
 void multiply_seen(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> left, int64_t width,
                    const Unit *transposed, float *out) {
-    for (int64_t row = 0; row < block.count; row += STEP<Unit>) {
-        int64_t rows = std::min(STEP<Unit>, block.count - row), stride = slice.stride();
+    for (int64_t row = 0; row < block.count; row += TILE) {
+        int64_t rows = std::min(TILE, block.count - row), stride = slice.stride();
         int64_t end = round_up(find_columns(segment, slice, block.query + row + rows - 1, 0).last, COLUMNS);
         if (end > block.begin)
             multiply<false>(left.skip(row), rows, width, transposed + block.begin, stride, end - block.begin,
@@ -146,8 +140,8 @@ void multiply_seen(const Block &block, const Segment &segment, const Slice &slic
 template <bool Adds, typename Unit>
 void multiply_values(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> shares, int64_t size,
                      const Unit *values, int64_t width, float *results) {
-    for (int64_t row = 0; row < block.count; row += STEP<Unit>) {
-        int64_t rows = std::min(STEP<Unit>, block.count - row);
+    for (int64_t row = 0; row < block.count; row += TILE) {
+        int64_t rows = std::min(TILE, block.count - row);
         int64_t last = find_columns(segment, slice, block.query + row + rows - 1, 0).last;
         int64_t units = divide_up(std::max<int64_t>(0, last - block.begin), size);
         multiply<Adds>(shares.skip(row), rows, units, values + block.begin / size * width, width, width, results + row * width,
@@ -190,7 +184,7 @@ template <typename Operands>
 struct Softmax {
     typedef typename Operands::Unit Unit;
 
-    float most[QUERIES<Unit>], total[QUERIES<Unit>];  // of the exponents so far, and the sum of exponentials
+    float most[QUERIES], total[QUERIES];  // of the exponents so far, and the sum of exponentials
 
     explicit Softmax(int64_t count) {
         std::fill(most, most + count, -INFINITY);
@@ -304,8 +298,8 @@ void attend_segments(const PackedAttention &a, Attend attend) {
 }
 
 // Calls a function for each slice of each segment and each head of keys; segments that add to the same slopes one after
-// another.
-template <typename Reverse>
+// another. A slice has at most `Size` keys.
+template <int64_t Size = KEYS, typename Reverse>
 void reverse_slices(const PackedAttention &a, Reverse reverse) {
     std::vector<std::vector<int64_t>> groups = group_by_prompt(a);
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(a.threads) if (a.threads > 1)
@@ -314,19 +308,39 @@ void reverse_slices(const PackedAttention &a, Reverse reverse) {
             for (int64_t number : groups[group]) {
                 Segment segment = read_segment(a, number);
                 if (segment.skip >= segment.length) continue;
-                for (int64_t first = 0; first < segment.count(); first += KEYS)
-                    reverse(segment, find_slice(segment, first), head);
+                for (int64_t first = 0; first < segment.count(); first += Size)
+                    reverse(segment, find_slice(segment, first, Size), head);
             }
 }
 
-// Memory of a thread for one head of a segment, of so many numbers.
+// For each query the mean slope of its shares, weighted by them: that of its result. [rows, heads * grouped]
+template <typename T>
+std::vector<float> find_means(const PackedAttention &a, const T *attended, const T *slopes) {
+    int64_t queries = a.heads * a.grouped, rows = 0;
+    for (int64_t number = 0; number < a.count; number++) {
+        Segment segment = read_segment(a, number);
+        rows = std::max(rows, segment.row + segment.length - segment.skip);
+    }
+    std::vector<float> means(rows * queries);
+#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
+    for (int64_t at = 0; at < rows * queries; at++) {
+        Vector sum = {};
+        for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
+        means[at] = add_up(sum);
+    }
+    return means;
+}
+
+// Memory of a thread for one head of a segment, of so many numbers; it begins with a line of the cache.
 struct Room {
-    explicit Room(int64_t count) : next(find_room(count)) {}
+    explicit Room(int64_t count) : next(find_room(count + 16)) {
+        next += -reinterpret_cast<uintptr_t>(next) % 64 / sizeof *next;
+    }
 
     template <typename Unit>
     Unit *take(int64_t count) {
         Unit *taken = reinterpret_cast<Unit *>(next);
-        next += count;
+        next += count * sizeof(Unit) / sizeof *next;
         return taken;
     }
 

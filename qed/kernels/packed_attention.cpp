@@ -3,15 +3,13 @@
 #include "packed_attention.h"
 
 #include "pair_attention.h"
+#include "tiles.h"
 
 namespace {
 
 // Operands of products of numbers in float32.
 struct Floats {
     typedef float Unit;
-    struct Mode {
-        explicit Mode(int64_t) {}
-    };
     static constexpr int64_t SIZE = 1;
 
     template <typename T>

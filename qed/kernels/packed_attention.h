@@ -18,12 +18,11 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
     typedef typename Operands::Unit Unit;
     int64_t queries = a.heads * a.grouped, stride = queries * a.width, units = a.width / Operands::SIZE;
     attend_segments(a, [&](const Segment &segment, int64_t head) {
-        [[maybe_unused]] typename Operands::Mode mode(a.width);
         int64_t slices = divide_up(segment.count(), KEYS), columns = find_slice(segment, 0).stride(), size = columns * units;
-        Room room((2 * slices + 1) * size + QUERIES<Unit> * (columns + units + a.width));
+        Room room((2 * slices + 1) * size + QUERIES * (columns + units + a.width));
         Unit *flipped = room.take<Unit>(slices * size), *values = room.take<Unit>(slices * size);
-        Unit *copied = room.take<Unit>(size), *own_queries = room.take<Unit>(QUERIES<Unit> * units);
-        float *scores = room.take<float>(QUERIES<Unit> * columns), *results = room.take<float>(QUERIES<Unit> * a.width);
+        Unit *copied = room.take<Unit>(size), *own_queries = room.take<Unit>(QUERIES * units);
+        float *scores = room.take<float>(QUERIES * columns), *results = room.take<float>(QUERIES * a.width);
         for (int64_t number = 0; number < slices; number++) {
             Slice slice = find_slice(segment, number * KEYS);
             gather<Operands>(segment, slice, key + head * a.width, a.heads * a.width, a.width, copied);
@@ -32,15 +31,15 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
             Operands::stack(copied, slice.count, a.width, values + number * size);
         }
         for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
-            for (int64_t first = segment.skip; first < segment.length; first += QUERIES<Unit>) {
-                int64_t count = std::min(QUERIES<Unit>, segment.length - first), row = segment.row + first - segment.skip;
+            for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
+                int64_t count = std::min(QUERIES, segment.length - first), row = segment.row + first - segment.skip;
                 int64_t at = row * stride + own * a.width;
                 Softmax<Operands> softmax(count);
                 Operands::copy(query + at, stride, count, a.width, own_queries);
                 bool begun = false;
                 for (int64_t number = 0; number < slices; number++) {
                     Slice slice = find_slice(segment, number * KEYS);
-                    Block block = find_block(segment, slice, first, QUERIES<Unit>, a.window);
+                    Block block = find_block(segment, slice, first, QUERIES, a.window);
                     if (block.is_empty()) continue;
                     multiply_seen(block, segment, slice, Matrix<Unit>{own_queries, units, 1}, units, flipped + number * size,
                                   scores);
@@ -55,24 +54,6 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
     });
 }
 
-// For each query the mean slope of its shares, weighted by them: that of its result. [rows, heads * grouped]
-template <typename T>
-std::vector<float> find_means(const PackedAttention &a, const T *attended, const T *slopes) {
-    int64_t queries = a.heads * a.grouped, rows = 0;
-    for (int64_t number = 0; number < a.count; number++) {
-        Segment segment = read_segment(a, number);
-        rows = std::max(rows, segment.row + segment.length - segment.skip);
-    }
-    std::vector<float> means(rows * queries);
-#pragma omp parallel for num_threads(a.threads) if (a.threads > 1)
-    for (int64_t at = 0; at < rows * queries; at++) {
-        Vector sum = {};
-        for (int64_t i = at * a.width; i < (at + 1) * a.width; i += LANES) sum += load(attended + i) * load(slopes + i);
-        means[at] = add_up(sum);
-    }
-    return means;
-}
-
 // The slopes of queries, keys and values, of those of the attention; they are added to the outputs.
 template <typename Operands, typename T>
 void attend_backward(const PackedAttention &a, const T *query, const T *key, const T *value, const float *sums,
@@ -81,17 +62,16 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
     int64_t stride = a.heads * a.grouped * a.width, units = a.width / Operands::SIZE;
     std::vector<float> means = find_means(a, attended, slopes);
     reverse_slices(a, [&](const Segment &segment, const Slice &slice, int64_t head) {
-        [[maybe_unused]] typename Operands::Mode mode(a.width);
-        int64_t columns = slice.stride(), size = columns * units, most = choose_queries<Unit>(segment);
-        Room room(4 * size + 2 * columns * a.width + most * (3 * columns + 4 * units));
+        int64_t columns = slice.stride(), size = columns * units;
+        Room room(4 * size + 2 * columns * a.width + QUERIES * (3 * columns + 4 * units));
         Unit *copied = room.take<Unit>(size), *keys = room.take<Unit>(size);
         Unit *flipped = room.take<Unit>(size), *flipped_values = room.take<Unit>(size);
         float *key_slopes = room.take<float>(columns * a.width), *value_slopes = room.take<float>(columns * a.width);
-        float *scores = room.take<float>(most * columns), *of_scores = room.take<float>(most * columns);
+        float *scores = room.take<float>(QUERIES * columns), *of_scores = room.take<float>(QUERIES * columns);
         Unit *shares = reinterpret_cast<Unit *>(scores), *across = reinterpret_cast<Unit *>(of_scores);
-        Unit *along = room.take<Unit>(most * columns);
-        Unit *own_queries = room.take<Unit>(most * units), *own_slopes = room.take<Unit>(most * units);
-        Unit *stacked_queries = room.take<Unit>(most * units), *stacked_slopes = room.take<Unit>(most * units);
+        Unit *along = room.take<Unit>(QUERIES * columns);
+        Unit *own_queries = room.take<Unit>(QUERIES * units), *own_slopes = room.take<Unit>(QUERIES * units);
+        Unit *stacked_queries = room.take<Unit>(QUERIES * units), *stacked_slopes = room.take<Unit>(QUERIES * units);
         gather<Operands>(segment, slice, value + head * a.width, a.heads * a.width, a.width, copied);
         transpose(slice, copied, units, flipped_values);
         gather<Operands>(segment, slice, key + head * a.width, a.heads * a.width, a.width, copied);
@@ -99,8 +79,8 @@ void attend_backward(const PackedAttention &a, const T *query, const T *key, con
         Operands::stack(copied, slice.count, a.width, keys);
         std::fill(key_slopes, key_slopes + 2 * columns * a.width, 0.0f);
         for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
-            for (int64_t first = segment.skip; first < segment.length; first += most) {
-                Block block = find_block(segment, slice, first, most, a.window);
+            for (int64_t first = segment.skip; first < segment.length; first += QUERIES) {
+                Block block = find_block(segment, slice, first, QUERIES, a.window);
                 if (block.is_empty()) continue;
                 int64_t at = block.row * stride + own * a.width, offset = block.begin * a.width;
                 Operands::copy(query + at, stride, block.count, a.width, own_queries);

@@ -8,6 +8,7 @@
 #include "pair_attention.h"
 
 #include "packed_attention.h"
+#include "tile_attention.h"
 
 namespace {
 
@@ -26,7 +27,6 @@ inline __m512i interleave(__m512i halves) {
 // Operands of products of pairs.
 struct Pairs {
     typedef Pair Unit;
-    typedef Tiles Mode;
     static constexpr int64_t SIZE = 2;
 
     static void copy(const bfloat16 *from, int64_t stride, int64_t count, int64_t width, Pair *to) {
@@ -73,6 +73,7 @@ inline bool are_pairs(const PackedAttention &a) { return a.width % 16 == 0; }
 
 bool attend_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value, float *sums,
                   bfloat16 *out) {
+    if (attend_in_tiles(a, query, key, value, sums, out)) return true;
     if (!are_pairs(a)) return false;
     attend_forward<Pairs>(a, query, key, value, sums, out);
     return true;
@@ -81,6 +82,7 @@ bool attend_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat1
 bool reverse_pairs(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value,
                    const float *sums, const bfloat16 *attended, const bfloat16 *slopes, float *of_query, float *of_key,
                    float *of_value) {
+    if (reverse_in_tiles(a, query, key, value, sums, attended, slopes, of_query, of_key, of_value)) return true;
     if (!are_pairs(a)) return false;
     attend_backward<Pairs>(a, query, key, value, sums, attended, slopes, of_query, of_key, of_value);
     return true;

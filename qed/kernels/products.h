@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tiles.h"
+#include "matrices.h"
 
 namespace {
 
@@ -62,17 +62,10 @@ Multiply<Unit> *choose(int64_t count, std::integer_sequence<int, Counts...>) {
     return each[count - 1];
 }
 
-// Rows of a product that are computed together.
-template <typename Unit>
-constexpr int64_t STEP = std::is_same<Unit, Pair>::value ? PAIR_ROWS : TILE;
-
-// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES. Of pairs
-// tiles compute it where the thread has set them.
+// out[rows, width] = left[rows, units] right[units, width], or added to it; the width is a multiple of LANES.
 template <bool Adds, typename Unit>
 void multiply(Matrix<Unit> left, int64_t rows, int64_t units, const Unit *right, int64_t right_row, int64_t width, float *out,
               int64_t out_row) {
-    if constexpr (std::is_same<Unit, Pair>::value)
-        if (multiply_in_tiles<Adds>(left, rows, units, right, right_row, width, out, out_row)) return;
     std::make_integer_sequence<int, TILE> counts;
     for (int64_t first = 0, step; first < width; first += step) {
         step = width - first >= PANEL ? PANEL : width - first >= WIDE ? WIDE : LANES;

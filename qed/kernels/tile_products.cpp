@@ -85,7 +85,7 @@ void multiply_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, con
     Pair *copied = memory.find();
 #pragma omp parallel num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
     {
-        Tiles tiles(BLOCK);
+        Tiles tiles;
 #pragma omp for
         for (int64_t row = 0; row < padded; row++)
             copy_row(row < rows ? states + row * stride : nullptr, inputs, pairs, copied + row * apart);
@@ -97,12 +97,13 @@ void multiply_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, con
                 int64_t lines = first + BLOCK < outputs ? BLOCK / blocks : 0;
                 for (int64_t row = start; row < end; row += BLOCK, next += lines * pairs) {
                     int64_t count = std::min(BLOCK, end - row);
-                    Operand left{copied + row * apart, nullptr, apart, 0}, right{panel, nullptr, BLOCK, 0, next, lines};
-                    auto multiply = count > SIDE ? multiply_tiles<false, 2, 2> : multiply_tiles<false, 1, 2>;
+                    Operand left{copied + row * apart, apart, SIDE * apart, SIDE};
+                    Operand right{panel, BLOCK, SIDE, SIDE * BLOCK, next, lines};
+                    auto multiply = count > SIDE ? multiply_tiles<false, 2> : multiply_tiles<false, 1>;
                     float sums[BLOCK * BLOCK];
                     bfloat16 *to = out + row * outputs + first;
                     for (int64_t i = 0; i < count; i++) __builtin_prefetch(to + i * outputs, 1);
-                    multiply(left, right, pairs, false, sums, BLOCK);
+                    multiply(left, right, pairs / SIDE, {sums, BLOCK, SIDE, SIDE * BLOCK});
                     write_sums(sums, product->bias + first, count, outputs, outputs - first, to);
                 }
             }

@@ -66,16 +66,17 @@ inline void arrange_states(const bfloat16 *states, int64_t width, int64_t count,
 // asked for the place behind it meanwhile.
 inline void multiply_block(const Pair *slopes, const Pair *states, int64_t pairs, bool adds, int64_t rows, int64_t columns,
                            float *out, int64_t stride) {
-    Operand left{slopes, nullptr, STRIDE, 0}, right{states, nullptr, BLOCK, 0};
-    auto multiply = adds ? multiply_tiles<true, TOGETHER, TOGETHER, true> : multiply_tiles<false, TOGETHER, TOGETHER, true>;
+    Operand left{slopes, STRIDE, SIDE * STRIDE, SIDE}, right{states, BLOCK, SIDE, SIDE * BLOCK};
+    int64_t steps = pairs / SIDE;
+    auto multiply = adds ? multiply_tiles<true, TOGETHER, true> : multiply_tiles<false, TOGETHER, true>;
     if (columns > BLOCK)
         for (int64_t i = 0; i < std::min(rows, BLOCK); i++)
             for (int64_t next : {BLOCK, BLOCK + SIDE}) __builtin_prefetch(out + i * stride + next, 0, 2);
-    if (rows >= BLOCK && columns >= BLOCK) return multiply(left, right, pairs, false, out, stride);
+    if (rows >= BLOCK && columns >= BLOCK) return multiply(left, right, steps, {out, stride, SIDE, SIDE * stride});
     float sums[BLOCK * BLOCK] = {};
     rows = std::min(rows, BLOCK), columns = std::min(columns, BLOCK);
     for (int64_t i = 0; adds && i < rows; i++) std::memcpy(sums + i * BLOCK, out + i * stride, columns * sizeof *out);
-    multiply(left, right, pairs, false, sums, BLOCK);
+    multiply(left, right, steps, {sums, BLOCK, SIDE, SIDE * BLOCK});
     for (int64_t i = 0; i < rows; i++) std::memcpy(out + i * stride, sums + i * BLOCK, columns * sizeof *out);
 }
 
@@ -92,7 +93,7 @@ void multiply(const Slopes &slopes, const bfloat16 *states, int64_t width, bool 
     int64_t group = choose_group(slopes.outputs, threads);
 #pragma omp parallel num_threads(threads) if (threads > 1 && slopes.outputs * slopes.inputs * width > LARGE)
     {
-        Tiles tiles(BLOCK);
+        Tiles tiles;
         Lines own(2 * MOST_OUTPUTS * STRIDE);
         Pair *rounded = own.find(), *lost = rounded + MOST_OUTPUTS * STRIDE;
         for (int64_t first = 0; first < slopes.inputs; first += DEPTH) {

@@ -37,9 +37,9 @@ pytestmark = pytest.mark.skipif(not has_kernels(), reason=f"no functions in C++:
 
 # Prompts with answers, rows alone, and answers longer than a block of queries.
 LAYOUT = join([(30, (20, 61)), (7, ()), (100, (1,)), (3, (70, 50, 2))])
-# More keys than a slice has: an answer begins inside the second slice of its prompt's, and ends in the third.
+# More keys than a slice has: an answer begins in a slice of its prompt's, and ends in the next one.
 LONG = join([(700, (30, 500)), (1030, ())])
-LONGER = join([(1990, (30, 150))])  # the second answer sees so many keys that blocks of queries are larger backwards
+LONGER = join([(1990, (30, 150))])  # three slices, also of tiles
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_attention_in_bfloat16_is_that_of_its_operands(width: int, window: int |
 
 
 @pytest.mark.parametrize("window", [None, 40, 600])
-@pytest.mark.parametrize("width", [8, 48, 64])
+@pytest.mark.parametrize("width", [8, 48, 64, 128])
 @pytest.mark.parametrize("segments", [LONG, LONGER], ids=["long", "longer"])
 def test_long_attention_in_bfloat16_is_that_of_its_operands(
     segments: Sequence[Segment], width: int, window: int | None

@@ -1,0 +1,334 @@
+// Attention of a packed row in bfloat16 by the tiles of AMX, forwards and backwards (arXiv 2205.14135).
+//
+// Scores have a row for each key and a column for each query: a vector has numbers of 16 queries, so that their largest scores
+// and their sums are vectors, and shares need not be transposed. Scores and sums are in float32; shares and slopes of scores
+// are rounded to bfloat16 for their products, as they are in torch's attention. What is computed for a query does not depend
+// on other queries.
+
+#include "tile_attention.h"
+
+#include "tile_groups.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+
+namespace {
+
+constexpr int64_t TOGETHER_KEYS = 16;  // groups of keys forwards, between whose products the largest scores are found
+constexpr int64_t MEMBERS = 8;         // groups of queries of a block backwards
+constexpr int64_t SLICE = 1024;        // keys of a slice backwards: what belongs to them stays in the second cache
+constexpr float LOG_2_E = 1.44269504f, LN_2 = 0.693147181f, LOWEST = -1e38f;
+
+// One head's attention in a segment.
+struct Forward {
+    const PackedAttention &a;
+    const Segment &segment;
+    Shape shape{a.width};
+    Slice all{0, segment.count()};
+    int64_t groups = divide_up(all.count, GROUP);
+    Room room{SIDE * SIDE * ((2 * groups + 4) * shape.size + 6 * TOGETHER_KEYS)};
+    Tile *keys = room.take<Tile>(groups * shape.size), *values = room.take<Tile>(groups * shape.size);  // rows; turned
+    Tile *rows = room.take<Tile>(shape.size), *queries = room.take<Tile>(shape.size);
+    Tile *results = room.take<Tile>(2 * shape.size);  // [parts, 2]: a row for each number, a column for each query
+    Scores *scores = room.take<Scores>(TOGETHER_KEYS);
+    Tile *shares = room.take<Tile>(2 * TOGETHER_KEYS);
+    Sixteen most[2], total[2];  // of each query's exponents, to the base of 2, so far, and the sum of exponentials
+
+    void read(const bfloat16 *key, const bfloat16 *value) {
+        read_slice(a, segment, all, key, rows,
+                   [&](int64_t group, const Tile *read) { std::copy(read, read + shape.size, keys + group * shape.size); });
+        read_slice(a, segment, all, value, rows,
+                   [&](int64_t group, const Tile *read) { turn_rows(shape, read, groups, values + group); });
+    }
+
+    // The attention of `count` queries, whose rows are `stride` numbers apart.
+    void attend(int64_t query, int64_t count, const bfloat16 *from, int64_t stride) {
+        auto find_row = [&](int64_t i) { return i < count ? from + i * stride : nullptr; };
+        read_rows(shape, find_row, rows);
+        flip_rows(shape, rows, queries);
+        for (int j = 0; j < 2; j++) most[j] = Sixteen{} + LOWEST, total[j] = Sixteen{};
+        Sight sight{segment, query, a.window};
+        auto [begin, end] = sight.find_groups(all);
+        for (int64_t next, first = begin; first < end; first = next) {
+            next = std::min(end, (first / TOGETHER_KEYS + 1) * TOGETHER_KEYS);  // the same groups for each query
+            attend_groups(sight, first, next - first, first > begin);
+        }
+    }
+
+    void attend_groups(const Sight &sight, int64_t first, int64_t count, bool begun) {
+        Operand flipped = find_tiles(queries, 1, 2);
+        for (int64_t i = 0; i < count; i++)
+            multiply_tiles<false>(find_tiles(keys + (first + i) * shape.size, shape.steps, 1), flipped, shape.steps,
+                                  find_sums(scores[i].tiles[0], 1, 2));
+        raise_most(sight, first, count, begun);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t key = (first + i) * GROUP;
+            auto exponentiate = sight.sees_all(key) ? &Forward::exponentiate<true> : &Forward::exponentiate<false>;
+            (this->*exponentiate)(sight, key, scores[i], shares + 2 * i);
+        }
+        auto multiply = begun ? multiply_tiles<true> : multiply_tiles<false>;
+        for (int64_t part = 0; part < shape.parts; part += 2)
+            multiply(find_tiles(values + part * groups + first, groups, 1), find_tiles(shares, 1, 2), count,
+                     find_sums(results + 2 * part, 1, 2));
+    }
+
+    // Finds the largest exponents, and scales the results of the keys before as they grow.
+    void raise_most(const Sight &sight, int64_t first, int64_t count, bool begun) {
+        Sixteen least = Sixteen{} + LOWEST, largest[2][2] = {{least, least}, {least, least}};  // of even and odd keys
+        for (int64_t i = 0; i < count; i++) {
+            int64_t key = (first + i) * GROUP;
+            auto find = sight.sees_all(key) ? &Forward::find_largest<true> : &Forward::find_largest<false>;
+            (this->*find)(sight, key, scores[i], largest);
+        }
+        for (int j = 0; j < 2; j++) {
+            Sixteen exponents = find_larger(~0u, largest[0][j], largest[1][j]) * (a.scaling * LOG_2_E), before = most[j];
+            most[j] = find_larger(~0u, exponents, before);
+            if (!begun || !_mm512_cmp_ps_mask((__m512)most[j], (__m512)before, _CMP_NEQ_UQ)) continue;
+            Sixteen scale = find_power(before - most[j]);
+            total[j] *= scale;
+            for (int64_t part = 0; part < shape.parts; part++)
+                for (Line &line : results[2 * part + j].lines) line = (Line)((Sixteen)line * scale);
+        }
+    }
+
+    template <bool Whole>
+    void find_largest(const Sight &sight, int64_t key, const Scores &of_group, Sixteen (*largest)[2]) {
+        Sixteen found[2][2] = {{largest[0][0], largest[0][1]}, {largest[1][0], largest[1][1]}};
+        for (int64_t i = 0; i < GROUP; i++) {
+            uint32_t seen = Whole ? ~0u : sight.find_queries(key + i);
+            for (int j = 0; j < 2; j++) found[i % 2][j] = find_larger(seen >> j * SIDE, of_group.read(i, j), found[i % 2][j]);
+        }
+        std::memcpy(largest, found, sizeof found);
+    }
+
+    // The exponentials of a group of keys, as two tiles of 16 pairs of keys and 16 queries.
+    template <bool Whole>
+    void exponentiate(const Sight &sight, int64_t key, const Scores &of_group, Tile *to) {
+        const float scaling = a.scaling * LOG_2_E;
+        const Sixteen shift[2] = {most[0], most[1]};
+        Sixteen sums[2] = {};
+        for (int64_t i = 0; i < GROUP; i += 2) {
+            Sixteen each[2][2];
+            for (int k = 0; k < 2; k++) {
+                uint32_t seen = Whole ? ~0u : sight.find_queries(key + i + k);
+                for (int j = 0; j < 2; j++) {
+                    each[j][k] = find_power(of_group.read(i + k, j) * scaling - shift[j]);
+                    if (!Whole) each[j][k] = keep_seen(seen >> j * SIDE, each[j][k]);
+                    sums[j] += each[j][k];
+                }
+            }
+            for (int j = 0; j < 2; j++) to[j].lines[i / 2] = zip_halves(round_both(each[j]));
+        }
+        for (int j = 0; j < 2; j++) total[j] += sums[j];
+    }
+
+    // Writes the results of `count` queries, divided by their sums, and the log of each one's sum of exponentials.
+    void write(int64_t count, bfloat16 *out, int64_t stride, float *sums, int64_t sum_stride) {
+        float largest[GROUP], totals[GROUP];
+        std::memcpy(largest, most, sizeof largest);
+        std::memcpy(totals, total, sizeof totals);
+        for (int64_t i = 0; i < count; i++) sums[i * sum_stride] = largest[i] * LN_2 + std::log(totals[i]);
+        for (int64_t part = 0; part * SIDE < shape.width; part++)
+            for (int64_t j = 0; j < 2; j++) {
+                Line *lines = results[2 * part + j].lines;
+                transpose_lines(lines);
+                for (int64_t i = j * SIDE; i < std::min(count, (j + 1) * SIDE); i++) {
+                    Sixteen numbers = (Sixteen)lines[i % SIDE] * (1 / totals[i]);
+                    __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
+                    _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + i * stride + part * SIDE), rounded);
+                }
+            }
+    }
+};
+
+// The slopes of one head's queries, and of the keys and values of a slice.
+struct Backward {
+    const PackedAttention &a;
+    const Segment &segment;
+    const Slice &slice;
+    Shape shape{a.width};
+    int64_t groups = divide_up(slice.count, GROUP), size = groups * shape.size;
+    Room room{SIDE * SIDE * (7 * size + (4 * MEMBERS + 3) * shape.size + 2 * MEMBERS * (groups + 2) + 8)};
+    Tile *keys = room.take<Tile>(size), *values = room.take<Tile>(size), *turned = room.take<Tile>(size);  // rows, rows, keys
+    Tile *of_keys = room.take<Tile>(2 * size), *of_values = room.take<Tile>(2 * size);                     // [groups, 2, parts]
+    Tile *queries = room.take<Tile>(MEMBERS * shape.size), *slopes = room.take<Tile>(MEMBERS * shape.size);
+    Tile *stacked_queries = room.take<Tile>(MEMBERS * shape.size), *stacked_slopes = room.take<Tile>(MEMBERS * shape.size);
+    Tile *rows = room.take<Tile>(shape.size), *of_queries = room.take<Tile>(2 * shape.size);    // [parts, 2]
+    Tile *shares = room.take<Tile>(2 * MEMBERS), *of_scores = room.take<Tile>(2 * MEMBERS);     // rows of keys
+    Tile *paired = room.take<Tile>(2 * MEMBERS * groups);                                       // of the scores, pairs of keys
+    Scores *scores = room.take<Scores>(1), *of_shares = room.take<Scores>(1);
+    Sixteen shifts[MEMBERS][2], means[MEMBERS][2];  // of exponents, to the base of 2, and of the slopes of shares
+
+    void read(const bfloat16 *key, const bfloat16 *value) {
+        read_slice(a, segment, slice, key, rows, [&](int64_t group, const Tile *read) {
+            std::copy(read, read + shape.size, keys + group * shape.size);
+            turn_rows(shape, read, groups, turned + group);
+        });
+        read_slice(a, segment, slice, value, rows,
+                   [&](int64_t group, const Tile *read) { std::copy(read, read + shape.size, values + group * shape.size); });
+        std::fill(of_keys, of_keys + 2 * size, Tile{});
+        std::fill(of_values, of_values + 2 * size, Tile{});
+    }
+
+    // Reads `count` queries of a block, or their slopes, whose rows are `stride` numbers apart.
+    void read_block(int64_t count, const bfloat16 *from, int64_t stride, Tile *flipped, Tile *stacked) {
+        for (int64_t first = 0; first < count; first += GROUP, flipped += shape.size, stacked += shape.size) {
+            auto find_row = [&](int64_t i) { return first + i < count ? from + (first + i) * stride : nullptr; };
+            read_rows(shape, find_row, rows);
+            flip_rows(shape, rows, flipped);
+            stack_rows(shape, rows, 1, stacked);
+        }
+    }
+
+    // Reads the logs of the queries' sums and the means of their slopes, which are `stride` numbers apart.
+    void read_sums(int64_t count, const float *sums, const float *mean, int64_t stride) {
+        float numbers[2][MEMBERS * GROUP] = {};
+        for (int64_t i = 0; i < count; i++) {
+            numbers[0][i] = sums[i * stride] * LOG_2_E;
+            numbers[1][i] = mean[i * stride] * a.scaling;
+        }
+        std::memcpy(shifts, numbers[0], sizeof shifts);
+        std::memcpy(means, numbers[1], sizeof means);
+    }
+
+    // Adds the slopes of `count` queries that have been read to `out`, and theirs of keys and values.
+    void reverse(int64_t query, int64_t count, float *out, int64_t stride) {
+        std::pair<int64_t, int64_t> seen[MEMBERS];
+        int64_t members = divide_up(count, GROUP);
+        for (int64_t i = 0; i < members; i++) seen[i] = Sight{segment, query + i * GROUP, a.window}.find_groups(slice);
+        int64_t first = 0, last = members;  // that see a group of keys
+        for (int64_t group = seen[0].first; group < seen[members - 1].second; group++) {
+            while (first < members && group >= seen[first].second) first++;
+            for (last = members; last > first && group < seen[last - 1].first;) last--;
+            reverse_group(query, group, first, last);
+        }
+        for (int64_t i = 0; i < members; i++)
+            if (seen[i].first < seen[i].second)
+                add_query_slopes(i, seen[i], count - i * GROUP, out + i * GROUP * stride, stride);
+    }
+
+    // Adds to the slopes of a group of keys those by some members of a block.
+    void reverse_group(int64_t query, int64_t group, int64_t first, int64_t last) {
+        int64_t key = slice.first + group * GROUP, at = group * shape.size;
+        for (int64_t i = first; i < last; i++) {
+            auto multiply = [&](const Tile *left, const Tile *flipped, Scores *out) {
+                multiply_tiles<false>(find_tiles(left + at, shape.steps, 1), find_tiles(flipped + i * shape.size, 1, 2),
+                                      shape.steps, find_sums(out->tiles[0], 1, 2));
+            };
+            multiply(keys, queries, scores);
+            multiply(values, slopes, of_shares);
+            Sight sight{segment, query + i * GROUP, a.window};
+            auto reverse_shares = sight.sees_all(key) ? &Backward::reverse_shares<true> : &Backward::reverse_shares<false>;
+            (this->*reverse_shares)(sight, key, i, paired + 2 * (i * groups + group));
+        }
+        for (int64_t part = 0; part < shape.parts; part += 2) {
+            auto add = [&](const Tile *left, const Tile *stacked, Tile *out) {
+                multiply_tiles<true>(find_tiles(left + 2 * first, 1, 2),
+                                     find_tiles(stacked + first * shape.size + part, 1, shape.size), last - first,
+                                     find_sums(out + 2 * at + part, 1, shape.parts));
+            };
+            add(shares, stacked_slopes, of_values);
+            add(of_scores, stacked_queries, of_keys);
+        }
+    }
+
+    // The shares of a group of keys and the slopes of their scores, as rows; of the latter also pairs of keys.
+    template <bool Whole>
+    void reverse_shares(const Sight &sight, int64_t key, int64_t member, Tile *pairs) {
+        const float scaling = a.scaling, factor = a.scaling * LOG_2_E;
+        const Sixteen shift[2] = {shifts[member][0], shifts[member][1]}, mean[2] = {means[member][0], means[member][1]};
+        Line *own_shares = shares[2 * member].lines, *own_slopes = of_scores[2 * member].lines;  // two tiles each
+        for (int64_t i = 0; i < GROUP; i += 2) {
+            Line both[2];
+            for (int64_t k = 0; k < 2; k++) {
+                uint32_t seen = Whole ? ~0u : sight.find_queries(key + i + k);
+                Sixteen share[2], slope[2];
+                for (int64_t j = 0; j < 2; j++) {
+                    share[j] = find_power(scores->read(i + k, j) * factor - shift[j]);
+                    slope[j] = share[j] * (of_shares->read(i + k, j) * scaling - mean[j]);
+                    if (Whole) continue;
+                    share[j] = keep_seen(seen >> j * SIDE, share[j]);
+                    slope[j] = keep_seen(seen >> j * SIDE, slope[j]);
+                }
+                own_shares[i + k] = round_both(share);
+                own_slopes[i + k] = both[k] = round_both(slope);
+            }
+            pairs[0].lines[i / 2] = _mm512_unpacklo_epi16(both[0], both[1]);
+            pairs[1].lines[i / 2] = _mm512_unpackhi_epi16(both[0], both[1]);
+        }
+    }
+
+    // Adds the slopes of a member's `count` queries, by the groups of keys that they see.
+    void add_query_slopes(int64_t member, std::pair<int64_t, int64_t> seen, int64_t count, float *out, int64_t stride) {
+        Operand pairs = find_tiles(paired + 2 * (member * groups + seen.first), 1, 2);
+        for (int64_t part = 0; part < shape.parts; part += 2)
+            multiply_tiles<false>(find_tiles(turned + part * groups + seen.first, groups, 1), pairs, seen.second - seen.first,
+                                  find_sums(of_queries + 2 * part, 1, 2));
+        for (int64_t part = 0; part * SIDE < shape.width; part++)
+            for (int64_t j = 0; j < 2; j++) {
+                Line *lines = of_queries[2 * part + j].lines;
+                transpose_lines(lines);
+                for (int64_t i = 0; i < SIDE; i++) {
+                    int64_t place = i / 4 * 8 + j * 4 + i % 4;  // in the order in which pairs were unpacked
+                    if (place < count) add_line(lines[i], out + place * stride + part * SIDE);
+                }
+            }
+    }
+
+    // Adds the slopes of the slice's keys or values to those of all inputs.
+    void add_slopes(const Tile *own, float *out) {
+        for (int64_t i = 0; i < slice.count; i++)
+            for (int64_t part = 0; part * SIDE < shape.width; part++) {
+                Line line = own[i / SIDE * shape.parts + part].lines[i % SIDE];
+                add_line(line, out + segment.place(slice.first + i) * a.heads * a.width + part * SIDE);
+            }
+    }
+};
+
+}  // namespace
+
+bool attend_in_tiles(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value, float *sums,
+                     bfloat16 *out) {
+    if (!fits_tiles(a.width)) return false;
+    int64_t queries = a.heads * a.grouped, stride = queries * a.width;
+    attend_segments(a, [&](const Segment &segment, int64_t head) {
+        Tiles tiles;
+        Forward forward{a, segment};
+        forward.read(key + head * a.width, value + head * a.width);
+        for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
+            for (int64_t first = segment.skip; first < segment.length; first += GROUP) {
+                int64_t count = std::min(GROUP, segment.length - first), row = segment.row + first - segment.skip;
+                int64_t at = row * stride + own * a.width;
+                forward.attend(first, count, query + at, stride);
+                forward.write(count, out + at, stride, sums + row * queries + own, queries);
+            }
+    });
+    return true;
+}
+
+bool reverse_in_tiles(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value,
+                      const float *sums, const bfloat16 *attended, const bfloat16 *slopes, float *of_query, float *of_key,
+                      float *of_value) {
+    if (!fits_tiles(a.width)) return false;
+    int64_t queries = a.heads * a.grouped, stride = queries * a.width;
+    std::vector<float> means = find_means(a, attended, slopes);
+    reverse_slices<SLICE>(a, [&](const Segment &segment, const Slice &slice, int64_t head) {
+        Tiles tiles;
+        Backward backward{a, segment, slice};
+        backward.read(key + head * a.width, value + head * a.width);
+        for (int64_t own = head * a.grouped; own < (head + 1) * a.grouped; own++)
+            for (int64_t first = segment.skip, count; first < segment.length; first += count) {
+                count = std::min(MEMBERS * GROUP, segment.length - first);
+                if (find_block(segment, slice, first, count, a.window).is_empty()) continue;
+                int64_t row = segment.row + first - segment.skip, at = row * stride + own * a.width, sum = row * queries + own;
+                backward.read_block(count, query + at, stride, backward.queries, backward.stacked_queries);
+                backward.read_block(count, slopes + at, stride, backward.slopes, backward.stacked_slopes);
+                backward.read_sums(count, sums + sum, means.data() + sum, queries);
+                backward.reverse(first, count, of_query + at, stride);
+            }
+        backward.add_slopes(backward.of_keys, of_key + head * a.width);
+        backward.add_slopes(backward.of_values, of_value + head * a.width);
+    });
+    return true;
+}
+
+#endif

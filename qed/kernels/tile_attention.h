@@ -1,0 +1,26 @@
+// Attention of a packed row in bfloat16 by the tiles of AMX, as `attend_pairs` and `reverse_pairs`.
+//
+// The functions return false where they compute nothing: without tiles, and for heads of other widths than multiples of 16.
+
+#pragma once
+
+#include "tiles.h"
+#include "training.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+bool attend_in_tiles(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value, float *sums,
+                     bfloat16 *out);
+bool reverse_in_tiles(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value,
+                      const float *sums, const bfloat16 *attended, const bfloat16 *slopes, float *of_query, float *of_key,
+                      float *of_value);
+#else
+inline bool attend_in_tiles(const PackedAttention &, const bfloat16 *, const bfloat16 *, const bfloat16 *, float *,
+                            bfloat16 *) {
+    return false;
+}
+
+inline bool reverse_in_tiles(const PackedAttention &, const bfloat16 *, const bfloat16 *, const bfloat16 *, const float *,
+                             const bfloat16 *, const bfloat16 *, float *, float *, float *) {
+    return false;
+}
+#endif

@@ -1,0 +1,157 @@
+// Operands of attention in the order in which tiles read them: each tile is 16 lines of the cache, one after the other.
+//
+// Keys, values, queries and slopes are arranged by groups of 32 rows. A tile of rows has 32 numbers of each of 16 rows, so that
+// the width of a head takes `steps` tiles; a tile of columns, or of sums, has 16 columns, so that the width takes `parts`.
+
+#pragma once
+
+#include "blocks.h"
+#include "tiles.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+
+namespace {
+
+struct Tile {
+    Line lines[SIDE];
+};
+
+// The width of a head, padded with zeros to whole tiles; a group of rows takes `size` tiles.
+struct Shape {
+    explicit Shape(int64_t width) : width(width), steps(divide_up(width, GROUP)), parts(2 * steps), size(2 * steps) {}
+
+    int64_t width, steps, parts, size;
+};
+
+// Operands and sums whose tiles are one after the other; distances count tiles.
+inline Operand find_tiles(const Tile *first, int64_t other, int64_t step) {
+    constexpr int64_t PAIRS = SIDE * SIDE;
+    return {reinterpret_cast<const Pair *>(first), SIDE, other * PAIRS, step * PAIRS};
+}
+
+inline Sums find_sums(Tile *first, int64_t beside, int64_t below) {
+    constexpr int64_t NUMBERS = SIDE * SIDE;
+    return {reinterpret_cast<float *>(first), SIDE, beside * NUMBERS, below * NUMBERS};
+}
+
+// Numbers of two lines in turn: the first 16 of each, or the last 16.
+inline Line zip_lines(Line one, Line other, bool last) {
+    const SixteenPairs places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return _mm512_permutex2var_epi16(one, (Line)((places | (places + 32) << 16) + (last ? 0x100010u : 0)), other);
+}
+
+// The numbers of both halves of a line in turn.
+inline Line zip_halves(Line line) {
+    const SixteenPairs places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return _mm512_permutexvar_epi16((Line)(places | (places + 16) << 16), line);
+}
+
+// Reads a group, [2, steps] tiles of rows. `find_row(i)` is a row's address, or null for a row of zeros.
+template <typename Find>
+void read_rows(const Shape &shape, Find find_row, Tile *to) {
+    for (int64_t i = 0; i < GROUP; i++) {
+        const bfloat16 *row = find_row(i);
+        for (int64_t step = 0; step < shape.steps; step++) {
+            Line &line = to[i / SIDE * shape.steps + step].lines[i % SIDE];
+            line = row ? _mm512_maskz_loadu_epi16(find_mask(shape.width - step * GROUP), row + step * GROUP) : Line{};
+        }
+    }
+}
+
+// Exchanges rows and columns of a group: [steps, 2] tiles, each of 16 pairs of numbers, one below the other, of 16 rows.
+inline void flip_rows(const Shape &shape, const Tile *rows, Tile *to) {
+    for (int64_t half = 0; half < 2; half++)
+        for (int64_t step = 0; step < shape.steps; step++) {
+            Tile &tile = to[2 * step + half] = rows[half * shape.steps + step];
+            transpose_lines(tile.lines);
+        }
+}
+
+// Joins each row of a group with the next one: `parts` tiles, `apart` from each other, each of 16 numbers of 16 pairs of rows.
+inline void stack_rows(const Shape &shape, const Tile *rows, int64_t apart, Tile *to) {
+    for (int64_t part = 0; part < shape.parts; part++)
+        for (int64_t pair = 0; pair < SIDE; pair++) {
+            const Line *from = rows[2 * pair / SIDE * shape.steps + part / 2].lines + 2 * pair % SIDE;
+            to[part * apart].lines[pair] = zip_lines(from[0], from[1], part % 2);
+        }
+}
+
+// Exchanges rows and numbers of a group: `parts` tiles, `apart` from each other, each of 16 numbers, one below the other, of 32
+// rows.
+inline void turn_rows(const Shape &shape, const Tile *rows, int64_t apart, Tile *to) {
+    stack_rows(shape, rows, apart, to);
+    for (int64_t part = 0; part < shape.parts; part++) transpose_lines(to[part * apart].lines);
+}
+
+// Reads a head's keys or values of a slice group by group, with zeros behind the last, and calls `use(group, rows)`.
+template <typename Use>
+void read_slice(const PackedAttention &a, const Segment &segment, const Slice &slice, const bfloat16 *states, Tile *rows,
+                Use use) {
+    for (int64_t first = 0; first < slice.count; first += GROUP) {
+        auto find_row = [&](int64_t i) {
+            bool is_there = first + i < slice.count;
+            return is_there ? states + segment.place(slice.first + first + i) * a.heads * a.width : nullptr;
+        };
+        read_rows(Shape(a.width), find_row, rows);
+        use(first / GROUP, rows);
+    }
+}
+
+// A group of queries of a segment, from `query` on, and the keys that they see.
+struct Sight {
+    const Segment &segment;
+    int64_t query, window;
+
+    // A bit for each query that sees a key.
+    uint32_t find_queries(int64_t key) const {
+        int64_t first = key - segment.prompt_length - query, last = segment.length - query;
+        return find_mask(window ? std::min(last, first + window) : last) & ~find_mask(first);
+    }
+
+    // Whether all see all keys of a group.
+    bool sees_all(int64_t key) const { return (find_queries(key) & find_queries(key + GROUP - 1)) == ~0u; }
+
+    // The groups of keys of a slice that one of them sees: the first one, and the one behind the last.
+    std::pair<int64_t, int64_t> find_groups(const Slice &slice) const {
+        int64_t count = std::min(GROUP, segment.length - query);
+        int64_t first = std::max<int64_t>(0, segment.first(query, window) - slice.first) / GROUP;
+        int64_t last = std::min(slice.count, segment.last(query + count - 1) - slice.first);
+        last = divide_up(std::max<int64_t>(0, last), GROUP);
+        return {std::min(first, last), last};
+    }
+};
+
+// The scores of a group of queries and one of keys, [2, 2] tiles: a row for each key, a column for each query.
+struct Scores {
+    Tile tiles[2][2];
+
+    Sixteen read(int64_t key, int64_t half) const { return (Sixteen)tiles[key / SIDE][half].lines[key % SIDE]; }
+};
+
+// 2^x with a relative error of 3e-6, and 1 for 0: the power of a whole number, times a polynomial of the least error.
+inline Sixteen find_power(Sixteen x) {
+    Sixteen rest = (Sixteen)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    Sixteen sum = rest * 1.342668477e-2f + 5.224247277e-2f;
+    sum = (sum * rest + 2.412801981e-1f) * rest + 6.930448413e-1f;
+    return (Sixteen)_mm512_scalef_ps((__m512)(sum * rest + 1.0f), (__m512)x);
+}
+
+// Two vectors, rounded.
+inline Line round_both(const Sixteen *numbers) { return (Line)_mm512_cvtne2ps_pbh((__m512)numbers[1], (__m512)numbers[0]); }
+
+inline Sixteen keep_seen(uint32_t mask, Sixteen numbers) {
+    return (Sixteen)_mm512_maskz_mov_ps(__mmask16(mask), (__m512)numbers);
+}
+
+// The larger numbers where a mask has ones; NaN is left out.
+inline Sixteen find_larger(uint32_t mask, Sixteen numbers, Sixteen most) {
+    return (Sixteen)_mm512_mask_max_ps((__m512)most, __mmask16(mask), (__m512)numbers, (__m512)most);
+}
+
+inline void add_line(Line line, float *to) {
+    _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), (__m512)line));
+}
+
+}  // namespace
+
+#endif
