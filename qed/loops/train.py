@@ -109,11 +109,9 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     best = manifest.read_pointer(folder, "BEST")
     if best is not None:
         chosen = _link_final(folder, "best", f"step_{best:06d}")
-        scores = read_scores(folder)
-        equal = sum(score == scores.get(best) for score in scores.values())
         setup.console.say(
             f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}."
-            + (f" It is the earliest of {equal} with the same score." if equal > 1 else "")
+            + _compare_best(folder, best)
         )
     setup.run.event("finished", step=last)
     write_card(folder, last)
@@ -123,6 +121,17 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     if loss := _read_loss(folder, last):
         figures[VALIDATION] = {**figures.get(VALIDATION, {}), **loss}
     return {"run": str(folder), "steps": last, **figures}
+
+
+def _compare_best(folder: Path, best: int) -> str:
+    """Return what to say of the other steps' scores: how many are the same, and whether the model was better before."""
+    scores = read_scores(folder, first=0)
+    before, score = scores.pop(0, None), scores.get(best)
+    equal = sum(other == score for other in scores.values())
+    text = f" It is the earliest of {equal} with the same score." if equal > 1 else ""
+    if before is not None and score is not None and before > score:
+        text += f" The model before training was better there: {abs(before):.4g}, and this one {abs(score):.4g}."
+    return text
 
 
 def _read_loss(folder: Path, step: int) -> dict[str, float]:

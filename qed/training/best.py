@@ -17,19 +17,23 @@ LOSS = f"eval/{VALIDATION}/loss"  # the mean negative log-probability of a token
 PERPLEXITY = f"eval/{VALIDATION}/perplexity"  # the exponential of that
 
 
-def read_scores(folder: Path) -> dict[int, float]:
+def read_scores(folder: Path, first: int = 1) -> dict[int, float]:
     """Read the validation score after each evaluated step; the largest is the best.
 
     It is the accuracy; for preference pairs, the share ranked correctly; for demonstrations without an answer, the
     negative loss.
+
+    Args:
+        folder: of the run.
+        first: the first step whose score is read; 0 for the model before training.
     """
     evaluations = dict(read_evaluations(folder))
     scores = {
         step: parts[VALIDATION]["greedy"]["accuracy"]
         for step, parts in evaluations.items()
-        if step > 0 and VALIDATION in parts
+        if step >= first and VALIDATION in parts
     }
-    rows = [] if scores else [row for row in read_lines(folder / "metrics.jsonl") if row["step"] > 0]
+    rows = [] if scores else [row for row in read_lines(folder / "metrics.jsonl") if row["step"] >= first]
     preferred = {row["step"]: row[PREFERRED] for row in rows if PREFERRED in row}
     return scores or preferred or {row["step"]: -row[LOSS] for row in rows if LOSS in row}
 

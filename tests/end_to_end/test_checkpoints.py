@@ -123,8 +123,9 @@ def test_the_best_are_kept_beside_the_newest(
 ) -> None:
     """Of equal ones the earlier is better."""
     told = {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.5, 5: 0.75, 6: 0.25}
-    for module in ("evaluator", "train"):
-        monkeypatch.setattr(f"qed.loops.{module}.read_scores", lambda _: told)
+    before = 0.8 if keep == 1 else 0.75  # of the model before training
+    monkeypatch.setattr("qed.loops.evaluator.read_scores", lambda _: told)
+    monkeypatch.setattr("qed.loops.train.read_scores", lambda _, first: {0: before, **told})
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY, "--run.keep_last", 1, "--run.keep_best", keep, "--steps", 6]
     done = qed(*arguments, "--evaluation.every", 1, "--data.validation_split", 0.1)
@@ -132,6 +133,7 @@ def test_the_best_are_kept_beside_the_newest(
     assert steps(run) == [6, 2] if keep == 1 else [6, 5, 2]
     assert manifest.read_pointer(run, "BEST") == 2
     assert "best/hf. It is the earliest of 2 with the same score." in done.out
+    assert ("The model before training was better there: 0.8, and this one 0.75." in done.out) == (keep == 1)
 
 
 def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tmp_path: Path) -> None:
