@@ -13,9 +13,9 @@
 
 namespace {
 
-constexpr int64_t TOGETHER_KEYS = 16;  // groups of keys forwards, between whose products the largest scores are found
-constexpr int64_t MEMBERS = 8;         // groups of queries of a block backwards
-constexpr int64_t SLICE = 1024;        // keys of a slice backwards: what belongs to them stays in the second cache
+constexpr int64_t CHUNK = 16;    // groups of keys forwards, after whose scores results are scaled
+constexpr int64_t MEMBERS = 8;   // groups of queries of a block backwards
+constexpr int64_t SLICE = 1024;  // keys of a slice backwards: what belongs to them stays in the second cache
 constexpr float LOG_2_E = 1.44269504f, LN_2 = 0.693147181f, LOWEST = -1e38f;
 
 // One head's attention in a segment.
@@ -25,12 +25,12 @@ struct Forward {
     Shape shape{a.width};
     Slice all{0, segment.count()};
     int64_t groups = divide_up(all.count, GROUP);
-    Room room{SIDE * SIDE * ((2 * groups + 4) * shape.size + 6 * TOGETHER_KEYS)};
+    Room room{SIDE * SIDE * ((2 * groups + 4) * shape.size + 6 * CHUNK)};
     Tile *keys = room.take<Tile>(groups * shape.size), *values = room.take<Tile>(groups * shape.size);  // rows; turned
     Tile *rows = room.take<Tile>(shape.size), *queries = room.take<Tile>(shape.size);
     Tile *results = room.take<Tile>(2 * shape.size);  // [parts, 2]: a row for each number, a column for each query
-    Scores *scores = room.take<Scores>(TOGETHER_KEYS);
-    Tile *shares = room.take<Tile>(2 * TOGETHER_KEYS);
+    Scores *scores = room.take<Scores>(CHUNK);
+    Tile *shares = room.take<Tile>(2 * CHUNK);
     Sixteen most[2], total[2];  // of each query's exponents, to the base of 2, so far, and the sum of exponentials
 
     void read(const bfloat16 *key, const bfloat16 *value) {
@@ -49,17 +49,23 @@ struct Forward {
         Sight sight{segment, query, a.window};
         auto [begin, end] = sight.find_groups(all);
         for (int64_t next, first = begin; first < end; first = next) {
-            next = std::min(end, (first / TOGETHER_KEYS + 1) * TOGETHER_KEYS);  // the same groups for each query
+            next = std::min(end, (first / CHUNK + 1) * CHUNK);  // the same groups for each query
             attend_groups(sight, first, next - first, first > begin);
         }
     }
 
+    // Adds some groups of keys; `begun` tells whether there are results of groups before.
     void attend_groups(const Sight &sight, int64_t first, int64_t count, bool begun) {
         Operand flipped = find_tiles(queries, 1, 2);
-        for (int64_t i = 0; i < count; i++)
+        Sixteen least = Sixteen{} + LOWEST, largest[2][2] = {{least, least}, {least, least}};  // of even and odd keys
+        for (int64_t i = 0; i < count; i++) {
             multiply_tiles<false>(find_tiles(keys + (first + i) * shape.size, shape.steps, 1), flipped, shape.steps,
                                   find_sums(scores[i].tiles[0], 1, 2));
-        raise_most(sight, first, count, begun);
+            int64_t key = (first + i) * GROUP;
+            auto find = sight.sees_all(key) ? &Forward::find_largest<true> : &Forward::find_largest<false>;
+            (this->*find)(sight, key, scores[i], largest);
+        }
+        raise_most(largest, begun);
         for (int64_t i = 0; i < count; i++) {
             int64_t key = (first + i) * GROUP;
             auto exponentiate = sight.sees_all(key) ? &Forward::exponentiate<true> : &Forward::exponentiate<false>;
@@ -71,14 +77,8 @@ struct Forward {
                      find_sums(results + 2 * part, 1, 2));
     }
 
-    // Finds the largest exponents, and scales the results of the keys before as they grow.
-    void raise_most(const Sight &sight, int64_t first, int64_t count, bool begun) {
-        Sixteen least = Sixteen{} + LOWEST, largest[2][2] = {{least, least}, {least, least}};  // of even and odd keys
-        for (int64_t i = 0; i < count; i++) {
-            int64_t key = (first + i) * GROUP;
-            auto find = sight.sees_all(key) ? &Forward::find_largest<true> : &Forward::find_largest<false>;
-            (this->*find)(sight, key, scores[i], largest);
-        }
+    // Scales the results of the keys before, as the largest exponents grow.
+    void raise_most(const Sixteen (*largest)[2], bool begun) {
         for (int j = 0; j < 2; j++) {
             Sixteen exponents = find_larger(~0u, largest[0][j], largest[1][j]) * (a.scaling * LOG_2_E), before = most[j];
             most[j] = find_larger(~0u, exponents, before);
@@ -90,6 +90,7 @@ struct Forward {
         }
     }
 
+    // The larger ones of a group's scores and those before.
     template <bool Whole>
     void find_largest(const Sight &sight, int64_t key, const Scores &of_group, Sixteen (*largest)[2]) {
         Sixteen found[2][2] = {{largest[0][0], largest[0][1]}, {largest[1][0], largest[1][1]}};
