@@ -35,6 +35,7 @@ inline bool fits_tiles(int64_t width) { return width % SIDE == 0 && width >= LEA
 // Sets the tiles of a thread, and releases them afterwards: other libraries set their own.
 struct Tiles {
     Tiles() {
+        has_tiles();  // Linux must have been asked
         struct alignas(64) {
             uint8_t palette = 1, start = 0, reserved[14] = {};
             uint16_t bytes[16] = {};
