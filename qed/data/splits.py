@@ -22,6 +22,7 @@ from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.data.selection import compute_percentile_length, keep_measured, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
 from qed.data.subsets import draw_subset
+from qed.data.tasks.base import number_copies
 from qed.environments.base import SINGLE, load_environment
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
@@ -211,7 +212,7 @@ def _add_benchmark(
     limit, seed = drawn
     if label in benchmarks:
         raise UsageError(f"Two tasks to evaluate would both be called '{label}'; rename a file, or name one only.")
-    answered = [problem for problem in problems if problem.answer]
+    answered = [problem for problem in number_copies(problems) if problem.answer]
     left_out["held-out rows without an answer"] += len(problems) - len(answered)
     if not problems:
         return {}

@@ -15,6 +15,7 @@ from qed.console.live import Console
 from qed.data import tasks
 from qed.data.splits import choose_columns, load_problems, parse_pairs, resolve_prompt_name, resolve_reward_names
 from qed.data.subsets import draw_subset
+from qed.data.tasks.base import number_copies
 from qed.errors import DataError, UsageError
 from qed.evaluation.few_shot import Shots, add_exemplars, find_exemplars
 from qed.grading.equal import read_gold
@@ -33,10 +34,11 @@ MAX_NAMED = 3  # problems that a message names
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark: its name as given, a label for tables and files, and its distinct problems.
+    """A benchmark: its name as given, a label for tables and files, and its problems, one for each row.
 
     `data` has the prompt and the reward, `counts` the number of samples per problem, `left_out` the counts of dropped
-    rows, and `unreadable` the problems whose golds the grader cannot parse. `judged` says whether correct answers
+    rows, `copies` the number of rows that repeat another, and `unreadable` the problems whose golds the grader cannot
+    parse. `judged` says whether correct answers
     exist; without them, the outputs are written for a program that compares them. `subset` says how the problems were
     drawn if they are not all. `exemplars` names the worked examples before a question, whose stop strings are `stop`.
     """
@@ -52,6 +54,7 @@ class Benchmark:
     subset: str = ""
     stop: tuple[str, ...] = ()
     exemplars: str = ""
+    copies: int = 0
 
     def samples_of(self, problem: Problem) -> int:
         """Return the number of samples of a problem."""
@@ -73,17 +76,24 @@ class Benchmark:
         return replace(self, data=data, stop=chosen.stop, exemplars=f"{count} of {name}")
 
     def report_problems(self, console: Console) -> None:
-        """Print what is left out, how a subset was drawn, and the problems whose gold cannot be parsed."""
+        """Print how a subset was drawn, what `report_rows` prints, and the problems whose gold cannot be parsed."""
         if self.subset:
             console.say(f"{self.label}: {self.subset}.")
-        for reason, count in self.left_out.items():
-            console.say(f"{self.label}: left out {count} {reason}.")
+        self.report_rows(console)
         if self.unreadable:
             more = ", …" if len(self.unreadable) > MAX_NAMED else ""
             console.say(
                 f"{self.label}: {len(self.unreadable)} golds cannot be read as a value and match by their characters "
                 f"only: {', '.join(self.unreadable[:MAX_NAMED])}{more}."
             )
+
+    def report_rows(self, console: Console) -> None:
+        """Print the rows that are left out, and those that are copies."""
+        for reason, count in self.left_out.items():
+            console.say(f"{self.label}: left out {count:,} {reason}.")
+        if self.copies:
+            rows = "row repeats" if self.copies == 1 else "rows repeat"
+            console.say(f"{self.label}: {self.copies:,} {rows} another; each is a problem with answers of its own.")
 
     def describe(
         self, kept: Sequence[Problem], sampling: Sampling, settings: Settings, judge: str | None = None
@@ -162,9 +172,9 @@ def _build_benchmark(
     drawn: tuple[int, int],
 ) -> Benchmark:
     """Build a benchmark of at most `drawn[0]` problems, drawn by the seed `drawn[1]`."""
-    distinct = list({problem.id: problem for problem in problems}.values())
+    numbered = number_copies(problems)
     judged = bool(getattr(plugins.load_leaf("tasks", parse_task(name).leaf), "JUDGED", True))
-    answered = [problem for problem in distinct if problem.answer.strip()] if judged else distinct
+    answered = [problem for problem in numbered if problem.answer.strip()] if judged else numbered
     if not answered:
         raise DataError(f"No problem of {name} has an answer, so it cannot be evaluated.")
     kept, subset = draw_subset(answered, *drawn)
@@ -173,10 +183,10 @@ def _build_benchmark(
     counts = {problem.id: samples or int(problem.meta.get("k", 1)) for problem in kept}
     if not samples and max(counts.values()) == 1:
         counts = dict.fromkeys(counts, usual)
-    copies, unanswered = len(problems) - len(distinct), len(distinct) - len(answered)
-    left_out = dropped + Counter({"copies of other rows": copies, "problems without an answer": unanswered})
+    left_out = dropped + Counter({"problems without an answer": len(numbered) - len(answered)})
     unreadable = tuple(problem.id for problem in kept if judged and not _is_readable(problem.answer))
-    return Benchmark(name, parse_task(name).label, kept, data, counts, left_out, unreadable, judged, subset)
+    bench = Benchmark(name, parse_task(name).label, kept, data, counts, left_out, unreadable, judged, subset)
+    return replace(bench, copies=len(problems) - len({problem.id for problem in problems}))
 
 
 def find_usual_samples(name: str) -> int:

@@ -46,8 +46,7 @@ def plan_choices(request: EvaluationRequest, console: Console) -> Plan:
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     loaded = benchmarks.load_benchmarks(settings, request.tasks, 1, (request.limit, request.subset_seed))
     for bench in loaded:
-        for reason, count in bench.left_out.items():
-            console.say(f"{bench.label}: left out {count} {reason}.")
+        bench.report_rows(console)
         require_choices(bench.name, bench.problems)
     problems = [problem for bench in loaded for problem in bench.problems]
     settings = replace(settings, data=loaded[0].data)

@@ -140,3 +140,26 @@ def test_what_is_not_a_shard(qed: Qed, tmp_path: Path, command: tuple[object, ..
     assert (refused.code, "leave one of them out" in refused.err) == (2, True)
     refused = qed("merge", tmp_path / "out")
     assert (refused.code, "holds no finished shard" in refused.err) == (3, True)
+
+
+def test_copies_of_a_row_are_problems_in_shards_and_comparisons(qed: Qed, tmp_path: Path) -> None:
+    """Each has as many answers as the others, and counts in its subject."""
+    rows = [{"question": f"What is {a} + 2?", "answer": str(a + 2), "subject": "one"} for a in range(4)]
+    rows += [{**rows[0], "subject": "two"}, {**rows[1], "subject": "two"}]
+    file, out, half = tmp_path / "sums.jsonl", tmp_path / "out", tmp_path / "half"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    options = ("--tasks", file, "--samples", 2, "--max-tokens", 4, "--rows-per-batch", 1, "--preflight", "false")
+    command = ("evaluate", "--model", "new:tiny", *options)
+    done = qed(*command, "--out", out, "--json")
+    assert "2 rows repeat another; each is a problem with answers of its own" in done.err
+    figures = done.result["tasks"]["sums"]
+    assert (figures["n"], figures["k"], figures["answers"], "k_min" in figures) == (6, 2, 12, False)
+    assert {name: each["n"] for name, each in figures["by"]["subject"].items()} == {"one": 4, "two": 2}
+    for number in (1, 2):
+        assert qed(*command, "--out", tmp_path / "shards", "--shard", f"{number}/2").code == 0
+    assert qed("merge", tmp_path / "shards").code == 0
+    assert read_evaluation(tmp_path / "shards") == read_evaluation(out)
+    assert qed(*command, "--out", out, "--json").result == done.result, "an evaluation that is there goes on"
+    assert qed(*command, "--out", half, "--limit", 5).code == 0
+    compared = qed("compare", out, half, "--json")
+    assert compared.result["sums, sampled"]["n"] == 5

@@ -17,7 +17,8 @@ from datasets import Dataset, DatasetDict
 from qed.config import plugins
 from qed.config.resolve import resolve_settings
 from qed.data import tasks
-from qed.data.tasks.base import Benchmark
+from qed.data.splits import load_problems
+from qed.data.tasks.base import Benchmark, number_copies
 from qed.errors import DataError, UsageError
 from qed.evaluation.benchmarks import load_benchmarks
 from qed.randomness import derive_seed
@@ -120,13 +121,50 @@ def test_rows_that_stand_twice_by_chance_are_no_repeats(tmp_path: Path) -> None:
     assert [problem.meta["k"] for problem in read("files", tmp_path / "a.jsonl")] == [3] * 4
 
 
-def test_a_copied_row_asks_for_no_more_answers(tmp_path: Path) -> None:
-    rows = [{"problem": f"{number}?", "answer": "1"} for number in range(4)]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*rows, rows[0]])))
+def test_a_copied_row_is_a_problem_with_the_usual_number_of_answers(tmp_path: Path) -> None:
+    rows = [{"problem": f"{number}?", "answer": "1", "subject": "one"} for number in range(4)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*rows, *({**rows[0], "subject": "two"},) * 2])))
     settings: Any = resolve_settings("grpo", []).settings
     (bench,) = load_benchmarks(settings, [f"aime:2024@{tmp_path / 'a.jsonl'}"], 0, (0, 0))
-    assert list(bench.counts.values()) == [32] * 4, "those that are usual"
-    assert bench.left_out == {"copies of other rows": 1}
+    first, *_, second, third = bench.problems
+    assert list(bench.counts.values()) == [32] * 6, "those that are usual"
+    assert (second.id, third.id) == (f"{first.id}-2", f"{first.id}-3")
+    assert [problem.meta["subject"] for problem in bench.problems] == ["one"] * 4 + ["two"] * 2
+    assert bench.copies == 2
+    assert not bench.left_out
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "subject"),
+    [("mawps:test@qwen_eval/mawps.jsonl", 2065, None), ("mmlu:test@mmlu/test", 14042, ("clinical_knowledge", 265))],
+)
+def test_a_benchmark_has_a_problem_for_each_row_of_its_file(
+    shared: Path, name: str, count: int, subject: tuple[str, int] | None
+) -> None:
+    settings: Any = resolve_settings("grpo", []).settings
+    (bench,) = load_benchmarks(settings, [name.replace("@", f"@{shared}/data/")], 0, (0, 0))
+    assert len({problem.id for problem in bench.problems}) == len(bench.problems) == count
+    if subject:
+        assert sum(problem.meta["subject"] == subject[0] for problem in bench.problems) == subject[1]
+
+
+def test_held_out_copies_have_ids_of_their_own_and_training_rows_are_asked_once(tmp_path: Path) -> None:
+    rows = [{"question": f"{number}?", "answer": "1"} for number in range(4)]
+    for name, start in (("train", 0), ("test", 2)):
+        own = [*rows[start : start + 2], rows[start]]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, own)))
+    settings: Any = resolve_settings(
+        "grpo", [f"data.tasks={tmp_path / 'train.jsonl'}", f"evaluation.tasks={tmp_path / 'test.jsonl'}"]
+    ).settings
+    loaded = load_problems(settings.data, settings.evaluation, 0)
+    (held_out,) = loaded.benchmarks.values()
+    assert len({problem.id for problem in held_out}) == 3
+    assert (len(loaded.problems), loaded.left_out["duplicate rows"]) == (2, 1)
+
+
+def test_a_copy_takes_no_id_of_another_problem() -> None:
+    problems = [Problem(name, "?", "1") for name in ("a", "a", "a-2", "a")]
+    assert [problem.id for problem in number_copies(problems)] == ["a", "a-3", "a-2", "a-4"]
 
 
 # What the hub has: the task, the configurations, the hub's split, and a row with what is to come of it.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import count, groupby
 
 from qed.data.sources import hub, local, schemas
 from qed.data.sources.explain import explain_no_problems
@@ -157,3 +157,21 @@ def fold_repeats(problems: list[Problem]) -> list[Problem]:
         if problem.id in repeats
     }
     return [folded.pop(p.id, p) for p in problems if p.id in folded or p.id not in repeats]
+
+
+def number_copies(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems of a benchmark, each with an id of its own: the copies of ID are ID-2, ID-3 and so on.
+
+    A benchmark may have the same question in several subjects, as MMLU does, and its published figures count each.
+    """
+    taken = {problem.id for problem in problems}
+    times: Counter[str] = Counter()
+    numbered = []
+    for problem in problems:
+        times[problem.id] += 1
+        own = problem.id
+        if times[own] > 1:
+            own = next(name for number in count(times[own]) if (name := f"{own}-{number}") not in taken)
+            taken.add(own)
+        numbered.append(replace(problem, id=own))
+    return numbered
