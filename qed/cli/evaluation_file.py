@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from qed.cli.commands.base import Parser
 from qed.config.arguments import Flags
@@ -75,6 +75,12 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
                 raise UsageError(f"{entry.raw.origin}: {error}") from error
             arguments += given
     return arguments
+
+
+def pick_own_options(name: str, arguments: Sequence[str]) -> list[str]:
+    """Return those arguments of a configuration that it gives as options of the command, not as settings of a run."""
+    own = {entry.key for layer in read_layers(find_config(name)) for entry in layer}
+    return [text for text in arguments if text.partition("=")[0].removeprefix("--").replace("-", "_") in own]
 
 
 def report_training_sampling(args: argparse.Namespace, given: Collection[str]) -> None:

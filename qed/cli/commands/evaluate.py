@@ -9,16 +9,18 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
+from qed.cli.commands.evaluate_modes import check_greedy, check_modes, list_given
 from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
 from qed.cli.commands.likelihood_options import add_likelihood_options, check_likelihood
 from qed.cli.commands.policy_options import add_chat_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
-from qed.cli.evaluation_file import read_options, report_training_sampling
+from qed.cli.evaluation_file import pick_own_options, read_options, report_training_sampling
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
 from qed.config.settings import can_sample_at
@@ -74,15 +76,18 @@ def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or score stored answers."""
     parser = _build_parser()
     args = parser.parse(arguments)
-    written = list(arguments)
+    written, chosen = list(arguments), list(arguments)
     if args.config:
+        from_file = read_options(args.config, parser, PASSED, args.allow_user_code)
         # What the command line gives comes later and counts.
-        written = [*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments]
+        written, chosen = [*from_file, *arguments], [*pick_own_options(args.config, from_file), *arguments]
         args = parser.parse(written, layered=True)
         report_training_sampling(args, [action.dest for _, action in parser.list_given(written)])
-    _check_greedy(parser, args, arguments)
+    given = list_given(parser, args, chosen)
+    check_greedy(parser, args, arguments)
     if args.sweep:
-        return run_sweep(parser, written, _check_cell, _evaluate)
+        return run_sweep(parser, written, partial(_check_cell, given=given), _evaluate)
+    check_modes(args, given)
     result = _evaluate(args, arguments)
     if args.json:
         print(json.dumps(result))
@@ -99,19 +104,13 @@ def _evaluate(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, A
     return _score_responses(args) if args.responses else _evaluate_model(args, arguments)
 
 
-def _check_cell(args: argparse.Namespace) -> None:
-    """Refuse the options of one evaluation of a sweep before the first one starts."""
+def _check_cell(args: argparse.Namespace, given: Sequence[str]) -> None:
+    """Refuse the options of one evaluation of a sweep before the first one starts; `given` are those of its command."""
+    check_modes(args, given)
     if args.responses is None and args.model is not None:
         _check_numbers(args)
         run_folder, model, _ = _choose_model(args)
         _resolve_settings(args, run_folder, model)
-
-
-def _check_greedy(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Refuse a temperature of the command line beside --greedy, which has no use for one."""
-    given = {action.dest for _, action in parser.list_given(arguments)}
-    if args.greedy and args.temperature and "temperature" in given:
-        raise UsageError("qed evaluate: --greedy has no use for a temperature: leave one of the two out.")
 
 
 def _build_parser() -> Parser:
@@ -300,7 +299,7 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
 
     if not args.responses.is_file():
         raise DataError(f"There is no file {args.responses} to score.")
-    if args.out:
+    if args.out or args.resume:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))
     scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists, policy=args.policy)
@@ -324,13 +323,14 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
     """
     parser = _build_parser()
     args = parser.parse(options)
-    _check_greedy(parser, args, options)
+    check_greedy(parser, args, options)
     if args.sweep:
         raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
     if args.responses is not None:
         raise UsageError(
             "Python evaluates a model; the command line scores stored answers: qed evaluate --responses FILE."
         )
+    check_modes(args, list_given(parser, args, options))
     if args.model is None:
         find_served(args)
     if args.model is None:

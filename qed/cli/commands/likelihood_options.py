@@ -35,31 +35,12 @@ def add_likelihood_options(add: Any) -> None:
 
 
 def check_likelihood(args: argparse.Namespace) -> None:
-    """Refuse options that have no meaning for log-likelihoods, and those that have one only there.
+    """Refuse a number of worked examples below 0, and examples beside a prompt, which they bring.
 
     Raises:
-        UsageError: one is given.
+        UsageError: there is one.
     """
     if (args.shots or 0) < 0:
         raise UsageError("qed evaluate: --shots must not be negative.")
-    if args.scoring == "sampled":
-        if args.prompt and (args.exemplars or args.shots is not None):
-            raise UsageError("qed evaluate: --shots and --exemplars bring their own prompt; leave --prompt out.")
-        return
-    given = {
-        "--greedy": args.greedy,
-        "--samples": args.samples not in (None, 1),
-        "--max-tokens": args.max_tokens,
-        "--prompt": args.prompt,
-        "--exemplars": args.exemplars,
-        "--system-prompt": args.system_prompt,
-        "--reward": args.reward,
-        "--policy": args.policy != "math",
-        "--also-grade": args.also_grade,
-    }
-    wrong = [name for name, value in given.items() if value]
-    if wrong:
-        raise UsageError(
-            f"--scoring likelihood samples and grades no text: it compares the log-probs of the choices. Leave out "
-            f"{', '.join(wrong)}."
-        )
+    if args.scoring == "sampled" and args.prompt and (args.exemplars or args.shots is not None):
+        raise UsageError("qed evaluate: --shots and --exemplars bring their own prompt; leave --prompt out.")

@@ -1,0 +1,67 @@
+"""The options that a mode of `qed evaluate` has no use for: one that the user gives is refused by its name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from qed.cli.commands.base import Parser
+from qed.errors import UsageError
+
+DECODING = ("temperature", "top_p", "top_k", "min_p")
+# Of answers that a model writes: how they are asked for and sampled.
+WRITING = (
+    *("prompt", "prompt_options", "system_prompt", "chat_template_options", "environment", "environment_options"),
+    *("exemplars", "samples", "greedy", *DECODING, "max_tokens", "stop", "sampler", "preflight"),
+)
+SERVERS = ("url", "api", "key_variable", "concurrency", "request_seconds", "extra")
+MODEL = (
+    *("step", "tasks", "limit", "seed", "map", "scoring", "shots", *WRITING, *SERVERS),
+    *("revision", "device", "precision", "attention", "rows_per_batch", "threads", "watchdog"),
+)
+STORED = ("gold_key", "response_key", "id_key", "lists", "extract")
+# What a mode does, and the options that have no effect on it.
+UNUSED = {
+    "responses": ("--responses scores every answer of a file, and asks no model.", MODEL),
+    "sampled": ("A model's answers are read by its reward, and without --responses no file of answers is.", STORED),
+    "likelihood": (
+        "--scoring likelihood samples and grades no text: it compares the log-probs of the choices.",
+        (*STORED, *WRITING, "reward", "reward_options", "ties", "policy", "also_grade"),
+    ),
+}
+
+
+def list_given(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Return the names of the options that a command line gives, and of those that it sweeps."""
+    named = [action.dest for _, action in parser.list_given(arguments)]
+    swept = [sweep.partition("=")[0].strip().removeprefix("--").replace("-", "_") for sweep in args.sweep]
+    return list(dict.fromkeys([*named, *swept]))
+
+
+def check_modes(args: argparse.Namespace, given: Sequence[str]) -> None:
+    """Refuse the options that the mode of the evaluation has no use for; `given` are those of the user.
+
+    Raises:
+        UsageError: there is one; the message names all of them.
+    """
+    if args.model is not None and args.responses is not None:
+        return  # which of the two is meant is asked first
+    mode = "responses" if args.responses is not None else args.scoring
+    # A server that is to compute log-likelihoods is refused where models are loaded, which says what to do instead.
+    useful = "sampler" if mode == "likelihood" and args.sampler == "server" else ""
+    about, unused = UNUSED[mode]
+    wrong = [name for name in given if name in unused and name != useful]
+    if wrong:
+        raise UsageError(f"qed evaluate: {about} Leave out {_join(wrong)}.")
+
+
+def check_greedy(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Refuse parameters of sampling on the command line beside --greedy, which has no use for them."""
+    given = [action.dest for _, action in parser.list_given(arguments)]
+    wrong = [name for name in DECODING if name in given and (name != "temperature" or args.temperature)]
+    if args.greedy and wrong:
+        raise UsageError(f"qed evaluate: --greedy has no use for {_join(wrong)}: leave one of the two out.")
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)

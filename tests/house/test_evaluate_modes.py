@@ -1,0 +1,86 @@
+"""`qed evaluate` refuses options that its mode does not use, by name, and only if the user gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qed.cli.commands import evaluate
+from qed.cli.commands.base import ParserRevealed, reveal_parsers
+from qed.cli.commands.evaluate_modes import MODEL, STORED, UNUSED
+from qed.errors import UsageError
+
+Run = Callable[..., tuple[int, str, str]]
+# Options with a use in every mode, although the help lists them with those of a model.
+ALWAYS = {"model", "resume", "overwrite", "allow_user_code"}
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": number, "answer": "4", "completion": "4"} for number in range(3)]
+    Path("answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "answers.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--responses", "answers.jsonl", "--limit", "1"], "--limit"),
+        (
+            ["--responses", "answers.jsonl", "--tasks=x", "--temperature", "1", "--stop=a"],
+            "--tasks, --temperature, --stop",
+        ),
+        (["--responses", "answers.jsonl", "--sampler", "server", "--url", "x"], "--sampler, --url"),
+        (["--model", "new:tiny", "--tasks", "arithmetic", "--extract", "strict"], "--extract"),
+        (
+            ["--model", "new:tiny", "--id-key", "a", "--gold-key", "b", "--lists", "parts"],
+            "--id-key, --gold-key, --lists",
+        ),
+        (
+            ["--model", "new:tiny", "--scoring", "likelihood", "--temperature", "1", "--stop", "a"],
+            "--temperature, --stop",
+        ),
+        (["--model", "new:tiny", "--scoring", "likelihood", "--extract", "strict"], "--extract"),
+        (["--model", "new:tiny", "--sweep", "extract=strict,lenient"], "--extract"),
+        (["--sweep", "temperature=0,1", "--responses", "answers.jsonl"], "--temperature"),
+    ],
+)
+def test_an_option_without_a_use_is_refused_by_name(run: Run, answers: str, options: list[str], named: str) -> None:
+    code, out, err = run("evaluate", *options)
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert err.rstrip().endswith(f"Leave out {named}.")
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [("limit: 2\n", 2), ("evaluation:\n  problems: 2\nsampling:\n  max_tokens: 7\ndata:\n  prompt: boxed\n", 0)],
+)
+def test_a_file_gives_options_under_their_own_names(run: Run, answers: str, file: str, code: int) -> None:
+    """The settings of a run are in its file whether the user thought of them or not."""
+    Path("own.yaml").write_text(file)
+    assert run("evaluate", "own.yaml", "--responses", answers)[0] == code
+
+
+def test_greedy_has_no_use_for_parameters_of_sampling() -> None:
+    with pytest.raises(UsageError, match="no use for --top-p, --top-k"):
+        evaluate.run(["--model", "new:tiny", "--greedy", "--top-k", "3", "--top-p", "0.9"])
+
+
+def test_resume_needs_the_folder_of_scored_answers(run: Run, answers: str) -> None:
+    code, _, err = run("evaluate", "--responses", answers, "--resume")
+    assert (code, "--resume needs the folder" in err) == (2, True)
+
+
+def test_every_option_of_one_mode_is_in_the_table() -> None:
+    with reveal_parsers(), pytest.raises(ParserRevealed) as revealed:
+        evaluate.run([])
+    groups = {
+        group.title: {action.dest for action in group._group_actions} for group in revealed.value.parser._action_groups
+    }
+    assert (groups["a model"] | groups["servers"]) - ALWAYS == set(MODEL)
+    assert groups["stored answers"] - {"responses"} == set(STORED)
+    assert {name for _, names in UNUSED.values() for name in names} <= set().union(*groups.values())
