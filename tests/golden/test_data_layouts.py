@@ -21,6 +21,7 @@ from qed.data.tasks.base import build_problems
 from qed.data.tools.contamination import Index, find_overlap
 from qed.data.tools.convert import Target, build_rows, convert
 from qed.data.tools.filters import Filters, filter_problems, normalize_question
+from qed.data.tools.inspect import inspect_data
 from qed.data.tools.load import load_data
 from qed.data.tools.prompting import PromptView
 from qed.data.tools.snapshot import write_rows
@@ -65,6 +66,25 @@ def test_a_round_trip_keeps_the_problem(tmp_path: Path, schema: str, some: list[
             assert [one.meta.get(name) for name in kept] == [other.meta.get(name) for name in kept]
         if schema in ("jsonl", "parquet"):
             assert one.id == other.id
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_luffys_demonstrations_are_written_and_counted(tmp_path: Path, suffix: str) -> None:
+    """All of a problem's, with the probabilities of the first one's tokens if its text stays."""
+    said = [f"<think>\n{number}+1\n</think>\nIt is \\boxed{{2}}." for number in range(8)]
+    rows: list[dict[str, Any]] = [
+        {"prompt": [{"role": "user", "content": question}], "reward_model": {"ground_truth": "2"}} for question in "ab"
+    ]
+    rows[0] |= {"target": said[0], "target_lst": said[1:], "target_ds_qwen_7b_probs": [0.5, -1.0]}
+    rows[1] |= {"target": said[0]}
+    before, file = read(rows), tmp_path / f"x.{suffix}"
+    write_rows(file, build_rows(before, "luffy", asked("luffy_no_system"), ("x", "train"), Counter()))
+    names = ("completion", "traces", "trace_probabilities")
+    kept = [[problem.meta.get(name) for name in names] for problem in again(file)]
+    assert kept == [[said[0], said[1:], [0.5, -1.0]], [said[0], None, None]]
+    data = load_data(str(file), {})
+    figures = inspect_data(data, asked("luffy_no_system"))
+    assert (figures["demonstrations"], figures["demonstrations_per_problem"]) == (2, {"8": 1})
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -192,15 +192,21 @@ def test_what_else_a_row_says_is_kept(tmp_path: Path) -> None:
 
 
 def test_luffys_several_traces_and_their_probabilities_arrive(tmp_path: Path) -> None:
-    """Five traces at most; the probabilities are those of `target`, so without it they mean nothing."""
+    """The probabilities are those of `target`, so without it they mean nothing."""
     columns = {"target_lst": list("abcdefg"), "target_ds_qwen_7b_probs": [0.5, 1, -1.0]}
     (problem,) = load(tmp_path, {**VERL, **columns, "target": [{"role": "assistant", "content": "a"}]})
     assert problem.meta["completion"] == "a"
-    assert problem.meta["traces"] == list("abcde")
+    assert problem.meta["traces"] == list("abcdefg")
     assert problem.meta["trace_probabilities"] == [0.5, 1.0, -1.0]
     (problem,) = load(tmp_path, {**VERL, **columns})
     assert problem.meta["completion"] == "a"
     assert "trace_probabilities" not in problem.meta
+
+
+@pytest.mark.parametrize("trace", ["b", {"role": "assistant", "content": "b"}, [USER, {**ASSISTANT, "content": "b"}]])
+def test_luffys_traces_are_read_as_its_target(tmp_path: Path, trace: object) -> None:
+    (problem,) = load(tmp_path, {**VERL, "target": "a", "target_lst": [trace, None, ""]})
+    assert (problem.meta["completion"], problem.meta["traces"]) == ("a", ["b"])
 
 
 def test_a_parquet_of_pandas_has_lists_again(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
 
 TRACES, PROBABILITIES = "target_lst", "target_ds_qwen_7b_probs"  # LUFFY's
-MAX_TRACES = 5
 ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 
 
@@ -108,7 +107,7 @@ def read_verl(row: Row, place: Place) -> Fields:
     completion = ""
     if isinstance(target, str) or is_conversation(target):
         completion = read_reply(target, place, "target")
-    traces = [convert_to_text(trace, place, TRACES) for trace in row.get(TRACES) or ()][:MAX_TRACES]
+    traces = _read_traces(row.get(TRACES), place)
     probabilities = [float(value) for value in row.get(PROBABILITIES) or ()] if completion else []
     question = read_question(row["prompt"], place, "prompt")
     info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
@@ -125,6 +124,12 @@ def read_verl(row: Row, place: Place) -> Fields:
         | ({"traces": traces} if traces else {})
         | ({"trace_probabilities": probabilities} if probabilities else {}),
     )
+
+
+def _read_traces(given: Any, place: Place) -> list[str]:
+    """Return the demonstrations of a list, each as `target` gives one: a text, a message or messages. Skip nulls."""
+    listed = given if isinstance(given, list) else [given]
+    return [read_reply(each, place, TRACES) for each in listed if each]
 
 
 def _convert_gold(gold: Any, place: Place) -> str:

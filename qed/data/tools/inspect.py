@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qed.data.prompts.demonstrations import find_trouble, write_demonstration
+from qed.data.prompts.demonstrations import find_trouble, list_demonstrations, write_demonstration
 from qed.data.selection import compute_percentile_length
 from qed.data.sources import schemas
 from qed.data.sources.finished import recognize_prompt
@@ -72,10 +72,13 @@ def _count_demonstrations(problems: Sequence[Problem], view: PromptView) -> dict
     """
     made = [write_demonstration(view.leaf, problem) for problem in problems]
     troubles = Counter(find_trouble(view.leaf, problem) for problem in problems)
+    several = Counter(len(list_demonstrations(view.leaf, each)) for each in problems if each.meta.get("traces"))
     rendered = [recognize_prompt(text) for problem in problems if (text := problem.meta.get("rendered"))]
     return {
         "demonstrations": sum(each.text is not None for each in made),
         "demonstrations_verbatim": sum(each.text is not None and not each.built for each in made),
+        # The problems by their number of different demonstrations, where the data has a list of them.
+        "demonstrations_per_problem": {str(number): count for number, count in sorted(several.items())},
         "demonstrations_in_trouble": {reason: count for reason, count in troubles.most_common() if reason},
         "rendered_prompts": dict(Counter(each.rendered_by for each in rendered if each).most_common()),
     }

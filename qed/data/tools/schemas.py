@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qed.data.prompts.demonstrations import find_demonstration
-from qed.data.sources import choices, fields, schemas
+from qed.data.sources import choices, conversations, fields, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
 from qed.data.tools.prompting import build_messages
@@ -152,10 +152,21 @@ def _list_further_columns(problem: Problem) -> dict[str, Any]:
 
 
 def _build_luffy(layout: Layout, index: int, problem: Problem) -> Row:
-    """Build a LUFFY row: verl's row with a demonstration, or null."""
+    """Build a LUFFY row: verl's row with a demonstration or null, and with all of them where there are several.
+
+    The probabilities of its tokens belong to the text of the data, so they stay only with that.
+    """
     text = layout.find_demonstration(problem)
-    target = None if text is None else [{"role": "assistant", "content": text}]
-    return {**_build_verl(layout, index, problem), "target": target}
+    row = {
+        **_build_verl(layout, index, problem),
+        "target": None if text is None else [{"role": "assistant", "content": text}],
+    }
+    traces = (replace(problem, meta={**problem.meta, "completion": each}) for each in problem.meta.get("traces", ()))
+    if texts := [each for each in map(layout.find_demonstration, traces) if each]:
+        row[conversations.TRACES] = texts
+    if text == problem.meta.get("completion") and (known := problem.meta.get("trace_probabilities")):
+        row[conversations.PROBABILITIES] = list(known)
+    return row
 
 
 def _build_trl(layout: Layout, index: int, problem: Problem) -> Row:

@@ -28,6 +28,7 @@ def show_figures(console: Console, figures: Mapping[str, Any]) -> None:
         ("with a worked solution", figures["solutions"]),
         ("with a demonstration", figures["demonstrations"]),
         ("  of these imitated verbatim", figures["demonstrations_verbatim"]),
+        *_count_several(figures["demonstrations_per_problem"]),
         *((f"demonstration: {reason}", count) for reason, count in figures["demonstrations_in_trouble"].items()),
         *((f"prompt rendered by {name}, used verbatim", count) for name, count in figures["rendered_prompts"].items()),
         ("with an answer that the grader cannot read", figures["unreadable_answers"]),
@@ -45,6 +46,15 @@ def show_figures(console: Console, figures: Mapping[str, Any]) -> None:
     )
     for group in GROUPS:
         _show_group(console, f"{group}s", figures[f"{group}s"])
+
+
+def _count_several(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return a row with the problems that have several demonstrations, and how many; none without such problems."""
+    several = {int(number): count for number, count in counts.items() if int(number) > 1}
+    if not several:
+        return []
+    numbers = dict.fromkeys((min(several), max(several)))
+    return [(f"  of these with {' to '.join(map(str, numbers))} different ones", sum(several.values()))]
 
 
 def _add_counts(columns: Mapping[str, int], problems: int) -> list[str]:
