@@ -39,8 +39,15 @@ class Answers:
     without_reward: float = 0.0
 
 
-def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True) -> list[Finding]:
-    """Check truncation, format, correctness and rewards of the sampled answers; `rewarded`: the loss reads rewards."""
+def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True, joined: bool = False) -> list[Finding]:
+    """Check truncation, format, correctness and rewards of the sampled answers.
+
+    Args:
+        figures: of the answers.
+        max_tokens: the longest answer.
+        rewarded: whether the loss reads rewards.
+        joined: whether demonstrations join the groups, which then vary also where all sampled answers are alike.
+    """
     truncated, unreadable = "", ""
     if figures.truncated >= MANY:
         truncated = (
@@ -54,7 +61,7 @@ def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True) -> l
         )
     no_signal = (
         ""
-        if figures.signal or not rewarded
+        if figures.signal or not rewarded or joined
         else "All answers to a problem earn the same here. A run without any signal ends with exit code 5."
     )
     without_reward = [] if not figures.without_reward else [_describe_missing_rewards(figures.without_reward)]
@@ -64,7 +71,7 @@ def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True) -> l
         Finding("right answers", f"{figures.right:.0%}"),
         Finding("mean reward", "none" if figures.reward is None else f"{figures.reward:.3f}"),
         *without_reward,
-        Finding("groups with signal", f"{figures.signal:.0%}", no_signal),
+        Finding(f"groups with signal{', demonstrations aside' if joined else ''}", f"{figures.signal:.0%}", no_signal),
     ]
 
 

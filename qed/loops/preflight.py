@@ -66,8 +66,9 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     demonstrations = [setup.template.demonstration(problem) for problem in probed]
     written = [rollout for rollout in demonstrations if rollout is not None]
     max_tokens, guided = settings.sampling.max_tokens, settings.algorithm.guided
+    joined = guided and any(len(rollout.output) <= max_tokens for rollout in written)
     findings = [
-        *_check_loss(phase, groups, rows),
+        *_check_loss(phase, groups, rows, joined),
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
         *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows or guided else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
@@ -135,8 +136,8 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     return groups
 
 
-def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Finding]:
-    """Check the rewards of the sampled answers, and whether their end tokens are in the loss."""
+def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout], joined: bool) -> list[Finding]:
+    """Check the rewards of the sampled answers, which demonstrations may join, and the end tokens in the loss."""
     setup, algorithm = phase.setup, phase.settings.algorithm
     if not groups:
         checked = list(rows[: WRITTEN * algorithm.together])
@@ -163,7 +164,7 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[F
         trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
     return [
-        *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards),
+        *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards, joined),
         *(rules.check_weights(weights) if algorithm.by_advantage and algorithm.reads_rewards else []),
         *rules.check_ends(trained, len(ended), "answers that ended", imitated=False),
     ]

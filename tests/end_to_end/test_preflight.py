@@ -106,6 +106,16 @@ def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[.
     assert "Warning: No answer has the format that the reward reads" in done.out
 
 
+def test_the_groups_of_luffy_vary_by_their_demonstrations(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Those that fit; longer ones join no group, and the run has no signal."""
+    longer = qed("luffy", "--out", tmp_path / "cut", *SMALL, "--sampling.max_tokens", 1)
+    assert (longer.code, "earn the same" in longer.out) == (5, True)
+    done = qed("luffy", "--out", tmp_path / "run", *SMALL, "--sampling.max_tokens", 64)
+    assert done.code == 0, done.err
+    assert "groups with signal, demonstrations aside" in done.out
+    assert "earn the same" not in done.out
+
+
 @pytest.mark.parametrize(
     ("findings", "word"),
     [
@@ -132,6 +142,7 @@ def test_what_hardly_works_is_warned_of(findings: list[Finding], word: str) -> N
     "findings",
     [
         check_answers(FINE, 48),
+        check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48, joined=True),
         check_prefixes(4, 4),
         check_prefixes(0, 0),
         check_window(3, 32, 48),
