@@ -238,15 +238,17 @@ def test_problems_weigh_the_same_however_many_answers_they_have() -> None:
 
 def test_the_mean_of_sources_does_not_weigh_them() -> None:
     """As LUFFY reports a file of several benchmarks; the accuracy beside it weighs problems."""
-    answers = rows(("a", "1111"), ("b", "1100"), ("c", "0000"), ("d", "0010"))
-    named = [{**row, "data_source": "aime" if row["group_id"] == "a" else "math"} for row in answers]
+    answers = rows(("a", "1111"), ("e", "1111"), ("b", "1100"), ("c", "0000"), ("d", "0010"))
+    named = [{**row, "data_source": "aime" if row["group_id"] in "ae" else "math"} for row in answers]
     figures = summarize(named)
-    assert figures["accuracy"] == pytest.approx((1 + 0.5 + 0 + 0.25) / 4)
+    assert figures["accuracy"] == pytest.approx((2 + 0.5 + 0 + 0.25) / 5)
     mean = figures["mean_of_sources"]
     assert (mean["sources"], mean["accuracy"]) == (2, pytest.approx((1 + 0.25) / 2))
     assert mean["ci_lo"] <= mean["accuracy"] <= mean["ci_hi"]
     assert "mean_of_sources" not in summarize(answers)
     assert "mean_of_sources" not in summarize([{**row, "data_source": "aime"} for row in answers])
+    alone = [{**row, "data_source": "a/1.json" if row["group_id"] == "a" else "math"} for row in answers]
+    assert "mean_of_sources" not in summarize(alone), "a place of one problem is no benchmark"
 
 
 def test_the_mean_of_tasks_does_not_weigh_them() -> None:
