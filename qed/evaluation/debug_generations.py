@@ -24,6 +24,8 @@ from qed.types import Group, Request, Rollout
 
 TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")
 MAX_SHOWN = 600  # characters of an answer, from its start and its end
+# The figures that are shares, among counts and means.
+SHARES = ("right", "in_format", "cut_off", "groups_without_signal", "distinct_texts", "distinct_answers")
 TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # shares from which advice is given
 
 
@@ -72,7 +74,7 @@ def debug_generations(settings: Settings, answers: int, whole: bool, json: bool)
     console.table(
         "Over all answers",
         ("", "value"),
-        [(name.replace("_", " "), _format_number(value)) for name, value in figures.items()],
+        [(name.replace("_", " "), _format_figure(name, value)) for name, value in figures.items()],
     )
     for line in list_advice(groups, figures):
         console.say(line)
@@ -189,5 +191,5 @@ def _shorten(text: str, whole: bool) -> str:
     return f"{text[:MAX_SHOWN]}\n… {len(text) - 2 * MAX_SHOWN:,} characters …\n{text[-MAX_SHOWN:]}"
 
 
-def _format_number(value: float) -> str:
-    return f"{value:,.3f}".rstrip("0").rstrip(".")
+def _format_figure(name: str, value: float) -> str:
+    return f"{value:.1%}" if name in SHARES else f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import load_prompt
+from qed.errors import UsageError
 from qed.grading.judge import POLL_SECONDS
 from qed.guards.signals import check_signals
 from qed.models.load import pick_device
@@ -55,18 +56,25 @@ def ask_local(settings: Settings) -> Ask:
         problems = [Problem(str(number), request, "") for number, request in enumerate(requests)]
         policy = load_policy(settings, problems, pick_device(settings.model.device), None)
         template = PromptTemplate(load_prompt(settings.data), policy.tokenizer, policy.template.ends)
-        limit = policy.max_prompt_tokens(settings.sampling.max_tokens)
+        longest = settings.sampling.max_tokens
+        limit = policy.max_prompt_tokens(longest)
+        if limit <= 0:
+            raise UsageError(
+                f"The judge's window has {limit + longest:,} tokens, and a reply of --max-tokens {longest:,} leaves "
+                "none for the request. Give a smaller --max-tokens, or a judge with a longer window."
+            )
         lengths = template.lengths(problems)
         fitting = [
             number for number in sorted(range(len(problems)), key=lengths.__getitem__) if lengths[number] <= limit
         ]
         for number in range(len(problems)):
             if lengths[number] > limit:
-                yield number, None, f"the request has {lengths[number]} tokens, and the judge's window takes {limit}"
+                window = f"beside a reply of --max-tokens {longest:,} the judge's window has {limit:,}"
+                yield number, None, f"the request has {lengths[number]:,} tokens, and {window}"
         batch = settings.sampling.rows_per_batch
         for start in range(0, len(fitting), batch):
             numbers = fitting[start : start + batch]
-            sampling = Sampling(0.0, settings.sampling.max_tokens, template.stop)
+            sampling = Sampling(0.0, longest, template.stop)
             chosen = [Request(problems[number], 1) for number in numbers]
             groups = sample(chosen, policy.sampler, template, sampling, (settings.run.seed, "judge"))
             for number, group in zip(numbers, groups, strict=True):

@@ -242,6 +242,9 @@ def test_a_rubric_of_ones_own_and_a_local_judge(qed: Callable[..., Any], outputs
     )
     assert local.code == 3
     assert "cut off at 4 tokens" in local.err, "an untrained model does not end"
+    full = qed("judge", outputs, "--model", "new:tiny", "--max-tokens", 1024, "--rubric", "safety", "--limit", 2)
+    assert full.code == 2
+    assert "The judge's window has 512 tokens, and a reply of --max-tokens 1,024 leaves none" in full.err
 
 
 def test_verdicts_of_another_judge_or_rubric_are_kept(qed: Callable[..., Any], outputs: Path) -> None:

@@ -142,3 +142,7 @@ def test_debug_generations_shows_the_turns(qed: Callable[..., Any], trained: Pat
     assert all(row["turns"][0]["reply"] == " Louder, please. " for row in several)
     shown = qed(*ask)
     assert "environment:  Louder, please." in shown.out + shown.err
+    table = dict(
+        line.rsplit(maxsplit=1) for line in shown.out.splitlines() if line.startswith("  ") and "  " in line.strip()
+    )
+    assert (table["  problems"], table["  groups without signal"]) == ("2", f"{result['groups_without_signal']:.1%}")
