@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from qed.grading.extract import find_final_answer
-from qed.grading.extraction.marks import THOUGHTS
+from qed.grading.extraction.marks import THOUGHTS, Tags, list_answer_tags
 from qed.grading.policy import MATH, Policy
 from qed.rewards.verdicts import classify, judge_found
 from qed.types import Rollout
 
-Tags = tuple[str, str]
 
+def compute_sample_metrics(rollout: Rollout, tags: Sequence[str] = (), policy: Policy = MATH) -> dict[str, Any]:
+    """Compute the columns that an evaluation adds to the row of a graded answer.
 
-def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None, policy: Policy = MATH) -> dict[str, Any]:
-    """Compute the columns that an evaluation adds to the row of a graded answer; `tags` are the prompt's own.
+    `tags` are the prompt's own, in order: two around the reasoning, then two around the answer if it has some.
 
     `strict` and `flexible`: whether the answer by this mode of extraction is right; `string`: whether the flexible
     answer is right by string comparison; `class`: class of format × answer; `reasoning_chars`: length of the thought.
     """
     gold, text = rollout.problem.answer, rollout.text
-    strict, flexible = (find_final_answer(text, mode) for mode in ("strict", "flexible"))
+    pairs = list_answer_tags(tags)
+    strict, flexible = (find_final_answer(text, mode, pairs) for mode in ("strict", "flexible"))
     loose, _ = judge_found(gold, flexible, policy)
     # If strict extraction finds an answer, flexible extraction finds the same.
     exact = loose if strict == flexible else judge_found(gold, strict, policy)[0]
@@ -28,8 +30,8 @@ def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None, policy: P
         "strict": exact.correct,
         "flexible": loose.correct,
         "string": loose.correct and loose.tier == "string",
-        "class": classify(rollout.grade, gold, text, policy) if rollout.grade else None,
-        "reasoning_chars": len(extract_thought(text, tags)),
+        "class": classify(rollout.grade, gold, text, policy, pairs) if rollout.grade else None,
+        "reasoning_chars": len(extract_thought(text, (tags[0], tags[1]) if tags else None)),
     }
 
 

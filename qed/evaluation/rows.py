@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from qed.evaluation.endpoint.ask import EndpointRollout
 from qed.evaluation.likelihood import ChoiceRollout
-from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
+from qed.evaluation.per_sample_metrics import compute_sample_metrics
 from qed.evaluation.stored_problems import write_count
 from qed.grading.policy import MATH, Policy
 from qed.rollout.stages import flatten
@@ -29,10 +30,10 @@ METRICS = {
 }
 
 
-def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None, policy: Policy = MATH) -> list[Row]:
+def build_rows(groups: Groups, decoding: str, step: int, tags: Sequence[str] = (), policy: Policy = MATH) -> list[Row]:
     """Build the rows of an evaluation from graded answers.
 
-    `tags` are those that the prompt puts around a thought; `policy` is for the columns of the final answer.
+    `tags` are those of the prompt, see `compute_sample_metrics`; `policy` is for the columns of the final answer.
     """
     return [
         {
@@ -45,7 +46,7 @@ def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = Non
     ]
 
 
-def _measure(rollout: Rollout, tags: Tags | None, policy: Policy) -> Row:
+def _measure(rollout: Rollout, tags: Sequence[str], policy: Policy) -> Row:
     """Compute the columns beside the grade: those of all choices, or those of a written answer."""
     return rollout.describe() if isinstance(rollout, ChoiceRollout) else compute_sample_metrics(rollout, tags, policy)
 

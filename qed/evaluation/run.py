@@ -180,7 +180,7 @@ def _sample(
         for number, groups in answered:
             _grade(groups, task)
             policy = find_policy(request.policy)
-            tags = None if isinstance(task.policy, ChoicePolicy) else task.policy.template.thought_tags
+            tags = () if isinstance(task.policy, ChoicePolicy) else task.policy.template.tags
             own = build_rows(groups, request.decoding, request.step, tags, policy)
             add_verdicts(own, groups, task.also)
             add(number, own)

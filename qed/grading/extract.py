@@ -9,27 +9,33 @@ from functools import lru_cache
 from qed.grading.extraction.boxes import find_box, find_last_boxed, has_unfinished_box
 from qed.grading.extraction.conclusion import find_conclusion
 from qed.grading.extraction.marks import (
+    ANSWER_TAGS,
     TAGS,
     TURNS,
+    Tags,
     cut_at_turn,
     cut_open_thought,
     cut_to_last_turn,
     find_between,
     find_hashes,
+    find_last_opened,
     find_tag,
     may_have_thought,
 )
+from qed.grading.extraction.markup import remove_markup
 from qed.grading.extraction.outcome import CUT_OFF, NOT_FOUND, Extracted, Refusal
 from qed.grading.extraction.patterns import find_by_pattern, is_pattern
 from qed.grading.extraction.sentences import MAX_SENTENCE_CHARS
 
 __all__ = [
+    "ANSWER_TAGS",
     "MODES",
     "NUMBER",
     "TAGS",
     "TURNS",
     "Extracted",
     "Refusal",
+    "Tags",
     "extract_final_answer",
     "find_between",
     "find_final_answer",
@@ -45,12 +51,13 @@ Finder = Callable[[str], str | None]
 CACHED_TEXTS = 16  # an answer is read in several modes, and again for its class, one right after the other
 
 
-def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:
+def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[Tags, ...] = ANSWER_TAGS) -> Extracted | None:
     """Extract the final answer of a response, and where it was found; None if it has none that is sure.
 
     `strict` accepts a complete box, an answer tag or a `####` line; `flexible` also accepts an answer in words;
-    `lenient` also accepts a box or tag that is never closed. `tags` enclose an answer, such as <answer> and </answer>.
-    `regex:PATTERN` takes the first group of the last match of a regular expression, `first-regex:PATTERN` of the first.
+    `lenient` also accepts a box or tag that is never closed. `tags` are the pairs that may enclose an answer, such as
+    <answer> and </answer>; markup is no part of an answer. `regex:PATTERN` takes the first group of the last match of a
+    regular expression, `first-regex:PATTERN` of the first.
 
     Raises:
         ValueError: there is no such mode.
@@ -59,7 +66,7 @@ def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str
     return found if isinstance(found, Extracted) else None
 
 
-def find_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | Refusal:
+def find_final_answer(text: str, mode: str = "flexible", tags: tuple[Tags, ...] = ANSWER_TAGS) -> Extracted | Refusal:
     """Extract the final answer of a response as `extract_final_answer` does, or say why there is none.
 
     Raises:
@@ -77,7 +84,7 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] =
 
 
 @lru_cache(CACHED_TEXTS)
-def _find_in_last_turn(text: str, tags: tuple[str, str]) -> tuple[str, Extracted | None, bool]:
+def _find_in_last_turn(text: str, tags: tuple[Tags, ...]) -> tuple[str, Extracted | None, bool]:
     """Return the text of the last turn, the answer that is marked outside of an open thought, and whether there is such
     a thought.
     """
@@ -90,27 +97,28 @@ def _find_in_last_turn(text: str, tags: tuple[str, str]) -> tuple[str, Extracted
 
 
 @lru_cache(CACHED_TEXTS)
-def _find_unmarked(text: str, tags: tuple[str, str]) -> Extracted | Refusal:
+def _find_unmarked(text: str, tags: tuple[Tags, ...]) -> Extracted | Refusal:
     """Find an answer that is marked in an open thought, or that is stated in words."""
     turn, _, is_cut = _find_in_last_turn(text, tags)
     marked = _find_marked(turn, tags) if is_cut else None
     if marked is not None:
         return marked
-    if is_cut or has_unfinished_box(turn) or turn.rfind(tags[0]) > turn.rfind(tags[1]):
+    opening, closing = find_last_opened(turn, tags)
+    if is_cut or has_unfinished_box(turn) or turn.rfind(opening) > turn.rfind(closing):
         return Refusal(CUT_OFF)
     return find_conclusion(turn)
 
 
-def _find_marked(text: str, tags: tuple[str, str]) -> Extracted | None:
-    """Return the answer in a tag, in a box or behind ####."""
-    tagged = find_tag(text, tags)
-    if tagged is not None and tagged.strip():
-        return Extracted(_read_tagged(tagged.strip()), "tag")
+def _find_marked(text: str, tags: tuple[Tags, ...]) -> Extracted | None:
+    """Return the answer in a tag, in a box or behind ####, without markup."""
+    tagged = remove_markup(find_tag(text, tags) or "").strip()
+    if tagged:
+        return Extracted(_read_tagged(tagged), "tag")
     finders: tuple[tuple[str, Finder], ...] = (("box", find_box), ("hashes", find_hashes))
     for source, find in finders:
-        answer = find(text)
-        if answer is not None and answer.strip():
-            return Extracted(answer.strip(), source)
+        answer = remove_markup(find(text) or "").strip()
+        if answer:
+            return Extracted(answer, source)
     return None
 
 
@@ -122,11 +130,12 @@ def _read_tagged(content: str) -> str:
     return found.answer if isinstance(found, Extracted) else content
 
 
-def _find_open(text: str, tags: tuple[str, str]) -> Extracted | None:
+def _find_open(text: str, tags: tuple[Tags, ...]) -> Extracted | None:
     """Return the content of a box or a tag that is never closed."""
-    _, opening, rest = text.rpartition("\\boxed{")
-    answer = rest.partition("$")[0].partition("\n")[0][:MAX_SENTENCE_CHARS].strip() if opening else ""
+    _, box, rest = text.rpartition("\\boxed{")
+    answer = rest.partition("$")[0].partition("\n")[0][:MAX_SENTENCE_CHARS].strip() if box else ""
     if answer:
         return Extracted(answer, "open box")
-    answer = text.rpartition(tags[0])[2][:MAX_SENTENCE_CHARS].strip() if tags[0] in text else ""
+    opening, _ = find_last_opened(text, tags)
+    answer = text.rpartition(opening)[2][:MAX_SENTENCE_CHARS].strip() if opening in text else ""
     return Extracted(answer, "open tag") if answer else None

@@ -83,7 +83,7 @@ def measure_task(
     for name, batch, groups in zip(decodings, batches, sampled, strict=True):
         check_signals("evaluate")
         grade(groups, grader)
-        rows = build_rows(groups, name, step, template.thought_tags)
+        rows = build_rows(groups, name, step, template.tags)
         answers += rows
         how = {"temperature": batch.sampling.temperature, "judged_by": grader.judge}
         summaries[name] = {**how, **summarize(rows)}

@@ -9,7 +9,8 @@ from statistics import fmean
 
 import torch
 
-from qed.evaluation.per_sample_metrics import Tags, extract_thought
+from qed.evaluation.per_sample_metrics import extract_thought
+from qed.grading.extraction.marks import Tags
 from qed.guards.alarms import Alarms
 from qed.loops.non_finite import SKIPPED
 from qed.loops.setup import Setup

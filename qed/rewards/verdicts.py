@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qed.grading.equal import Verdict, equal
-from qed.grading.extract import Extracted, Refusal, find_final_answer
+from qed.grading.extract import ANSWER_TAGS, Extracted, Refusal, Tags, find_final_answer
 from qed.grading.policy import MATH, Policy
 from qed.types import Grade, Rollout
 
@@ -38,13 +38,14 @@ def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Poli
     )
 
 
-def classify(grade: Grade, gold: str, text: str, policy: Policy = MATH) -> str:
+def classify(grade: Grade, gold: str, text: str, policy: Policy = MATH, tags: tuple[Tags, ...] = ANSWER_TAGS) -> str:
     """Return the class of a graded text: whether the format holds (`fmt1`) and whether the answer is correct (`ans1`).
 
     Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for it, even in a box or a
-    tag that is never closed: a model that cannot solve the problem differs from one that only misses the format.
+    tag that is never closed: a model that cannot solve the problem differs from one that only misses the format. `tags`
+    are the pairs that may enclose an answer.
     """
     correct = grade.correct
     if not correct and not grade.format_ok:
-        correct = judge_found(gold, find_final_answer(text, "lenient"), policy)[0].correct
+        correct = judge_found(gold, find_final_answer(text, "lenient", tags), policy)[0].correct
     return f"fmt{int(grade.format_ok)}_ans{int(correct)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.evaluation.per_sample_metrics import Tags
+from qed.grading.extraction.marks import Tags
 from qed.guards.redaction import redact
 from qed.runs.run import Row
 from qed.viewer.cleaning import clean_value

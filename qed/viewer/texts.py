@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qed.evaluation.per_sample_metrics import Tags
-from qed.grading.extraction.marks import THOUGHTS
+from qed.grading.extraction.marks import THOUGHTS, Tags
 from qed.report.formulas import Formula, split_answer, split_formulas
 
 MAX_TEXT = 200_000  # characters of a text that is shown

@@ -114,11 +114,11 @@ def test_an_answer_that_was_cut_off_is_none() -> None:
 
 
 def test_other_tags_than_answer() -> None:
-    tags = ("<SOLUTION>", "</SOLUTION>")
+    tags = (("<FINAL>", "</FINAL>"),)
     for mode in MODES:
-        assert extract_final_answer("<SOLUTION> 5 </SOLUTION>", mode, tags) == Extracted("5", "tag")
+        assert extract_final_answer("<FINAL> 5 </FINAL>", mode, tags) == Extracted("5", "tag")
     assert extract_final_answer("<answer>5</answer>", "strict", tags) is None
-    assert extract_final_answer("<SOLUTION>twelve of them", "lenient", tags) == Extracted("twelve of them", "open tag")
+    assert extract_final_answer("<FINAL>twelve of them", "lenient", tags) == Extracted("twelve of them", "open tag")
 
 
 def test_an_unknown_mode_is_said() -> None:
@@ -150,6 +150,9 @@ HOSTILE = [
     "\\boxed{}",
     "$",
     "A)\n",
+    "<b>",
+    "<b>5</b>",
+    "<a b='c' ",
 ]
 
 

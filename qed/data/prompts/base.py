@@ -58,10 +58,14 @@ class PromptTemplate:
         self.stop: tuple[str, ...] = tuple(dict.fromkeys((*self.ending, *self.environment.stop)))  # or only a turn
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Return the tags of an answer to the prompt: two around the reasoning, then two around the result, or none."""
+        return tuple(getattr(self.leaf, "TAGS", ()))
+
+    @property
     def thought_tags(self) -> tuple[str, str] | None:
         """Return the tags that the prompt puts around the reasoning, if it names them."""
-        tags: tuple[str, ...] = getattr(self.leaf, "TAGS", ())
-        return (tags[0], tags[1]) if tags else None
+        return (self.tags[0], self.tags[1]) if self.tags else None
 
     def prompt(self, problem: Problem) -> Prompt:
         """Render a problem as the model reads it; a prompt that the data has rendered stays as it is."""

@@ -124,7 +124,7 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
 def find_stated_answer(reply: str, leaf: Any) -> str | None:
     """Return the answer that a reply states in a tag, a box or a `####` line; None if it does not."""
     pair = next((pair for pair in _list_answer_tags(leaf) if all(tag in reply for tag in pair)), ANSWER_TAGS)
-    found = extract_final_answer(reply, "strict", pair)
+    found = extract_final_answer(reply, "strict", (pair,))
     return found.answer if found else None
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qed.grading.extraction.boxes import find_box
 
+Tags = tuple[str, str]
+
 TAGS = ("<answer>", "</answer>")
+# The tags in which qed's prompts ask for an answer.
+ANSWER_TAGS = (TAGS, ("<SOLUTION>", "</SOLUTION>"))
 # Tags of a thought by prompts and models; the prompt may already contain the opening tag.
 THOUGHTS = (
     ("<think>", "</think>"),
@@ -59,10 +65,20 @@ def find_between(text: str, opening: str, closing: str) -> str | None:
     return text[start:end].strip() if end >= 0 else None
 
 
-def find_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
-    """Return the content of the last closed tag, or the box in it."""
-    answer = find_between(text, *tags)
+def find_tag(text: str, pairs: Sequence[Tags] = ANSWER_TAGS) -> str | None:
+    """Return the content of the tag that opens last, or the box in it; None if it never closes."""
+    answer = find_between(text, *find_last_opened(text, pairs))
     return None if answer is None else find_box(answer) or answer
+
+
+def find_last_opened(text: str, pairs: Sequence[Tags]) -> Tags:
+    """Return the pair of tags of which the opening one is the last in a text; the first pair if there is none."""
+    return max(pairs, key=lambda pair: text.rfind(pair[0])) if len(pairs) > 1 and "<" in text else pairs[0]
+
+
+def list_answer_tags(tags: Sequence[str]) -> tuple[Tags, ...]:
+    """List the pairs that may enclose an answer: the last two of a prompt's four tags, and the usual ones."""
+    return ((tags[2], tags[3]), *ANSWER_TAGS) if len(tags) == 4 else ANSWER_TAGS
 
 
 def find_hashes(text: str) -> str | None:
