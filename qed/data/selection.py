@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from qed.config.settings import DataSettings
-from qed.data.prompts.demonstrations import ends_in_other_answer, has_markers
+from qed.data.prompts.demonstrations import ends_in_other_answer, find_reply
 from qed.data.questions import normalize_question
 from qed.errors import DataError
 from qed.randomness import shuffle_indices
@@ -46,8 +46,7 @@ def has_right_solution(problem: Problem) -> bool:
     A complete reply is judged itself. A solution that states no answer, also not in words, counts as correct: the
     prompt appends the gold answer to it.
     """
-    reply = problem.meta.get("completion") or (problem.solution if has_markers(problem.solution) else "")
-    if reply:
+    if reply := find_reply(problem):
         return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
     return bool(problem.solution) and not ends_in_other_answer(problem.solution, problem.answer)
 

@@ -19,6 +19,7 @@ from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.prompts.in_environment import PromptInEnvironment
+from qed.data.prompts.with_reward import add_reward, list_shared_options
 from qed.data.selection import compute_percentile_length, keep_measured, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
 from qed.data.subsets import draw_subset
@@ -231,7 +232,8 @@ def resolve_prompt_name(data: DataSettings) -> str:
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options, its system message, the chat template's options, and its environment.
+    """Load the prompt of a run with its options, its system message, the chat template's options, its environment and
+    its reward.
 
     Raises:
         UsageError: one of them does not exist, or has no such option.
@@ -240,7 +242,9 @@ def load_prompt(data: DataSettings) -> Any:
     leaf = find_prompt(name, data.prompt_options)
     leaf = change_chat(leaf, name, data.system_prompt, data.chat_template_options)
     environment = load_environment(data.environment, data.environment_options)
-    return leaf if environment == SINGLE else PromptInEnvironment(leaf, environment)
+    leaf = leaf if environment == SINGLE else PromptInEnvironment(leaf, environment)
+    names = _name_rewards(data, leaf.REWARD)
+    return add_reward(leaf, names, data.reward_options, list_shared_options(data.prompt_options, names))
 
 
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
@@ -252,7 +256,10 @@ def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]
 
 def resolve_reward_names(data: DataSettings) -> tuple[str, ...]:
     """Return the parts of a run's reward, with `auto` replaced by the default reward of its prompt."""
-    default = load_prompt(data).REWARD
+    return _name_rewards(data, load_prompt(data).REWARD)
+
+
+def _name_rewards(data: DataSettings, default: str) -> tuple[str, ...]:
     return tuple(
         f"{text.strip().removesuffix(AUTO)}{default}" if parse_reward(text).source == AUTO else text
         for text in data.reward

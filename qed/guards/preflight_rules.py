@@ -126,11 +126,13 @@ def check_prefixes(same: int, count: int) -> list[Finding]:
     return [Finding("prompt is a prefix of prompt + answer", f"{same} of {count}", advice)]
 
 
-def check_demonstrations(troubles: Sequence[str]) -> list[Finding]:
+def check_demonstrations(troubles: Sequence[str], rewritten: int = 0, whose: str = "prompt") -> list[Finding]:
     """Check the demonstrations that an answer can judge.
 
     Args:
-        troubles: why each does not earn the full reward of its prompt; "" if it does.
+        troubles: why each does not earn the full reward; "" if it does.
+        rewritten: how many are replies of the data that the prompt has written anew, in its form.
+        whose: the reward is, "prompt" or "run".
     """
     if not troubles:
         return []
@@ -139,15 +141,14 @@ def check_demonstrations(troubles: Sequence[str]) -> list[Finding]:
     if len(bad) > MANY * len(troubles):
         reasons = "; ".join(f"{bad.count(reason)}: {reason}" for reason in dict.fromkeys(bad))
         advice = (
-            f"{len(bad)} of {len(troubles)} demonstrations do not teach the right answer in the prompt's form "
+            f"{len(bad)} of {len(troubles)} demonstrations do not teach the right answer in the {whose}'s form "
             f"({reasons}). data.correct_only leaves wrong ones out; qed data inspect counts them."
         )
+    earned = f"{len(troubles) - len(bad)} of {len(troubles)}"
+    changed = [Finding("demonstrations rewritten in the prompt's form", f"{rewritten} of {len(troubles)}")]
     return [
-        Finding(
-            "demonstrations that earn the prompt's full reward",
-            f"{len(troubles) - len(bad)} of {len(troubles)}",
-            advice,
-        )
+        Finding(f"demonstrations that earn the {whose}'s full reward", earned, advice),
+        *(changed if rewritten else []),
     ]
 
 

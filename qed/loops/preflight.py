@@ -12,7 +12,8 @@ import torch
 from qed import host
 from qed.config.reward_names import parse_reward
 from qed.data.demonstrations import Demonstrations, Windows
-from qed.data.prompts.demonstrations import find_trouble
+from qed.data.prompts.demonstrations import find_trouble, is_rewritten
+from qed.data.prompts.with_reward import load_run_grader
 from qed.data.splits import resolve_reward_names
 from qed.errors import QedError
 from qed.guards import preflight_rules as rules
@@ -70,7 +71,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     findings = [
         *_check_loss(phase, groups, rows, joined),
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
-        *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows or guided else []),
+        *(_check_demonstrations(phase, probed) if rows or guided else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
         *rules.check_schedule(settings.learner.lr, settings.learner.count_warmup_steps(), settings.learner.steps),
         *_check_memory(phase, rows or flatten(groups)),
@@ -170,13 +171,16 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout], joined: b
     ]
 
 
-def _judge_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[str]:
-    """Return why each demonstration does not earn the prompt's full reward, "" if it does; of problems with an answer.
+def _check_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:
+    """Check what the demonstrations of problems with an answer earn, and count those that the prompt has rewritten.
 
     Demonstrations that the prompt writes from the answer alone are left out.
     """
+    leaf = phase.setup.template.leaf
     written = [each for each in problems if each.answer and (each.meta.get("completion") or each.solution)]
-    return [find_trouble(phase.setup.template.leaf, each) for each in written]
+    troubles = [find_trouble(leaf, each) for each in written]
+    rewritten = sum(is_rewritten(leaf, each) for each in written)
+    return rules.check_demonstrations(troubles, rewritten, "run" if load_run_grader(leaf) else "prompt")
 
 
 def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:

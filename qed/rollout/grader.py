@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qed.config.reward_names import AUTO, MODEL, parse_reward
 from qed.config.settings import DataSettings
+from qed.data.prompts.with_reward import list_shared_options
 from qed.data.splits import load_prompt, resolve_reward_names
 from qed.environments.base import SINGLE, load_environment
 from qed.grading.session import Limits
@@ -27,11 +28,7 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     limits = Limits(data.reward_seconds, 6 * data.reward_seconds, int(data.reward_memory_gb * 2**30))
     conversational = load_prompt(data).CHAT
     names = resolve_reward_names(data)
-    # A prompt and the reward of the same name share options such as tags, so these need not be set twice.
-    owners = {parse_reward(name).name for name in names}
-    split = [option.strip().partition(".") for option in data.prompt_options]
-    shared = [f"{name}.{rest}" for owner, _, rest in split if (name := owner.replace("-", "_")) in owners]
-    options = (*shared, *data.reward_options)
+    options = (*list_shared_options(data.prompt_options, names), *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
     made = grader.make_grader(names, options, max_tokens, conversational, pool)
     if made.judge is None and any(parse_reward(name).source == MODEL for name in names):

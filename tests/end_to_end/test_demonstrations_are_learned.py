@@ -30,6 +30,33 @@ def trace_file(tmp_path: Path) -> Path:
     return tmp_path / "traces.jsonl"
 
 
+def test_what_earns_the_runs_reward_is_trained_on_as_it_is(qed: Callable[..., Any], tmp_path: Path) -> None:
+    rows = [
+        {
+            "prompt": f"{a}+{b}",
+            "completion": f"<start_working_out>{a}+{b}={a + b}<end_working_out><SOLUTION>{a + b}</SOLUTION>",
+            "answer": str(a + b),
+        }
+        for a in range(2, 9)
+        for b in range(2, 9)
+    ]
+    (tmp_path / "worked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ("--model", "new:tiny", "--tasks", tmp_path / "worked.jsonl", "--sampling.max_tokens", 48)
+    few = ("--steps", 1, "--evaluation.every", 0, "--no-evaluation.at_start", "--evaluation.problems", 2)
+    preflight = {}
+    for name, reward in (("given", "working_out"), ("own", "r1_zero")):
+        prompt = "chat" if name == "given" else "r1_zero"
+        chosen = ("--prompt", prompt, "--reward", reward, "--out", tmp_path / name)
+        done = qed("sft", *settings, *chosen, *few)
+        assert done.code == 0, done.err
+        events = read_lines(tmp_path / name / "events.jsonl")
+        preflight[name] = next(row for row in events if row["event"] == "preflight")
+    assert preflight["given"]["demonstrations that earn the run's full reward"] == "32 of 32"
+    assert "demonstrations rewritten in the prompt's form" not in preflight["given"]
+    assert preflight["own"]["demonstrations that earn the prompt's full reward"] == "32 of 32"
+    assert preflight["own"]["demonstrations rewritten in the prompt's form"] == "32 of 32"
+
+
 @pytest.mark.slow
 def test_traces_teach_the_form(qed: Callable[..., Any], trace_file: Path, tmp_path: Path) -> None:
     done = qed(

@@ -1,8 +1,9 @@
 """Write a problem's demonstration in the form of the prompt in use.
 
 Data has complete replies in forms of its own: a thought in <think>, an answer in a box, the tags of another prompt. A
-reply that has the prompt's form already is imitated verbatim. Any other is taken apart, and the prompt writes a
-demonstration from its reasoning and its answer. The prompt's own reward says which is which.
+reply that has the prompt's form already is imitated verbatim; the prompt's own reward says which has it. So is one that
+earns the full reward of the run, where that is not the prompt's own. Any other is taken apart, and the prompt writes a
+demonstration from its reasoning and its answer.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from qed.config import plugins
+from qed.data.prompts.with_reward import PromptWithReward, load_run_grader
 from qed.grading.equal import equal
 from qed.grading.extract import TAGS as ANSWER_TAGS
 from qed.grading.extract import TURNS, extract_final_answer
-from qed.rewards.base import load_reward
+from qed.rewards.base import FINAL_ANSWER, load_reward
 from qed.rewards.grader import InProcessGrader
-from qed.types import Problem, Rollout
+from qed.types import Grade, Problem, Rollout
 
 # Tags that replies of published data and of the shelf's prompts use around reasoning and answer.
 MARKERS = re.compile(
@@ -42,6 +44,7 @@ SAMPLE = "So it is."  # reasoning that no reward objects to
 CUT_OFF = "the reasoning is cut off before any answer"
 OTHER_ANSWER = "the worked solution ends in another answer"
 OTHER_PROMPT = "the prompt is rendered already, by another prompt"
+OTHER_REWARD = "the reward of the run does not pay the text in full"
 OTHER_FORM = "the text has another form than the prompt asks for, and is imitated verbatim"
 
 
@@ -67,12 +70,22 @@ def write_demonstration(leaf: Any, problem: Problem) -> Demonstration:
     completion = problem.meta.get("completion", "")
     if completion is None:
         return Demonstration(None)
-    reply = completion or (problem.solution if has_markers(problem.solution) else "")
+    reply = find_reply(problem)
     if not reply:
         return Demonstration(leaf.demonstration(problem), built=True)
     if (completion and not problem.meta.get("adapt")) or is_rendered_otherwise(leaf, problem):
         return Demonstration(reply)
     return _adapt(leaf, problem, reply)
+
+
+def find_reply(problem: Problem) -> str:
+    """Return the complete reply that a problem's data has: its completion, or a worked solution with tags."""
+    return problem.meta.get("completion") or (problem.solution if has_markers(problem.solution) else "")
+
+
+def is_rewritten(leaf: Any, problem: Problem) -> bool:
+    """Return whether the demonstration of a problem is a reply of the data that the prompt has written anew."""
+    return bool(find_reply(problem)) and write_demonstration(leaf, problem).built
 
 
 def list_demonstrations(leaf: Any, problem: Problem) -> list[str]:
@@ -106,6 +119,8 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
         return Demonstration(reply)
     if stated is None and OPENED.search(reply) and not CLOSED.search(reply):
         return Demonstration(None)
+    if _accepts_any_form(leaf) and extract_final_answer(reply) is not None:
+        return Demonstration(reply)
     goal = replace(problem, answer=_choose_answer(problem.answer, stated))
     tags = _list_tags(leaf)
     text = _open(reply, tags)
@@ -116,9 +131,14 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
     bare = reasoning in (goal.answer, stated)
     steps = {"solution": "", "meta": {**goal.meta, "without_steps": True}} if bare else {"solution": reasoning}
     built = leaf.demonstration(replace(goal, **steps))
-    if built is None or measure_reward(leaf, goal, built) < most:
+    if built is None or measure_reward(leaf, goal, built) < most or _loses_run_reward(leaf, goal, reply, built):
         return Demonstration(reply)
     return Demonstration(built, built=True)
+
+
+def _accepts_any_form(leaf: Any) -> bool:
+    """Return whether a prompt names no form of the answer, such as the bare question."""
+    return leaf.REWARD == FINAL_ANSWER and not (_list_tags(leaf) or leaf.STOP)
 
 
 def find_stated_answer(reply: str, leaf: Any) -> str | None:
@@ -150,8 +170,43 @@ def is_same_answer(gold: str, answer: str) -> bool:
 
 def measure_reward(leaf: Any, problem: Problem, text: str) -> float:
     """Return what a text earns from the prompt's own reward, read up to a stop string as a sampled answer is."""
+    return round(_grade(_load_own_grader(leaf), leaf, problem, text).reward, 6)
+
+
+def _grade(grader: InProcessGrader, leaf: Any, problem: Problem, text: str) -> Grade:
     rollout = Rollout(problem, (), (), (), cut_at_stop(text, leaf.STOP), "stop")
-    return round(_load_own_grader(leaf)([[rollout]])[0][0].reward, 6)
+    return grader([[rollout]])[0][0]
+
+
+def _grade_for_run(leaf: Any, problem: Problem, text: str) -> Grade | None:
+    """Grade a text by the reward of the run, where that is not the prompt's own and can be asked."""
+    grader = load_run_grader(leaf)
+    return None if grader is None else _grade(grader, leaf, problem, _open_as_prompt(leaf, problem, text))
+
+
+def _loses_run_reward(leaf: Any, problem: Problem, reply: str, built: str) -> bool:
+    """Return whether the run pays a reply, and what the prompt has built from it no more: then it stays as it is."""
+    given, made = (_grade_for_run(leaf, problem, text) for text in (reply, built))
+    if given is None or made is None or not given.correct:
+        return False
+    return given.reward > made.reward or (given.format_ok and given.reward == made.reward)
+
+
+def _earns_run_reward(leaf: Any, problem: Problem, text: str) -> bool:
+    """Return whether the reward of the run finds a text right and in its format, and pays no more for the prompt's."""
+    grade = _grade_for_run(leaf, problem, text)
+    if grade is None or not (grade.correct and grade.format_ok):
+        return False
+    best = leaf.demonstration(replace(problem, solution=SAMPLE))
+    other = _grade_for_run(leaf, problem, best) if best else None
+    return other is None or grade.reward >= other.reward
+
+
+def _open_as_prompt(leaf: Any, problem: Problem, text: str) -> str:
+    """Return a text behind the tag that a plain prompt opens, as a sampled answer is read."""
+    tags = _list_tags(leaf)
+    opens = tags and not leaf.CHAT and leaf.render(problem, None).rstrip().endswith(tags[0])
+    return f"{tags[0]}{text}" if opens and not text.lstrip().startswith(tags[0]) else text
 
 
 def measure_most(leaf: Any, problem: Problem) -> float:
@@ -163,7 +218,9 @@ def measure_most(leaf: Any, problem: Problem) -> float:
 def find_trouble(leaf: Any, problem: Problem) -> str:
     """Return why a problem's demonstration does not teach the right answer in the prompt's form; empty if it does.
 
-    Empty also without a demonstration, and where the reward is user code. Without a known answer only the form counts.
+    The form is that of the run's reward where that is not the prompt's own and can be asked, see `load_run_grader`.
+    Empty also without a demonstration, and where the reward is user code. Without a known answer only the prompt's form
+    counts.
     """
     made = write_demonstration(leaf, problem)
     reply = problem.meta.get("completion") or problem.solution
@@ -179,9 +236,9 @@ def find_trouble(leaf: Any, problem: Problem) -> str:
     same = stated is not None and is_same_answer(problem.answer, stated)
     if reply and not same and (stated is not None or ends_in_other_answer(reply, problem.answer)):
         return OTHER_ANSWER
-    if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem):
-        return ""
-    return other
+    if load_run_grader(leaf) is not None:
+        return "" if _earns_run_reward(leaf, problem, made.text) else OTHER_REWARD
+    return "" if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem) else other
 
 
 def cut_at_stop(text: str, stops: Sequence[str], early: int = 0) -> str:
@@ -198,6 +255,7 @@ def _load_own_grader(leaf: Any) -> InProcessGrader:
 
 def _list_shared_options(leaf: Any) -> tuple[str, ...]:
     """List the options of a prompt that its reward has too, such as tags."""
+    leaf = leaf.leaf if isinstance(leaf, PromptWithReward) else leaf
     name, reward = leaf.REWARD, plugins.load_leaf("rewards", leaf.REWARD).reward
     if not (is_dataclass(leaf) and is_dataclass(reward)):
         return ()

@@ -1,0 +1,76 @@
+"""A prompt in a run whose reward is not the prompt's own: the run's reward says which replies are imitated verbatim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from qed.config import plugins
+from qed.config.callables import is_callable_name
+from qed.config.reward_names import parse_reward
+from qed.rewards.base import load_reward, may_judge
+from qed.rewards.grader import InProcessGrader
+from qed.rewards.options import parse_options
+
+
+@dataclass(frozen=True)
+class PromptWithReward:
+    """A leaf of the prompts with the rewards of a run and their options; everything else is the leaf's."""
+
+    leaf: Any
+    rewards: tuple[str, ...]
+    reward_options: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the leaf."""
+        if name.startswith("__") and name != "__name__":  # which messages show
+            raise AttributeError(name)
+        return getattr(self.leaf, name)
+
+
+def add_reward(leaf: Any, rewards: Sequence[str], own_options: Sequence[str], shared: Sequence[str] = ()) -> Any:
+    """Return a prompt with the rewards of a run; unchanged if the only reward is its own, without options.
+
+    Args:
+        leaf: the prompt.
+        rewards: NAME or WEIGHT*NAME.
+        own_options: of the rewards.
+        shared: options of the prompt that the rewards have too.
+    """
+    if not own_options and all(parse_reward(name).source == leaf.REWARD for name in rewards):
+        return leaf
+    return PromptWithReward(leaf, tuple(rewards), (*shared, *own_options))
+
+
+def list_shared_options(prompt_options: Sequence[str], rewards: Sequence[str]) -> tuple[str, ...]:
+    """List the options of a prompt as those of the reward of the same name, such as tags, so that they are set once."""
+    owners = {parse_reward(name).name for name in rewards}
+    split = [option.strip().partition(".") for option in prompt_options]
+    return tuple(f"{name}.{rest}" for owner, _, rest in split if (name := owner.replace("-", "_")) in owners)
+
+
+@lru_cache
+def load_run_grader(leaf: Any) -> InProcessGrader | None:
+    """Load what judges a demonstration in a prompt's run: the parts of its reward that decide correctness.
+
+    None if these are the prompt's own, or cannot be asked here: user code, a server, or a model.
+    """
+    if not isinstance(leaf, PromptWithReward):
+        return None
+    names = [name for name in leaf.rewards if may_judge(name)]
+    entries = [parse_reward(name) for name in names]
+    owners = {entry.name for entry in entries}
+    options = [option.written for option in parse_options(leaf.reward_options) if option.name in owners]
+    own = not options and all(entry.source == leaf.REWARD for entry in entries)
+    if own or not all(_can_be_asked(entry.source) for entry in entries):
+        return None
+    return InProcessGrader(load_reward(names, options))
+
+
+def _can_be_asked(source: str) -> bool:
+    """Return whether a reward is one of qed's that grades in this process and waits for nothing."""
+    if plugins.is_users_own(source) or is_callable_name(source):
+        return False
+    return not hasattr(getattr(plugins.load_leaf("rewards", source), "reward", None), "prepare")
