@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -156,3 +159,20 @@ def test_an_answer_without_its_format_is_classed_by_its_own_tags(
         assert columns["flexible"] is (answer == "12")
     whole = f"{tags[1]}{tags[2]}12{tags[3]}"
     assert find_final_answer(whole, "strict", list_answer_tags(tags)) == Extracted("12", "tag")
+
+
+NUMBER = re.compile(r"(?<![\w.,{\\$^/])-?\d+(?:[.,]\d+)*(?![\w.,}/^]\d?)")
+RESPONSES = [json.loads(line) for line in (Path(__file__).parent / "responses.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["b", "final"])
+def test_a_tag_around_a_number_makes_no_response_right(name: str) -> None:
+    """What is wrong, denied or left open without the tag is so with it."""
+    wrong = [row for row in RESPONSES if not row["right"]]
+    for row in wrong:
+        text = row["response"]
+        for start, end in [match.span() for match in NUMBER.finditer(text)][-2:]:
+            tagged = f"{text[:start]}<{name}>{text[start:end]}</{name}>{text[end:]}"
+            found = find_final_answer(tagged)
+            assert not (isinstance(found, Extracted) and equal(row["gold"], found.answer).correct), (tagged, found)
+    assert len(wrong) > 300

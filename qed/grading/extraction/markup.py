@@ -21,8 +21,9 @@ UNSAID = re.compile(
 )
 # Values on both sides of a tag are two: <li>5</li><li>-7</li> is not 5-7, and 3<b>200</b> is not 3200.
 ENDS_VALUE = re.compile(r"(?:[\d)\]}%½-¾⅐-⅞²³¹π∞]|[\w)\]}]\$)\s{0,9}\Z")
-BEGINS_VALUE = re.compile(r"\s{0,9}(?:\.?\d|[(\[{√π½-¾⅐-⅞]|\\[A-Za-z]|\$[^\s$])")
-BEGINS_SIGNED = re.compile(r"\s{0,9}[-−–+±]\s{0,3}[\d(\[{√π\\$.]")  # where an element begins; else it is 5 - 7
+BEGINS_NUMBER = re.compile(r"\s{0,9}\.?\d")
+# Only where an element begins: <b>5</b> - 7 and <b>3</b>√2 are one value.
+BEGINS_VALUE = re.compile(r"\s{0,9}[-−–+±]?\s{0,3}(?:\.?\d|[(\[{√π½-¾⅐-⅞]|\\[A-Za-z]|\$[\w\\(-])")
 BESIDE = 16  # characters that are looked at beside a tag
 APART = " • "  # no formula, list or sentence goes on across this sign
 Span = tuple[int, int]
@@ -73,7 +74,8 @@ def _choose_separator(text: str, start: int, end: int) -> str:
     before, after = text[max(0, start - BESIDE) : start], text[end : end + BESIDE]
     kinds = {tag["closes"] for tag in TAG.finditer(text, start, end)}
     opens = text[text.rfind("<", start, end) + 1] != "/"
-    if ENDS_VALUE.search(before) and (BEGINS_VALUE.match(after) or (opens and BEGINS_SIGNED.match(after))):
+    begins = BEGINS_VALUE if opens else BEGINS_NUMBER
+    if ENDS_VALUE.search(before) and begins.match(after):
         return APART
     if before[-1:].isspace() or after[:1].isspace():
         return ""
