@@ -22,8 +22,9 @@ from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdict
 from qed.grading import symbolic
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer, find_final_answer
+from qed.grading.extraction.marks import list_answer_tags
 from qed.grading.policy import MATH, Policy
-from qed.rewards.grader import Grader, join
+from qed.rewards.grader import Grader, join, list_tags
 from qed.rewards.verdicts import CLASSES, classify, judge_found
 from qed.types import Grade, Problem, Rollout
 
@@ -131,6 +132,7 @@ def grade_rows(
 
 def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable[[_Case], Graded]:
     grader, second = graders
+    tags = list_answer_tags(list_tags(grader))
 
     def grade(case: _Case) -> Graded:
         gold, text, kind = case.gold, case.text, str(case.row.get("kind", ""))
@@ -141,7 +143,7 @@ def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable
         else:
             verdict = grade_answer(rollout, grader, kind, mode, policy)
         seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
-        kind = classify(verdict, gold, text, policy) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
+        kind = classify(verdict, gold, text, policy, tags) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
         also = judge_again(rollout, second) if rollout is not None else {}
         return Graded(case.row, verdict, seconds, kind, also, bool(gold))
 

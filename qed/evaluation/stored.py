@@ -23,7 +23,7 @@ from qed.evaluation.table import show_summary
 from qed.evaluation.verdicts import SecondGrader, judge_again, show_verdicts, summarize_verdicts
 from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.base import FINAL_ANSWER
-from qed.rewards.grader import Grader
+from qed.rewards.grader import Grader, list_tags
 from qed.runs.run import Row, build_row, write_evaluation
 from qed.types import Problem, Rollout, StopReason
 
@@ -150,7 +150,7 @@ def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
     mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
     policy = find_policy(scoring.policy)
     graded = replace(rollout, grade=grade_answer(rollout, scoring.grader, "", mode, policy))
-    measures = {**compute_sample_metrics(graded, policy=policy), "text": text, **answer.tokens}
+    measures = {**compute_sample_metrics(graded, list_tags(scoring.grader), policy), "text": text, **answer.tokens}
     return {"decoding": DECODING, **build_row(graded, 0), **measures, **judge_again(rollout, scoring.second)}
 
 

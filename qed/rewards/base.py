@@ -37,7 +37,8 @@ class Part:
     whether its `format_ok` is meaningful. `concurrency` is the number of answers that it grades at the same time, above
     1 for one that waits for a server; `close` ends what it waits for. `precompute` is told all answers of a step before
     they are graded, so that a reward model scores them in batches. `called` is the user's function, of one of the
-    `form`s of the adapters, and `source` the file or module that it was chosen from, without a function's name.
+    `form`s of the adapters, and `source` the file or module that it was chosen from, without a function's name. `tags`
+    are those that a reward of qed looks for, in the order of a prompt's.
     """
 
     weight: float
@@ -53,6 +54,7 @@ class Part:
     form: str = "qed"
     called: Callable[..., Any] | None = None
     source: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Reward:
     def users_own(self) -> bool:
         """Whether any part is code from outside of qed."""
         return any(part.users_own for part in self.parts)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the first part that looks for some."""
+        return next((part.tags for part in self.parts if part.tags), ())
 
     @property
     def concurrency(self) -> int:
@@ -205,6 +212,7 @@ def _load_parts(
             form=function.form,
             called=function.called,
             source="" if entry.function else entry.source,
+            tags=() if users_own else tuple(getattr(target, "tags", ())),
             **serving,
         )
         for function in functions

@@ -85,6 +85,11 @@ class InProcessGrader:
         return self.reward.checks_format
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the reward looks for, in the order of a prompt's."""
+        return self.reward.tags
+
+    @property
     def functions(self) -> list[dict[str, Any]]:
         """None: qed's own rewards read the problem itself."""
         return []
@@ -236,6 +241,11 @@ def join(grade: Grade, verdict: Grade, keep_format: bool) -> Grade:
         has_reward=grade.has_reward and not failed,
         format_ok=grade.format_ok if keep_format and not failed else verdict.format_ok,
     )
+
+
+def list_tags(grader: Grader | None) -> tuple[str, ...]:
+    """List the tags that a reward of qed looks for, in the order of a prompt's; none for other rewards."""
+    return tuple(getattr(grader, "tags", ()))
 
 
 def make_grader(

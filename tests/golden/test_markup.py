@@ -20,6 +20,7 @@ from qed.grading.extract import MODES, Extracted, extract_final_answer, find_fin
 from qed.grading.extraction.marks import list_answer_tags
 from qed.grading.extraction.markup import remove_markup
 from qed.rewards.base import load_reward
+from qed.rewards.grader import list_tags, make_grader
 from qed.types import Problem, Rollout
 
 NAMES = ("final", "ANSWER", "Answer", "output", "b", "strong", "final-answer", "Final_Answer", "li", "ans")
@@ -154,9 +155,10 @@ def test_an_answer_without_its_format_is_classed_by_its_own_tags(
     for answer, kind in (("12", "fmt0_ans1"), ("13", "fmt0_ans0")):
         rollout = Rollout(Problem("p", "8+4", "12"), (), (), (), text.format(answer), "stop")
         graded = replace(rollout, grade=load_reward((reward,), options).grade([rollout])[0])
-        columns = compute_sample_metrics(graded, tags)
-        assert columns["class"] == kind
-        assert columns["flexible"] is (answer == "12")
+        for own in (tags, list_tags(make_grader((reward,), options))):
+            columns = compute_sample_metrics(graded, own)
+            assert columns["class"] == kind
+            assert columns["flexible"] is (answer == "12")
     whole = f"{tags[1]}{tags[2]}12{tags[3]}"
     assert find_final_answer(whole, "strict", list_answer_tags(tags)) == Extracted("12", "tag")
 
