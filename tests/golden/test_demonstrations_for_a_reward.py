@@ -71,12 +71,13 @@ def test_a_wrong_reply_stays_verbatim_where_its_form_is_paid() -> None:
     assert write_demonstration(choose("r1_zero", "working_out"), ask(wrong)) == (wrong, False)
 
 
-def test_a_reward_without_a_form_leaves_every_reply_that_it_pays() -> None:
-    leaf = choose("think_answer", "accuracy")
-    assert write_demonstration(leaf, ask(TRACE)) == (TRACE, False)
-    assert find_trouble(leaf, ask(TRACE)) == ""
-    # Behind the <think> that r1_zero opens, words without a mark are a thought that never ends.
-    assert write_demonstration(choose("r1_zero", "accuracy"), ask("3+6=9. The answer is 9.")).built
+def test_where_nothing_is_lost_a_reply_gets_the_prompts_form() -> None:
+    """A reward of the answer alone pays any form; the prompt still asks for its own."""
+    for prompt in ("think_answer", "r1_zero"):
+        leaf = choose(prompt, "accuracy")
+        assert write_demonstration(leaf, ask(TRACE)) == write_demonstration(load_leaf(prompt), ask(TRACE))
+        assert is_rewritten(leaf, ask(TRACE))
+        assert find_trouble(leaf, ask(TRACE)) == ""
 
 
 def test_the_bare_question_takes_every_reply_with_an_answer() -> None:

@@ -185,11 +185,9 @@ def _grade_for_run(leaf: Any, problem: Problem, text: str) -> Grade | None:
 
 
 def _loses_run_reward(leaf: Any, problem: Problem, reply: str, built: str) -> bool:
-    """Return whether the run pays a reply, and what the prompt has built from it no more: then it stays as it is."""
+    """Return whether the run pays more for a reply than for what the prompt has built from it: then it stays as it is."""
     given, made = (_grade_for_run(leaf, problem, text) for text in (reply, built))
-    if given is None or made is None or not given.correct:
-        return False
-    return given.reward > made.reward or (given.format_ok and given.reward == made.reward)
+    return given is not None and made is not None and given.correct and given.reward > made.reward
 
 
 def _earns_run_reward(leaf: Any, problem: Problem, text: str) -> bool:
