@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -2,8 +2,8 @@
 //
 // A query sees the prompt of its segment and what is before it in the segment. Keys and values are copied once for all
 // queries, so that products read consecutive numbers; no more than the scores of a block of queries and a slice of keys are
-// in memory. Tensors are of a precision T. `Operands` knows the units of products, `Unit`, of `SIZE` numbers each, copies
-// numbers into them, and knows what a thread needs that multiplies them, `Mode`.
+// in memory. Tensors are of a precision T. `Operands` knows the units of products, `Unit`, of `SIZE` numbers each, and copies
+// numbers into them.
 
 #pragma once
 

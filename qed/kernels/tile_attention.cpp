@@ -9,14 +9,14 @@
 
 #include "tile_groups.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#ifdef HAS_TILES
 
 namespace {
 
 constexpr int64_t CHUNK = 16;    // groups of keys forwards, after whose scores results are scaled
 constexpr int64_t MEMBERS = 8;   // groups of queries of a block backwards
 constexpr int64_t SLICE = 1024;  // keys of a slice backwards: what belongs to them stays in the second cache
-constexpr float LOG_2_E = 1.44269504f, LN_2 = 0.693147181f, LOWEST = -1e38f;
+constexpr float LOG_2_E = 1.44269504f, LOWEST = -3.4e38f;
 
 // One head's attention in a segment.
 struct Forward {
@@ -25,19 +25,20 @@ struct Forward {
     Shape shape{a.width};
     Slice all{0, segment.count()};
     int64_t groups = divide_up(all.count, GROUP);
-    Room room{SIDE * SIDE * ((2 * groups + 4) * shape.size + 6 * CHUNK)};
-    Tile *keys = room.take<Tile>(groups * shape.size), *values = room.take<Tile>(groups * shape.size);  // rows; turned
-    Tile *rows = room.take<Tile>(shape.size), *queries = room.take<Tile>(shape.size);
-    Tile *results = room.take<Tile>(2 * shape.size);  // [parts, 2]: a row for each number, a column for each query
+    Room room{SIDE * SIDE * ((2 * groups + 4) * shape.parts + 6 * CHUNK)};
+    Tile *keys = room.take<Tile>(groups * shape.parts), *values = room.take<Tile>(groups * shape.parts);  // rows; turned
+    Tile *rows = room.take<Tile>(shape.parts), *queries = room.take<Tile>(shape.parts);
+    Tile *results = room.take<Tile>(2 * shape.parts);  // [parts, 2]: a row for each number, a column for each query
     Scores *scores = room.take<Scores>(CHUNK);
     Tile *shares = room.take<Tile>(2 * CHUNK);
-    Sixteen most[2], total[2];  // of each query's exponents, to the base of 2, so far, and the sum of exponentials
+    Wide most[2], total[2];  // of each query's scores so far, and the sum of exponentials
 
     void read(const bfloat16 *key, const bfloat16 *value) {
-        read_slice(a, segment, all, key, rows,
-                   [&](int64_t group, const Tile *read) { std::copy(read, read + shape.size, keys + group * shape.size); });
-        read_slice(a, segment, all, value, rows,
-                   [&](int64_t group, const Tile *read) { turn_rows(shape, read, groups, values + group); });
+        for (int64_t group = 0; group < groups; group++) {
+            read_group(a, segment, all, group, key, keys + group * shape.parts);
+            read_group(a, segment, all, group, value, rows);
+            turn_rows(shape, rows, groups, values + group);
+        }
     }
 
     // The attention of `count` queries, whose rows are `stride` numbers apart.
@@ -45,7 +46,7 @@ struct Forward {
         auto find_row = [&](int64_t i) { return i < count ? from + i * stride : nullptr; };
         read_rows(shape, find_row, rows);
         flip_rows(shape, rows, queries);
-        for (int j = 0; j < 2; j++) most[j] = Sixteen{} + LOWEST, total[j] = Sixteen{};
+        for (int j = 0; j < 2; j++) most[j] = Wide{} + LOWEST, total[j] = Wide{};
         Sight sight{segment, query, a.window};
         auto [begin, end] = sight.find_groups(all);
         for (int64_t next, first = begin; first < end; first = next) {
@@ -57,9 +58,9 @@ struct Forward {
     // Adds some groups of keys; `begun` tells whether there are results of groups before.
     void attend_groups(const Sight &sight, int64_t first, int64_t count, bool begun) {
         Operand flipped = find_tiles(queries, 1, 2);
-        Sixteen least = Sixteen{} + LOWEST, largest[2][2] = {{least, least}, {least, least}};  // of even and odd keys
+        Wide least = Wide{} + LOWEST, largest[2][2] = {{least, least}, {least, least}};  // of even and odd keys
         for (int64_t i = 0; i < count; i++) {
-            multiply_tiles<false>(find_tiles(keys + (first + i) * shape.size, shape.steps, 1), flipped, shape.steps,
+            multiply_tiles<false>(find_tiles(keys + (first + i) * shape.parts, shape.steps, 1), flipped, shape.steps,
                                   find_sums(scores[i].tiles[0], 1, 2));
             int64_t key = (first + i) * GROUP;
             auto find = sight.sees_all(key) ? &Forward::find_largest<true> : &Forward::find_largest<false>;
@@ -68,8 +69,8 @@ struct Forward {
         raise_most(largest, begun);
         for (int64_t i = 0; i < count; i++) {
             int64_t key = (first + i) * GROUP;
-            auto exponentiate = sight.sees_all(key) ? &Forward::exponentiate<true> : &Forward::exponentiate<false>;
-            (this->*exponentiate)(sight, key, scores[i], shares + 2 * i);
+            auto compute = sight.sees_all(key) ? &Forward::exponentiate<true> : &Forward::exponentiate<false>;
+            (this->*compute)(sight, key, scores[i], shares + 2 * i);
         }
         auto multiply = begun ? multiply_tiles<true> : multiply_tiles<false>;
         for (int64_t part = 0; part < shape.parts; part += 2)
@@ -77,23 +78,23 @@ struct Forward {
                      find_sums(results + 2 * part, 1, 2));
     }
 
-    // Scales the results of the keys before, as the largest exponents grow.
-    void raise_most(const Sixteen (*largest)[2], bool begun) {
+    // Scales the results of the keys before, as the largest scores grow.
+    void raise_most(const Wide (*largest)[2], bool begun) {
         for (int j = 0; j < 2; j++) {
-            Sixteen exponents = find_larger(~0u, largest[0][j], largest[1][j]) * (a.scaling * LOG_2_E), before = most[j];
-            most[j] = find_larger(~0u, exponents, before);
+            Wide found = find_larger(~0u, largest[0][j], largest[1][j]), before = most[j];
+            most[j] = find_larger(~0u, found, before);
             if (!begun || !_mm512_cmp_ps_mask((__m512)most[j], (__m512)before, _CMP_NEQ_UQ)) continue;
-            Sixteen scale = find_power(before - most[j]);
+            Wide scale = find_power((before - most[j]) * (a.scaling * LOG_2_E));
             total[j] *= scale;
             for (int64_t part = 0; part < shape.parts; part++)
-                for (Line &line : results[2 * part + j].lines) line = (Line)((Sixteen)line * scale);
+                for (Line &line : results[2 * part + j].lines) line = (Line)((Wide)line * scale);
         }
     }
 
     // The larger ones of a group's scores and those before.
     template <bool Whole>
-    void find_largest(const Sight &sight, int64_t key, const Scores &of_group, Sixteen (*largest)[2]) {
-        Sixteen found[2][2] = {{largest[0][0], largest[0][1]}, {largest[1][0], largest[1][1]}};
+    void find_largest(const Sight &sight, int64_t key, const Scores &of_group, Wide (*largest)[2]) {
+        Wide found[2][2] = {{largest[0][0], largest[0][1]}, {largest[1][0], largest[1][1]}};
         for (int64_t i = 0; i < GROUP; i++) {
             uint32_t seen = Whole ? ~0u : sight.find_queries(key + i);
             for (int j = 0; j < 2; j++) found[i % 2][j] = find_larger(seen >> j * SIDE, of_group.read(i, j), found[i % 2][j]);
@@ -105,15 +106,15 @@ struct Forward {
     template <bool Whole>
     void exponentiate(const Sight &sight, int64_t key, const Scores &of_group, Tile *to) {
         const float scaling = a.scaling * LOG_2_E;
-        const Sixteen shift[2] = {most[0], most[1]};
-        Sixteen sums[2] = {};
+        const Wide shift[2] = {most[0], most[1]};
+        Wide sums[2] = {};
         for (int64_t i = 0; i < GROUP; i += 2) {
-            Sixteen each[2][2];
+            Wide each[2][2];
             for (int k = 0; k < 2; k++) {
                 uint32_t seen = Whole ? ~0u : sight.find_queries(key + i + k);
                 for (int j = 0; j < 2; j++) {
-                    each[j][k] = find_power(of_group.read(i + k, j) * scaling - shift[j]);
-                    if (!Whole) each[j][k] = keep_seen(seen >> j * SIDE, each[j][k]);
+                    each[j][k] = find_power((of_group.read(i + k, j) - shift[j]) * scaling);
+                    if (!Whole) each[j][k] = keep_some(seen >> j * SIDE, each[j][k]);
                     sums[j] += each[j][k];
                 }
             }
@@ -127,13 +128,14 @@ struct Forward {
         float largest[GROUP], totals[GROUP];
         std::memcpy(largest, most, sizeof largest);
         std::memcpy(totals, total, sizeof totals);
-        for (int64_t i = 0; i < count; i++) sums[i * sum_stride] = largest[i] * LN_2 + std::log(totals[i]);
+        for (int64_t i = 0; i < count; i++) sums[i * sum_stride] = largest[i] * a.scaling + std::log(totals[i]);
+        for (float &each : totals) each = 1 / each;
         for (int64_t part = 0; part * SIDE < shape.width; part++)
             for (int64_t j = 0; j < 2; j++) {
                 Line *lines = results[2 * part + j].lines;
                 transpose_lines(lines);
                 for (int64_t i = j * SIDE; i < std::min(count, (j + 1) * SIDE); i++) {
-                    Sixteen numbers = (Sixteen)lines[i % SIDE] * (1 / totals[i]);
+                    Wide numbers = (Wide)lines[i % SIDE] * totals[i];
                     __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
                     _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + i * stride + part * SIDE), rounded);
                 }
@@ -147,32 +149,31 @@ struct Backward {
     const Segment &segment;
     const Slice &slice;
     Shape shape{a.width};
-    int64_t groups = divide_up(slice.count, GROUP), size = groups * shape.size;
-    Room room{SIDE * SIDE * (7 * size + (4 * MEMBERS + 3) * shape.size + 2 * MEMBERS * (groups + 2) + 8)};
+    int64_t groups = divide_up(slice.count, GROUP), size = groups * shape.parts;
+    Room room{SIDE * SIDE * (7 * size + (4 * MEMBERS + 3) * shape.parts + 2 * MEMBERS * (groups + 2) + 8)};
     Tile *keys = room.take<Tile>(size), *values = room.take<Tile>(size), *turned = room.take<Tile>(size);  // rows, rows, keys
     Tile *of_keys = room.take<Tile>(2 * size), *of_values = room.take<Tile>(2 * size);                     // [groups, 2, parts]
-    Tile *queries = room.take<Tile>(MEMBERS * shape.size), *slopes = room.take<Tile>(MEMBERS * shape.size);
-    Tile *stacked_queries = room.take<Tile>(MEMBERS * shape.size), *stacked_slopes = room.take<Tile>(MEMBERS * shape.size);
-    Tile *rows = room.take<Tile>(shape.size), *of_queries = room.take<Tile>(2 * shape.size);    // [parts, 2]
+    Tile *queries = room.take<Tile>(MEMBERS * shape.parts), *slopes = room.take<Tile>(MEMBERS * shape.parts);
+    Tile *stacked_queries = room.take<Tile>(MEMBERS * shape.parts), *stacked_slopes = room.take<Tile>(MEMBERS * shape.parts);
+    Tile *rows = room.take<Tile>(shape.parts), *of_queries = room.take<Tile>(2 * shape.parts);    // [parts, 2]
     Tile *shares = room.take<Tile>(2 * MEMBERS), *of_scores = room.take<Tile>(2 * MEMBERS);     // rows of keys
     Tile *paired = room.take<Tile>(2 * MEMBERS * groups);                                       // of the scores, pairs of keys
     Scores *scores = room.take<Scores>(1), *of_shares = room.take<Scores>(1);
-    Sixteen shifts[MEMBERS][2], means[MEMBERS][2];  // of exponents, to the base of 2, and of the slopes of shares
+    Wide shifts[MEMBERS][2], means[MEMBERS][2];  // of exponents, and of the slopes of shares
 
     void read(const bfloat16 *key, const bfloat16 *value) {
-        read_slice(a, segment, slice, key, rows, [&](int64_t group, const Tile *read) {
-            std::copy(read, read + shape.size, keys + group * shape.size);
-            turn_rows(shape, read, groups, turned + group);
-        });
-        read_slice(a, segment, slice, value, rows,
-                   [&](int64_t group, const Tile *read) { std::copy(read, read + shape.size, values + group * shape.size); });
+        for (int64_t group = 0; group < groups; group++) {
+            read_group(a, segment, slice, group, key, keys + group * shape.parts);
+            read_group(a, segment, slice, group, value, values + group * shape.parts);
+            turn_rows(shape, keys + group * shape.parts, groups, turned + group);
+        }
         std::fill(of_keys, of_keys + 2 * size, Tile{});
         std::fill(of_values, of_values + 2 * size, Tile{});
     }
 
     // Reads `count` queries of a block, or their slopes, whose rows are `stride` numbers apart.
     void read_block(int64_t count, const bfloat16 *from, int64_t stride, Tile *flipped, Tile *stacked) {
-        for (int64_t first = 0; first < count; first += GROUP, flipped += shape.size, stacked += shape.size) {
+        for (int64_t first = 0; first < count; first += GROUP, flipped += shape.parts, stacked += shape.parts) {
             auto find_row = [&](int64_t i) { return first + i < count ? from + (first + i) * stride : nullptr; };
             read_rows(shape, find_row, rows);
             flip_rows(shape, rows, flipped);
@@ -184,7 +185,7 @@ struct Backward {
     void read_sums(int64_t count, const float *sums, const float *mean, int64_t stride) {
         float numbers[2][MEMBERS * GROUP] = {};
         for (int64_t i = 0; i < count; i++) {
-            numbers[0][i] = sums[i * stride] * LOG_2_E;
+            numbers[0][i] = sums[i * stride];
             numbers[1][i] = mean[i * stride] * a.scaling;
         }
         std::memcpy(shifts, numbers[0], sizeof shifts);
@@ -209,22 +210,22 @@ struct Backward {
 
     // Adds to the slopes of a group of keys those by some members of a block.
     void reverse_group(int64_t query, int64_t group, int64_t first, int64_t last) {
-        int64_t key = slice.first + group * GROUP, at = group * shape.size;
+        int64_t key = slice.first + group * GROUP, at = group * shape.parts;
         for (int64_t i = first; i < last; i++) {
             auto multiply = [&](const Tile *left, const Tile *flipped, Scores *out) {
-                multiply_tiles<false>(find_tiles(left + at, shape.steps, 1), find_tiles(flipped + i * shape.size, 1, 2),
+                multiply_tiles<false>(find_tiles(left + at, shape.steps, 1), find_tiles(flipped + i * shape.parts, 1, 2),
                                       shape.steps, find_sums(out->tiles[0], 1, 2));
             };
             multiply(keys, queries, scores);
             multiply(values, slopes, of_shares);
             Sight sight{segment, query + i * GROUP, a.window};
-            auto reverse_shares = sight.sees_all(key) ? &Backward::reverse_shares<true> : &Backward::reverse_shares<false>;
-            (this->*reverse_shares)(sight, key, i, paired + 2 * (i * groups + group));
+            auto compute = sight.sees_all(key) ? &Backward::reverse_scores<true> : &Backward::reverse_scores<false>;
+            (this->*compute)(sight, key, i, paired + 2 * (i * groups + group));
         }
         for (int64_t part = 0; part < shape.parts; part += 2) {
             auto add = [&](const Tile *left, const Tile *stacked, Tile *out) {
                 multiply_tiles<true>(find_tiles(left + 2 * first, 1, 2),
-                                     find_tiles(stacked + first * shape.size + part, 1, shape.size), last - first,
+                                     find_tiles(stacked + first * shape.parts + part, 1, shape.parts), last - first,
                                      find_sums(out + 2 * at + part, 1, shape.parts));
             };
             add(shares, stacked_slopes, of_values);
@@ -234,21 +235,21 @@ struct Backward {
 
     // The shares of a group of keys and the slopes of their scores, as rows; of the latter also pairs of keys.
     template <bool Whole>
-    void reverse_shares(const Sight &sight, int64_t key, int64_t member, Tile *pairs) {
-        const float scaling = a.scaling, factor = a.scaling * LOG_2_E;
-        const Sixteen shift[2] = {shifts[member][0], shifts[member][1]}, mean[2] = {means[member][0], means[member][1]};
+    void reverse_scores(const Sight &sight, int64_t key, int64_t member, Tile *pairs) {
+        const float scaling = a.scaling;
+        const Wide shift[2] = {shifts[member][0], shifts[member][1]}, mean[2] = {means[member][0], means[member][1]};
         Line *own_shares = shares[2 * member].lines, *own_slopes = of_scores[2 * member].lines;  // two tiles each
         for (int64_t i = 0; i < GROUP; i += 2) {
             Line both[2];
             for (int64_t k = 0; k < 2; k++) {
                 uint32_t seen = Whole ? ~0u : sight.find_queries(key + i + k);
-                Sixteen share[2], slope[2];
+                Wide share[2], slope[2];
                 for (int64_t j = 0; j < 2; j++) {
-                    share[j] = find_power(scores->read(i + k, j) * factor - shift[j]);
+                    share[j] = find_power((scores->read(i + k, j) * scaling - shift[j]) * LOG_2_E);
                     slope[j] = share[j] * (of_shares->read(i + k, j) * scaling - mean[j]);
                     if (Whole) continue;
-                    share[j] = keep_seen(seen >> j * SIDE, share[j]);
-                    slope[j] = keep_seen(seen >> j * SIDE, slope[j]);
+                    share[j] = keep_some(seen >> j * SIDE, share[j]);
+                    slope[j] = keep_some(seen >> j * SIDE, slope[j]);
                 }
                 own_shares[i + k] = round_both(share);
                 own_slopes[i + k] = both[k] = round_both(slope);

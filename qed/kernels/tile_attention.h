@@ -7,7 +7,7 @@
 #include "tiles.h"
 #include "training.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#ifdef HAS_TILES
 bool attend_in_tiles(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value, float *sums,
                      bfloat16 *out);
 bool reverse_in_tiles(const PackedAttention &a, const bfloat16 *query, const bfloat16 *key, const bfloat16 *value,

@@ -1,36 +1,36 @@
 // Operands of attention in the order in which tiles read them: each tile is 16 lines of the cache, one after the other.
 //
-// Keys, values, queries and slopes are arranged by groups of 32 rows. A tile of rows has 32 numbers of each of 16 rows, so that
-// the width of a head takes `steps` tiles; a tile of columns, or of sums, has 16 columns, so that the width takes `parts`.
+// Keys, values, queries and slopes are arranged by groups of 32 rows. A tile of rows has 32 numbers of each of 16 rows; a tile
+// of columns, or of sums, has 16 columns.
 
 #pragma once
 
 #include "blocks.h"
 #include "tiles.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#ifdef HAS_TILES
 
 namespace {
+
+constexpr int64_t NUMBERS = SIDE * SIDE;  // pairs, or sums, of a tile
 
 struct Tile {
     Line lines[SIDE];
 };
 
-// The width of a head, padded with zeros to whole tiles; a group of rows takes `size` tiles.
+// The width of a head, padded with zeros to whole tiles: `steps` of 32 numbers, `parts` of 16. A group takes `parts` tiles.
 struct Shape {
-    explicit Shape(int64_t width) : width(width), steps(divide_up(width, GROUP)), parts(2 * steps), size(2 * steps) {}
+    explicit Shape(int64_t of_head) : width(of_head), steps(divide_up(of_head, GROUP)), parts(2 * steps) {}
 
-    int64_t width, steps, parts, size;
+    int64_t width, steps, parts;
 };
 
 // Operands and sums whose tiles are one after the other; distances count tiles.
 inline Operand find_tiles(const Tile *first, int64_t other, int64_t step) {
-    constexpr int64_t PAIRS = SIDE * SIDE;
-    return {reinterpret_cast<const Pair *>(first), SIDE, other * PAIRS, step * PAIRS};
+    return {reinterpret_cast<const Pair *>(first), SIDE, other * NUMBERS, step * NUMBERS};
 }
 
 inline Sums find_sums(Tile *first, int64_t beside, int64_t below) {
-    constexpr int64_t NUMBERS = SIDE * SIDE;
     return {reinterpret_cast<float *>(first), SIDE, beside * NUMBERS, below * NUMBERS};
 }
 
@@ -83,18 +83,14 @@ inline void turn_rows(const Shape &shape, const Tile *rows, int64_t apart, Tile 
     for (int64_t part = 0; part < shape.parts; part++) transpose_lines(to[part * apart].lines);
 }
 
-// Reads a head's keys or values of a slice group by group, with zeros behind the last, and calls `use(group, rows)`.
-template <typename Use>
-void read_slice(const PackedAttention &a, const Segment &segment, const Slice &slice, const bfloat16 *states, Tile *rows,
-                Use use) {
-    for (int64_t first = 0; first < slice.count; first += GROUP) {
-        auto find_row = [&](int64_t i) {
-            bool is_there = first + i < slice.count;
-            return is_there ? states + segment.place(slice.first + first + i) * a.heads * a.width : nullptr;
-        };
-        read_rows(Shape(a.width), find_row, rows);
-        use(first / GROUP, rows);
-    }
+// Reads a group of a head's keys or values of a slice, with zeros behind the last.
+inline void read_group(const PackedAttention &a, const Segment &segment, const Slice &slice, int64_t group,
+                       const bfloat16 *states, Tile *to) {
+    auto find_row = [&](int64_t i) {
+        int64_t key = group * GROUP + i;
+        return key < slice.count ? states + segment.place(slice.first + key) * a.heads * a.width : nullptr;
+    };
+    read_rows(Shape(a.width), find_row, to);
 }
 
 // A group of queries of a segment, from `query` on, and the keys that they see.
@@ -125,32 +121,30 @@ struct Sight {
 struct Scores {
     Tile tiles[2][2];
 
-    Sixteen read(int64_t key, int64_t half) const { return (Sixteen)tiles[key / SIDE][half].lines[key % SIDE]; }
+    Wide read(int64_t key, int64_t half) const { return (Wide)tiles[key / SIDE][half].lines[key % SIDE]; }
 };
 
 // 2^x with a relative error of 3e-6, and 1 for 0: the power of a whole number, times a polynomial of the least error.
-inline Sixteen find_power(Sixteen x) {
-    Sixteen rest = (Sixteen)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    Sixteen sum = rest * 1.342668477e-2f + 5.224247277e-2f;
+inline Wide find_power(Wide x) {
+    Wide rest = (Wide)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    Wide sum = rest * 1.342668477e-2f + 5.224247277e-2f;
     sum = (sum * rest + 2.412801981e-1f) * rest + 6.930448413e-1f;
-    return (Sixteen)_mm512_scalef_ps((__m512)(sum * rest + 1.0f), (__m512)x);
+    return (Wide)_mm512_scalef_ps((__m512)(sum * rest + 1.0f), (__m512)x);
 }
 
 // Two vectors, rounded.
-inline Line round_both(const Sixteen *numbers) { return (Line)_mm512_cvtne2ps_pbh((__m512)numbers[1], (__m512)numbers[0]); }
+inline Line round_both(const Wide *numbers) { return (Line)_mm512_cvtne2ps_pbh((__m512)numbers[1], (__m512)numbers[0]); }
 
-inline Sixteen keep_seen(uint32_t mask, Sixteen numbers) {
-    return (Sixteen)_mm512_maskz_mov_ps(__mmask16(mask), (__m512)numbers);
+inline Wide keep_some(uint32_t mask, Wide numbers) {
+    return (Wide)_mm512_maskz_mov_ps(__mmask16(mask), (__m512)numbers);
 }
 
 // The larger numbers where a mask has ones; NaN is left out.
-inline Sixteen find_larger(uint32_t mask, Sixteen numbers, Sixteen most) {
-    return (Sixteen)_mm512_mask_max_ps((__m512)most, __mmask16(mask), (__m512)numbers, (__m512)most);
+inline Wide find_larger(uint32_t mask, Wide numbers, Wide most) {
+    return (Wide)_mm512_mask_max_ps((__m512)most, __mmask16(mask), (__m512)numbers, (__m512)most);
 }
 
-inline void add_line(Line line, float *to) {
-    _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), (__m512)line));
-}
+inline void add_line(Line line, float *to) { store_wide(load_wide(to) + (Wide)line, to); }
 
 }  // namespace
 

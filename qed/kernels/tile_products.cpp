@@ -5,11 +5,11 @@
 #include "decoding.h"
 #include "tiles.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#ifdef HAS_TILES
 
 namespace {
 
-constexpr int64_t BLOCK = TOGETHER * SIDE;  // outputs of a panel, and rows that are multiplied by it together
+constexpr int64_t BLOCK = GROUP;            // outputs of a panel, and rows that are multiplied by it together
 constexpr int64_t NEAR = 1 << 18;           // pairs of rows that stay in a core's cache meanwhile
 constexpr int64_t LARGE = 1 << 20;          // products from which on several threads share the outputs
 
@@ -99,7 +99,7 @@ void multiply_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, con
                     int64_t count = std::min(BLOCK, end - row);
                     Operand left{copied + row * apart, apart, SIDE * apart, SIDE};
                     Operand right{panel, BLOCK, SIDE, SIDE * BLOCK, next, lines};
-                    auto multiply = count > SIDE ? multiply_tiles<false, 2> : multiply_tiles<false, 1>;
+                    auto multiply = count > SIDE ? multiply_tiles<false> : multiply_tiles<false, 1>;
                     float sums[BLOCK * BLOCK];
                     bfloat16 *to = out + row * outputs + first;
                     for (int64_t i = 0; i < count; i++) __builtin_prefetch(to + i * outputs, 1);

@@ -6,14 +6,15 @@
 
 #include "matrices.h"
 
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__AVX512DQ__) && defined(__linux__)
+#define HAS_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
 namespace {
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#ifdef HAS_TILES
 
 constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
 constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together

@@ -5,11 +5,11 @@
 
 #include "tiles.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#ifdef HAS_TILES
 
 namespace {
 
-constexpr int64_t BLOCK = TOGETHER * SIDE;    // outputs, and columns, that are computed together
+constexpr int64_t BLOCK = GROUP;              // outputs, and columns, that are computed together
 constexpr int64_t DEPTH = 512;                // inputs that are arranged at a time
 constexpr int64_t STRIDE = DEPTH / 2 + SIDE;  // pairs of an output: with a power of two they would share lines of the cache
 constexpr int64_t MOST_OUTPUTS = 128;         // of a group, which is arranged as a whole: memory is read in lines,
