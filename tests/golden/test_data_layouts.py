@@ -25,7 +25,6 @@ from qed.data.tools.inspect import inspect_data
 from qed.data.tools.load import load_data
 from qed.data.tools.prompting import PromptView
 from qed.data.tools.snapshot import write_rows
-from qed.data.tools.validate import validate_file
 from qed.errors import DataError
 from qed.randomness import shuffle_indices
 from qed.types import Problem
@@ -67,17 +66,6 @@ def test_a_round_trip_keeps_the_problem(tmp_path: Path, schema: str, some: list[
             assert [one.meta.get(name) for name in kept] == [other.meta.get(name) for name in kept]
         if schema in ("jsonl", "parquet"):
             assert one.id == other.id
-
-
-def test_what_is_written_is_valid_and_prompts_alone_stay(tmp_path: Path) -> None:
-    """A row without a target is an error of validate beside others, and a file of such rows is for a reward."""
-    (tmp_path / "some.csv").write_text("question,answer\na,7\nb,\n")
-    figures = convert(load_data(str(tmp_path / "some.csv"), {}), Target(tmp_path / "some.jsonl"), Filters(), "")
-    assert figures["left_out"] == {"problems with neither an answer nor a demonstration": 1}
-    assert not validate_file(tmp_path / "some.jsonl", {}).errors
-    (tmp_path / "none.csv").write_text("question,tests\na,1\nb,2\n".replace("question", "prompt"))
-    figures = convert(load_data(str(tmp_path / "none.csv"), {}), Target(tmp_path / "none.jsonl"), Filters(), "")
-    assert (figures["written"], figures["left_out"]) == ({str(tmp_path / "none.jsonl"): 2}, {})
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

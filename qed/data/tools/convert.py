@@ -12,7 +12,7 @@ from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Row
 from qed.data.sources.writing import SUFFIXES
 from qed.data.tools import snapshot
-from qed.data.tools.filters import Filters, filter_problems, has_target, split_problems
+from qed.data.tools.filters import Filters, filter_problems, split_problems
 from qed.data.tools.load import Data
 from qed.data.tools.prompting import PromptView, check_chat, load_prompt_view
 from qed.data.tools.schemas import PLAIN, Layout, list_extra_columns
@@ -83,8 +83,7 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     if schema in ("verl", "luffy"):
         check_chat(prompt, view.leaf, schema)
     left_out = Counter(data.left_out)
-    problems = _drop_without_target(data.problems, left_out)
-    parts = split_problems(filter_problems(problems, filters, view, left_out), filters, left_out)
+    parts = split_problems(filter_problems(data.problems, filters, view, left_out), filters, left_out)
     names = {"train": data.split, "validation": "validation"}
     tables: dict[str, list[Row]] = {}
     for (part, path), problems in zip(paths.items(), parts, strict=False):
@@ -127,15 +126,6 @@ def build_rows(
         # Without any completion these are prompts for RL, which TRL recognises by the missing column.
         return [{name: value for name, value in row.items() if name != "completion"} for row in table]
     return table
-
-
-def _drop_without_target(problems: Sequence[Problem], left_out: Counter[str]) -> Sequence[Problem]:
-    """Return the problems that `qed data validate` accepts; all of them if they are prompts alone."""
-    kept = [problem for problem in problems if has_target(problem)]
-    if not kept:
-        return problems
-    left_out["problems with neither an answer nor a demonstration"] += len(problems) - len(kept)
-    return kept
 
 
 def _format_reasons(left_out: Mapping[str, int]) -> str:

@@ -84,11 +84,6 @@ def split_problems(
     return select_problems(kept, data, filters.seed, left_out), validation
 
 
-def has_target(problem: Problem) -> bool:
-    """Return whether a problem has an answer or a demonstration; without one only a reward of one's own can judge."""
-    return bool(problem.answer or problem.meta.get("completion"))
-
-
 def _drop_duplicates(problems: Sequence[Problem], dedupe: str, left_out: Counter[str]) -> list[Problem]:
     if not dedupe:
         return list(problems)

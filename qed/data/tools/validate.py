@@ -15,7 +15,6 @@ from qed.data.sources import fields, local, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
 from qed.data.tasks.base import fold_repeats
-from qed.data.tools.filters import has_target
 from qed.data.tools.inspect import explain_unreadable
 from qed.errors import DataError
 from qed.types import Problem
@@ -117,7 +116,7 @@ def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], check: Fil
         raise DataError(f"{place}: {odd} is not a finite number (NaN or infinity).")
     problem = fields.build_problem(schemas.read_fields(row, place), row, place.source)
     check.schemas[schemas.name_schema(row)] += 1
-    if not has_target(problem):
+    if not problem.answer and not problem.meta.get("completion"):
         raise DataError(f"{place}: there is no answer and no demonstration.")
     if problem.answer and (trouble := explain_unreadable(problem.answer)):
         check.unreadable += 1
