@@ -38,9 +38,9 @@ class Benchmark:
 
     `data` has the prompt and the reward, `counts` the number of samples per problem, `left_out` the counts of dropped
     rows, `copies` the number of rows that repeat another, and `unreadable` the problems whose golds the grader cannot
-    parse. `judged` says whether correct answers
-    exist; without them, the outputs are written for a program that compares them. `subset` says how the problems were
-    drawn if they are not all. `exemplars` names the worked examples before a question, whose stop strings are `stop`.
+    parse. `judged` says whether correct answers exist; without them, the outputs are written for a program that
+    compares them. `subset` says how the problems were drawn if they are not all. `exemplars` names the worked examples
+    before a question, whose stop strings are `stop`.
     """
 
     name: str

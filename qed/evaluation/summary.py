@@ -39,7 +39,7 @@ def summarize(rows: Sequence[Row], ties: str = "split") -> dict[str, Any]:
     All problems have the same weight, independent of their number of answers. pass@k and maj@k go up to the smallest
     number of answers per problem, because they are not defined beyond. `k` is the most common number of answers; where
     it is not that of all problems, `k_min` and `k_max` are given. `too_few` is set for fewer than 6 problems. The mean
-    of sources is left out where a source has one problem: it is then no benchmark of its own, but a place in a book.
+    of sources is left out where most have one problem: they are then no benchmarks, but places in a book.
     """
     groups = list(group_by_problem(rows).values())
     counts = [len(group) for group in groups]
@@ -47,7 +47,7 @@ def summarize(rows: Sequence[Row], ties: str = "split") -> dict[str, Any]:
     value = measured[ACCURACY]
     by = {name: _break_down(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)}
     sources = list(by.get("source", {}).values())
-    are_benchmarks = len(sources) > 1 and all(source["n"] > 1 for source in sources)
+    are_benchmarks = len(sources) > 1 and sum(source["n"] == 1 for source in sources) <= len(sources) / 2
     return {
         "n": len(groups),
         **_describe_counts(counts),

@@ -26,7 +26,7 @@ from qed.models.shapes import measure_shape
 from qed.randomness import shuffle_indices
 from qed.rollout.agreement import compare_sampler
 from qed.rollout.sampler_check import Options, require_agreement
-from qed.rollout.stages import flatten, grade, sample
+from qed.rollout.stages import assign_grades, flatten, grade, sample
 from qed.runs.run import read_lines
 from qed.sampling.base import build_sampling
 from qed.training.batch import collate
@@ -67,9 +67,8 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     demonstrations = [setup.template.demonstration(problem) for problem in probed]
     written = [rollout for rollout in demonstrations if rollout is not None]
     max_tokens, guided = settings.sampling.max_tokens, settings.algorithm.guided
-    joined = guided and any(len(rollout.output) <= max_tokens for rollout in written)
     findings = [
-        *_check_loss(phase, groups, rows, joined),
+        *_check_loss(phase, groups, rows, demonstrations),
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
         *(_check_demonstrations(phase, probed) if rows or guided else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
@@ -137,7 +136,9 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     return groups
 
 
-def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout], joined: bool) -> list[Finding]:
+def _check_loss(
+    phase: Phase, groups: Groups, rows: Sequence[Rollout], demonstrations: Sequence[Rollout | None]
+) -> list[Finding]:
     """Check the rewards of the sampled answers, which demonstrations may join, and the end tokens in the loss."""
     setup, algorithm = phase.setup, phase.settings.algorithm
     if not groups:
@@ -164,11 +165,27 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout], joined: b
         last = batch.attention.sum(1, keepdim=True) - 1
         trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
+    joined = not figures.signal and _add_signal(phase, groups, demonstrations)
     return [
         *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards, joined),
         *(rules.check_weights(weights) if algorithm.by_advantage and algorithm.reads_rewards else []),
         *rules.check_ends(trained, len(ended), "answers that ended", imitated=False),
     ]
+
+
+def _add_signal(phase: Phase, groups: Groups, demonstrations: Sequence[Rollout | None]) -> bool:
+    """Return whether a demonstration joins one of the groups, and earns another reward than the answers there."""
+    guidance = getattr(phase.settings.algorithm, "demonstrations", None)
+    if guidance is None or not guidance.active:
+        return False
+    most = phase.settings.sampling.max_tokens
+    joined = [
+        (group, own)
+        for group, own in zip(groups, demonstrations, strict=False)
+        if own is not None and len(own.output) <= most
+    ]
+    assign_grades([[own] for _, own in joined], phase.setup.grader)
+    return any(own.has_reward and own.reward not in {each.reward for each in group} for group, own in joined)
 
 
 def _check_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:

@@ -116,6 +116,13 @@ def test_the_groups_of_luffy_vary_by_their_demonstrations(qed: Callable[..., Any
     assert "earn the same" not in done.out
 
 
+def test_a_demonstration_that_earns_what_answers_earn_is_no_signal(qed: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "same.py").write_text("def paid(completions, **columns):\n    return [1.0 for _ in completions]\n")
+    options = ["--sampling.max_tokens", 64, "--reward", tmp_path / "same.py"]
+    done = qed("luffy", "--out", tmp_path / "run", *SMALL, *options)
+    assert (done.code, "earn the same" in done.out, "demonstrations aside" in done.out) == (5, True, False)
+
+
 @pytest.mark.parametrize(
     ("findings", "word"),
     [

@@ -209,6 +209,14 @@ def test_luffys_traces_are_read_as_its_target(tmp_path: Path, trace: object) -> 
     assert (problem.meta["completion"], problem.meta["traces"]) == ("a", ["b"])
 
 
+def test_messages_of_two_sides_are_one_of_luffys_traces(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, {**VERL, "target_lst": [USER, {**ASSISTANT, "content": "b"}]})
+    assert problem.meta["traces"] == ["b"]
+    replies = [{**ASSISTANT, "content": "b"}, {**ASSISTANT, "content": "c"}]
+    (problem,) = load(tmp_path, {**VERL, "target_lst": replies})
+    assert problem.meta["traces"] == ["b", "c"]
+
+
 def test_a_parquet_of_pandas_has_lists_again(tmp_path: Path) -> None:
     """verl writes its messages as arrays of objects."""
     frame = pandas.DataFrame([{**VERL, "prompt": np.array([SYSTEM, USER], dtype=object)}], index=[5])

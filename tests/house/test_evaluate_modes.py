@@ -65,6 +65,27 @@ def test_a_file_gives_options_under_their_own_names(run: Run, answers: str, file
     assert run("evaluate", "own.yaml", "--responses", answers)[0] == code
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--responses", "answers.jsonl", "--scoring", "sampled", "--limit", "0", "--samples", "1"],
+        ["--model", "none", "--tasks", "arithmetic", "--greedy", "--top-p", "1", "--top-k", "0"],
+        ["--model", "none", "--tasks", "mmlu", "--scoring", "likelihood", "--samples", "1", "--policy", "math"],
+        ["--model", "none", "--tasks", "mmlu", "--sweep", "scoring=sampled,likelihood", "--temperature", "1"],
+    ],
+)
+def test_a_value_that_changes_nothing_is_not_refused(run: Run, answers: str, options: list[str]) -> None:
+    """Scripts fill in every option; in a sweep over modes one of them may use what another does not."""
+    _, out, err = run("evaluate", *options)
+    assert "Leave out" not in out + err
+    assert "no use for" not in err
+
+
+def test_what_is_missing_is_told_first(run: Run, answers: str) -> None:
+    code, _, err = run("evaluate", "--gold-key", "answer", "--response-key", "completion")
+    assert (code, "--responses" in err, "Leave out" in err) == (2, True, False)
+
+
 def test_greedy_has_no_use_for_parameters_of_sampling() -> None:
     with pytest.raises(UsageError, match="no use for --top-p, --top-k"):
         evaluate.run(["--model", "new:tiny", "--greedy", "--top-k", "3", "--top-p", "0.9"])

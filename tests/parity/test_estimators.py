@@ -247,8 +247,11 @@ def test_the_mean_of_sources_does_not_weigh_them() -> None:
     assert mean["ci_lo"] <= mean["accuracy"] <= mean["ci_hi"]
     assert "mean_of_sources" not in summarize(answers)
     assert "mean_of_sources" not in summarize([{**row, "data_source": "aime"} for row in answers])
-    alone = [{**row, "data_source": "a/1.json" if row["group_id"] == "a" else "math"} for row in answers]
-    assert "mean_of_sources" not in summarize(alone), "a place of one problem is no benchmark"
+    names = {"a": "a/1.json", "e": "a/2.json"}
+    alone = [{**row, "data_source": names.get(row["group_id"], "math")} for row in answers]
+    assert "mean_of_sources" not in summarize(alone), "places of one problem are no benchmarks"
+    drawn = [{**row, "data_source": "aime" if row["group_id"] == "a" else "math"} for row in answers]
+    assert summarize(drawn)["mean_of_sources"]["sources"] == 2, "of a small benchmark one problem may be drawn"
 
 
 def test_the_mean_of_tasks_does_not_weigh_them() -> None:

@@ -86,8 +86,8 @@ def run(arguments: Sequence[str]) -> int:
     given = list_given(parser, args, chosen)
     check_greedy(parser, args, arguments)
     if args.sweep:
-        return run_sweep(parser, written, partial(_check_cell, given=given), _evaluate)
-    check_modes(args, given)
+        return run_sweep(parser, written, partial(_check_cell, parser=parser, given=given), _evaluate)
+    check_modes(parser, args, given)
     result = _evaluate(args, arguments)
     if args.json:
         print(json.dumps(result))
@@ -104,9 +104,9 @@ def _evaluate(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, A
     return _score_responses(args) if args.responses else _evaluate_model(args, arguments)
 
 
-def _check_cell(args: argparse.Namespace, given: Sequence[str]) -> None:
+def _check_cell(args: argparse.Namespace, parser: Parser, given: Sequence[str]) -> None:
     """Refuse the options of one evaluation of a sweep before the first one starts; `given` are those of its command."""
-    check_modes(args, given)
+    check_modes(parser, args, given)
     if args.responses is None and args.model is not None:
         _check_numbers(args)
         run_folder, model, _ = _choose_model(args)
@@ -330,7 +330,7 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
         raise UsageError(
             "Python evaluates a model; the command line scores stored answers: qed evaluate --responses FILE."
         )
-    check_modes(args, list_given(parser, args, options))
+    check_modes(parser, args, list_given(parser, args, options))
     if args.model is None:
         find_served(args)
     if args.model is None:

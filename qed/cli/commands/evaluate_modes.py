@@ -9,6 +9,7 @@ from qed.cli.commands.base import Parser
 from qed.errors import UsageError
 
 DECODING = ("temperature", "top_p", "top_k", "min_p")
+NEUTRAL = {"samples": 1, "top_p": 1.0, "top_k": 0, "min_p": 0.0}  # values that change nothing
 # Of answers that a model writes: how they are asked for and sampled.
 WRITING = (
     *("prompt", "prompt_options", "system_prompt", "chat_template_options", "environment", "environment_options"),
@@ -32,25 +33,28 @@ UNUSED = {
 
 
 def list_given(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
-    """Return the names of the options that a command line gives, and of those that it sweeps."""
+    """Return the names of the options that a command line gives, and of those that it sweeps.
+
+    None if it sweeps modes, because each option may be of use to one of them.
+    """
     named = [action.dest for _, action in parser.list_given(arguments)]
     swept = [sweep.partition("=")[0].strip().removeprefix("--").replace("-", "_") for sweep in args.sweep]
-    return list(dict.fromkeys([*named, *swept]))
+    return [] if "scoring" in swept else list(dict.fromkeys([*named, *swept]))
 
 
-def check_modes(args: argparse.Namespace, given: Sequence[str]) -> None:
+def check_modes(parser: Parser, args: argparse.Namespace, given: Sequence[str]) -> None:
     """Refuse the options that the mode of the evaluation has no use for; `given` are those of the user.
 
     Raises:
         UsageError: there is one; the message names all of them.
     """
-    if args.model is not None and args.responses is not None:
+    if (args.model is None) == (args.responses is None) and args.url is None:
         return  # which of the two is meant is asked first
     mode = "responses" if args.responses is not None else args.scoring
     # A server that is to compute log-likelihoods is refused where models are loaded, which says what to do instead.
     useful = "sampler" if mode == "likelihood" and args.sampler == "server" else ""
     about, unused = UNUSED[mode]
-    wrong = [name for name in given if name in unused and name != useful]
+    wrong = [name for name in given if name in unused and name != useful and _has_effect(parser, args, name)]
     if wrong:
         raise UsageError(f"qed evaluate: {about} Leave out {_join(wrong)}.")
 
@@ -58,9 +62,15 @@ def check_modes(args: argparse.Namespace, given: Sequence[str]) -> None:
 def check_greedy(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Refuse parameters of sampling on the command line beside --greedy, which has no use for them."""
     given = [action.dest for _, action in parser.list_given(arguments)]
-    wrong = [name for name in DECODING if name in given and (name != "temperature" or args.temperature)]
+    wrong = [name for name in DECODING if name in given and _has_effect(parser, args, name)]
     if args.greedy and wrong:
         raise UsageError(f"qed evaluate: --greedy has no use for {_join(wrong)}: leave one of the two out.")
+
+
+def _has_effect(parser: Parser, args: argparse.Namespace, name: str) -> bool:
+    """Return whether an option has another value than without it."""
+    value = getattr(args, name)
+    return bool(value) and value not in (parser.get_default(name), NEUTRAL.get(name))
 
 
 def _join(names: Sequence[str]) -> str:

@@ -127,9 +127,13 @@ def read_verl(row: Row, place: Place) -> Fields:
 
 
 def _read_traces(given: Any, place: Place) -> list[str]:
-    """Return the demonstrations of a list, each as `target` gives one: a text, a message or messages. Skip nulls."""
-    listed = given if isinstance(given, list) else [given]
-    return [read_reply(each, place, TRACES) for each in listed if each]
+    """Return the demonstrations of a list, each as `target` gives one: a text, a message or messages. Skip nulls.
+
+    Messages of which some are a user's are one conversation.
+    """
+    roles = [turn.get("role", turn.get("from")) for turn in given] if is_conversation(given) else []
+    is_single = not isinstance(given, list) or "user" in [ROLES.get(role, role) for role in roles]
+    return [read_reply(each, place, TRACES) for each in ([given] if is_single else given) if each]
 
 
 def _convert_gold(gold: Any, place: Place) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from qed.config.task_names import parse_task
 from qed.data.questions import normalize_question
+from qed.data.prompts.demonstrations import find_reply
 from qed.data.sources import fields, local, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
@@ -116,7 +117,7 @@ def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], check: Fil
         raise DataError(f"{place}: {odd} is not a finite number (NaN or infinity).")
     problem = fields.build_problem(schemas.read_fields(row, place), row, place.source)
     check.schemas[schemas.name_schema(row)] += 1
-    if not problem.answer and not problem.meta.get("completion"):
+    if not problem.answer and not find_reply(problem):
         raise DataError(f"{place}: there is no answer and no demonstration.")
     if problem.answer and (trouble := explain_unreadable(problem.answer)):
         check.unreadable += 1
