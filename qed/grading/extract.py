@@ -18,11 +18,11 @@ from qed.grading.extraction.marks import (
     cut_to_last_turn,
     find_between,
     find_hashes,
+    find_last_element,
     find_last_opened,
     find_tag,
     may_have_thought,
 )
-from qed.grading.extraction.markup import remove_markup
 from qed.grading.extraction.outcome import CUT_OFF, NOT_FOUND, Extracted, Refusal
 from qed.grading.extraction.patterns import find_by_pattern, is_pattern
 from qed.grading.extraction.sentences import MAX_SENTENCE_CHARS
@@ -56,8 +56,8 @@ def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[Tags, ..
 
     `strict` accepts a complete box, an answer tag or a `####` line; `flexible` also accepts an answer in words;
     `lenient` also accepts a box or tag that is never closed. `tags` are the pairs that may enclose an answer, such as
-    <answer> and </answer>; markup is no part of an answer. `regex:PATTERN` takes the first group of the last match of a
-    regular expression, `first-regex:PATTERN` of the first.
+    <answer> and </answer>. `regex:PATTERN` takes the first group of the last match of a regular expression,
+    `first-regex:PATTERN` of the first.
 
     Raises:
         ValueError: there is no such mode.
@@ -106,17 +106,18 @@ def _find_unmarked(text: str, tags: tuple[Tags, ...]) -> Extracted | Refusal:
     opening, closing = find_last_opened(turn, tags)
     if is_cut or has_unfinished_box(turn) or turn.rfind(opening) > turn.rfind(closing):
         return Refusal(CUT_OFF)
-    return find_conclusion(turn)
+    element = find_last_element(turn)
+    return Extracted(_read_tagged(element), "tag") if element else find_conclusion(turn)
 
 
 def _find_marked(text: str, tags: tuple[Tags, ...]) -> Extracted | None:
-    """Return the answer in a tag, in a box or behind ####, without markup."""
-    tagged = remove_markup(find_tag(text, tags) or "").strip()
+    """Return the answer in a tag, in a box or behind ####."""
+    tagged = (find_tag(text, tags) or "").strip()
     if tagged:
         return Extracted(_read_tagged(tagged), "tag")
     finders: tuple[tuple[str, Finder], ...] = (("box", find_box), ("hashes", find_hashes))
     for source, find in finders:
-        answer = remove_markup(find(text) or "").strip()
+        answer = (find(text) or "").strip()
         if answer:
             return Extracted(answer, source)
     return None

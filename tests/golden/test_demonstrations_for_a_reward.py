@@ -81,9 +81,11 @@ def test_where_nothing_is_lost_a_reply_gets_the_prompts_form() -> None:
 
 
 def test_the_bare_question_takes_every_reply_with_an_answer() -> None:
-    for reply in (WORKED, XML, TRACE, THOUGHT, "3+6 is 9.", "3+6 is 8.", "<final>9</final>", "So <b>9</b>"):
+    for reply in (WORKED, XML, TRACE, THOUGHT, "3+6 is 9.", "<final>9</final>", "So it is 8 = \\boxed{8}"):
         assert write_demonstration(load_leaf("chat"), ask(reply)) == (reply, False)
-    assert find_trouble(load_leaf("chat"), ask("3+6 is 8.")) == OTHER_ANSWER
+    assert find_trouble(load_leaf("chat"), ask("\\boxed{8}")) == OTHER_ANSWER
+    # A number of the last sentence is often no answer.
+    assert write_demonstration(load_leaf("chat"), ask("We add 3 and 6.")).text == "We add 3 and 6.\n\nThe answer is 9."
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_the_prompts_own_reward_changes_nothing(prompt: str, reward: str, option
 
 def test_a_reward_that_cannot_be_asked_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('is not to be loaded')\n")
-    for reward in (f"{tmp_path}/mine.py", "http", "length"):
+    for reward in (f"{tmp_path}/mine.py", "http", "length", "cosine"):
         leaf = choose("r1_zero", reward)
         assert load_run_grader(leaf) is None
         assert write_demonstration(leaf, ask(TRACE)) == write_demonstration(load_leaf("r1_zero"), ask(TRACE))

@@ -121,6 +121,36 @@ def test_other_tags_than_answer() -> None:
     assert extract_final_answer("<FINAL>twelve of them", "lenient", tags) == Extracted("twelve of them", "open tag")
 
 
+@pytest.mark.parametrize("name", ["SOLUTION", "solution", "ANSWER", "Answer", "final", "final_answer", "result"])
+def test_an_element_that_ends_a_text_is_its_answer(name: str) -> None:
+    element = f"<{name}> 12 </{name}>"
+    for text in (element, f"So 3 * 4:\n{element}\n", f"<think>5?</think> {element}"):
+        for mode in ("flexible", "lenient"):
+            assert extract_final_answer(text, mode) == Extracted("12", "tag")
+        assert extract_final_answer(text, "strict") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Write between <SOLUTION> and </SOLUTION>. The answer is 10.", "10"),
+        ("<SOLUTION>3 + 4 = 7, then 7 + 3</SOLUTION> \\boxed{10}", "10"),
+        ("<SOLUTION>5</SOLUTION>\nNo. The answer is 6.", "6"),
+        ("<answer>5</answer> <SOLUTION>6</SOLUTION>", "5"),
+        ("\\boxed{5} <final>6</final>", "5"),
+        ("<final>5</final> or <final>6</final>", None),
+        ("<SOLUTION>5</SOLUTION> <ANSWER>6</ANSWER>", None),
+        ("<think>It may be <final>5</final>", None),
+        ("The answer is 5. <wrong>6</wrong>", "5"),
+        ("<final></final>", None),
+    ],
+)
+def test_other_elements_are_text(text: str, answer: str | None) -> None:
+    """Marks come first; several elements, other names, and elements before other text say nothing."""
+    found = extract_final_answer(text)
+    assert (found and found.answer) == answer
+
+
 def test_an_unknown_mode_is_said() -> None:
     with pytest.raises(ValueError, match="flexible"):
         extract_final_answer("12", "fuzzy")

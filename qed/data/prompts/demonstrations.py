@@ -40,6 +40,7 @@ HASHES = re.compile(r"\n\s*####[^\n]*\s*\Z")
 REMOVED = "\0"  # stands where a tag was
 GLUED = re.compile(rf"(?<=\S){REMOVED}+(?=\S)")
 BLANK = re.compile(r"\n{3,}")
+UNSURE = ("sentence", "whole")  # sources of an answer that often is none
 SAMPLE = "So it is."  # reasoning that no reward objects to
 CUT_OFF = "the reasoning is cut off before any answer"
 OTHER_ANSWER = "the worked solution ends in another answer"
@@ -119,7 +120,7 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
         return Demonstration(reply)
     if stated is None and OPENED.search(reply) and not CLOSED.search(reply):
         return Demonstration(None)
-    if _accepts_any_form(leaf) and extract_final_answer(reply) is not None:
+    if _accepts_any_form(leaf) and _states_answer(reply, problem.answer):
         return Demonstration(reply)
     goal = replace(problem, answer=_choose_answer(problem.answer, stated))
     tags = _list_tags(leaf)
@@ -141,6 +142,12 @@ def _accepts_any_form(leaf: Any) -> bool:
     return leaf.REWARD == FINAL_ANSWER and not (_list_tags(leaf) or leaf.STOP)
 
 
+def _states_answer(reply: str, gold: str) -> bool:
+    """Return whether a reply states an answer, of which a last sentence or a text as a whole may say nothing."""
+    found = extract_final_answer(reply)
+    return found is not None and (found.source not in UNSURE or is_same_answer(gold, found.answer))
+
+
 def find_stated_answer(reply: str, leaf: Any) -> str | None:
     """Return the answer that a reply states in a tag, a box or a `####` line; None if it does not."""
     pair = next((pair for pair in _list_answer_tags(leaf) if all(tag in reply for tag in pair)), ANSWER_TAGS)
@@ -155,7 +162,7 @@ def ends_in_other_answer(solution: str, gold: str) -> bool:
         return False
     # "We get 5. This took 3 steps." and "2+3=5, 5+2=7": the last sentence, or a text as a whole, is often no answer.
     is_named = gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", solution)
-    return not (found.source in ("sentence", "whole") and is_named)
+    return not (found.source in UNSURE and is_named)
 
 
 def _choose_answer(gold: str, stated: str | None) -> str:
@@ -185,7 +192,7 @@ def _grade_for_run(leaf: Any, problem: Problem, text: str) -> Grade | None:
 
 
 def _loses_run_reward(leaf: Any, problem: Problem, reply: str, built: str) -> bool:
-    """Return whether the run pays more for a reply than for what the prompt has built from it: then it stays as it is."""
+    """Return whether the run pays more for a right reply than for what the prompt has built from it."""
     given, made = (_grade_for_run(leaf, problem, text) for text in (reply, built))
     return given is not None and made is not None and given.correct and given.reward > made.reward
 

@@ -13,6 +13,7 @@ from qed.config.reward_names import parse_reward
 from qed.rewards.base import load_reward, may_judge
 from qed.rewards.grader import InProcessGrader
 from qed.rewards.options import parse_options
+from qed.types import UNGRADED, Problem, Rollout
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def list_shared_options(prompt_options: Sequence[str], rewards: Sequence[str]) -
 def load_run_grader(leaf: Any) -> InProcessGrader | None:
     """Load what judges a demonstration in a prompt's run: the parts of its reward that decide correctness.
 
-    None if these are the prompt's own, or cannot be asked here: user code, a server, or a model.
+    None if these are the prompt's own, or cannot be asked here: user code, a server, a model, or a reward that depends
+    on more than a text.
     """
     if not isinstance(leaf, PromptWithReward):
         return None
@@ -66,7 +68,9 @@ def load_run_grader(leaf: Any) -> InProcessGrader | None:
     own = not options and all(entry.source == leaf.REWARD for entry in entries)
     if own or not all(_can_be_asked(entry.source) for entry in entries):
         return None
-    return InProcessGrader(load_reward(names, options))
+    grader = InProcessGrader(load_reward(names, options))
+    tried = grader([[Rollout(Problem("", "", "0"), (), (), (), "0", "stop")]])[0][0]
+    return None if tried.tier in UNGRADED else grader
 
 
 def _can_be_asked(source: str) -> bool:

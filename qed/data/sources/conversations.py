@@ -131,7 +131,7 @@ def _read_traces(given: Any, place: Place) -> list[str]:
 
     Messages of which some are a user's are one conversation.
     """
-    roles = [turn.get("role", turn.get("from")) for turn in given] if is_conversation(given) else []
+    roles = [str(turn.get("role", turn.get("from"))) for turn in given] if is_conversation(given) else []
     is_single = not isinstance(given, list) or "user" in [ROLES.get(role, role) for role in roles]
     return [read_reply(each, place, TRACES) for each in ([given] if is_single else given) if each]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qed.config.task_names import parse_task
-from qed.data.questions import normalize_question
 from qed.data.prompts.demonstrations import find_reply
+from qed.data.questions import normalize_question
 from qed.data.sources import fields, local, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row

@@ -7,7 +7,6 @@ import re
 from qed.grading.extraction import chains, choices, words
 from qed.grading.extraction.announcements import read_announcement
 from qed.grading.extraction.boxes import find_last
-from qed.grading.extraction.markup import remove_markup
 from qed.grading.extraction.outcome import (
     ASKED,
     HEDGED,
@@ -35,7 +34,7 @@ HEADING = re.compile(
 
 def find_conclusion(text: str) -> Extracted | Refusal:
     """Return the answer that a text without boxes or tags states, or the reason why it states none."""
-    found = _find_conclusion(remove_markup(text))
+    found = _find_conclusion(text)
     if isinstance(found, Refusal):
         return found
     answer = found.answer.strip()

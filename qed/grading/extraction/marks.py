@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from qed.grading.extraction.boxes import find_box
@@ -9,8 +10,13 @@ from qed.grading.extraction.boxes import find_box
 Tags = tuple[str, str]
 
 TAGS = ("<answer>", "</answer>")
-# The tags in which qed's prompts ask for an answer.
-ANSWER_TAGS = (TAGS, ("<SOLUTION>", "</SOLUTION>"))
+ANSWER_TAGS = (TAGS,)
+# An element that says that it is the answer, and what is in it; in words, where nothing follows it.
+ELEMENT = re.compile(
+    r"<(?P<name>answer|solution|result|final(?:[_-]?answer)?)>(?P<content>[^<>]{1,200})</(?P=name)>\s*\Z", re.IGNORECASE
+)
+LONGEST_ELEMENT = 300  # characters, with its tags and the space behind it
+OPENING = re.compile(r"<(?:answer|solution|result|final(?:[_-]?answer)?)>", re.IGNORECASE)
 # Tags of a thought by prompts and models; the prompt may already contain the opening tag.
 THOUGHTS = (
     ("<think>", "</think>"),
@@ -77,8 +83,14 @@ def find_last_opened(text: str, pairs: Sequence[Tags]) -> Tags:
 
 
 def list_answer_tags(tags: Sequence[str]) -> tuple[Tags, ...]:
-    """List the pairs that may enclose an answer: the last two of a prompt's four tags, and the usual ones."""
-    return ((tags[2], tags[3]), *ANSWER_TAGS) if len(tags) == 4 else ANSWER_TAGS
+    """List the pairs that may enclose an answer: the last two of a prompt's four tags, and the usual one."""
+    return tuple(dict.fromkeys([*([(tags[2], tags[3])] if len(tags) == 4 else []), *ANSWER_TAGS]))
+
+
+def find_last_element(text: str) -> str | None:
+    """Return the content of an element such as <SOLUTION>5</SOLUTION> that ends a text; None if there are several."""
+    found = ELEMENT.search(text[-LONGEST_ELEMENT:])
+    return found["content"].strip() or None if found and len(OPENING.findall(text)) == 1 else None
 
 
 def find_hashes(text: str) -> str | None:
