@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from qed.config import plugins
 from qed.data.prompts.with_reward import PromptWithReward, load_run_grader
 from qed.grading.equal import equal
-from qed.grading.extract import TAGS as ANSWER_TAGS
-from qed.grading.extract import TURNS, extract_final_answer
+from qed.grading.extract import TAGS, TURNS, extract_final_answer
 from qed.rewards.base import FINAL_ANSWER, load_reward
 from qed.rewards.grader import InProcessGrader
 from qed.types import Grade, Problem, Rollout
@@ -35,7 +34,7 @@ OPENED = re.compile(
 CLOSED = re.compile(
     r"</(?:think|thinking|thought|reasoning)>|<end_working_out>|<\|end_of_thought\|>|\[/THINK\]", re.IGNORECASE
 )
-ANSWERS = (ANSWER_TAGS, ("<SOLUTION>", "</SOLUTION>"), ("<solution>", "</solution>"))
+ANSWERS = (TAGS, ("<SOLUTION>", "</SOLUTION>"), ("<solution>", "</solution>"))
 HASHES = re.compile(r"\n\s*####[^\n]*\s*\Z")
 REMOVED = "\0"  # stands where a tag was
 GLUED = re.compile(rf"(?<=\S){REMOVED}+(?=\S)")
@@ -150,7 +149,7 @@ def _states_answer(reply: str, gold: str) -> bool:
 
 def find_stated_answer(reply: str, leaf: Any) -> str | None:
     """Return the answer that a reply states in a tag, a box or a `####` line; None if it does not."""
-    pair = next((pair for pair in _list_answer_tags(leaf) if all(tag in reply for tag in pair)), ANSWER_TAGS)
+    pair = next((pair for pair in _list_answer_tags(leaf) if all(tag in reply for tag in pair)), TAGS)
     found = extract_final_answer(reply, "strict", (pair,))
     return found.answer if found else None
 
