@@ -152,12 +152,12 @@ struct Backward {
     int64_t groups = divide_up(slice.count, GROUP), size = groups * shape.parts;
     Room room{SIDE * SIDE * (7 * size + (4 * MEMBERS + 3) * shape.parts + 2 * MEMBERS * (groups + 2) + 8)};
     Tile *keys = room.take<Tile>(size), *values = room.take<Tile>(size), *turned = room.take<Tile>(size);  // rows, rows, keys
-    Tile *of_keys = room.take<Tile>(2 * size), *of_values = room.take<Tile>(2 * size);                     // [groups, 2, parts]
+    Tile *of_keys = room.take<Tile>(2 * size), *of_values = room.take<Tile>(2 * size);  // [groups, 2, parts]
     Tile *queries = room.take<Tile>(MEMBERS * shape.parts), *slopes = room.take<Tile>(MEMBERS * shape.parts);
     Tile *stacked_queries = room.take<Tile>(MEMBERS * shape.parts), *stacked_slopes = room.take<Tile>(MEMBERS * shape.parts);
-    Tile *rows = room.take<Tile>(shape.parts), *of_queries = room.take<Tile>(2 * shape.parts);    // [parts, 2]
-    Tile *shares = room.take<Tile>(2 * MEMBERS), *of_scores = room.take<Tile>(2 * MEMBERS);     // rows of keys
-    Tile *paired = room.take<Tile>(2 * MEMBERS * groups);                                       // of the scores, pairs of keys
+    Tile *rows = room.take<Tile>(shape.parts), *of_queries = room.take<Tile>(2 * shape.parts);  // [parts, 2]
+    Tile *shares = room.take<Tile>(2 * MEMBERS), *of_scores = room.take<Tile>(2 * MEMBERS);   // rows of keys
+    Tile *paired = room.take<Tile>(2 * MEMBERS * groups);                                     // of the scores, pairs of keys
     Scores *scores = room.take<Scores>(1), *of_shares = room.take<Scores>(1);
     Wide shifts[MEMBERS][2], means[MEMBERS][2];  // of exponents, and of the slopes of shares
 
