@@ -18,12 +18,6 @@ inline Words read_words(const bfloat16 *from) {
     return __builtin_convertvector(*reinterpret_cast<const Shorts *>(from), Words);
 }
 
-// Each number of the first 16 halves of 32, and the one 16 places behind it.
-inline __m512i interleave(__m512i halves) {
-    const SixteenPairs first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return _mm512_permutexvar_epi16((__m512i)(first | (first + 16) << 16), halves);
-}
-
 // Operands of products of pairs.
 struct Pairs {
     typedef Pair Unit;

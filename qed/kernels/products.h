@@ -17,6 +17,12 @@ inline Sum add_product(Sum sum, float left, Sum right) {
 typedef float Sixteen __attribute__((vector_size(64)));
 typedef uint32_t SixteenPairs __attribute__((vector_size(64)));
 
+// Each number of the first 16 halves of 32, and the one 16 places behind it.
+inline __m512i interleave(__m512i halves) {
+    const SixteenPairs first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return _mm512_permutexvar_epi16((__m512i)(first | (first + 16) << 16), halves);
+}
+
 inline Sixteen add_product(Sixteen sum, Pair left, SixteenPairs right) {
     return (Sixteen)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(left), (__m512bh)right);
 }

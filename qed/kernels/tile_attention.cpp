@@ -118,7 +118,7 @@ struct Forward {
                     sums[j] += each[j][k];
                 }
             }
-            for (int j = 0; j < 2; j++) to[j].lines[i / 2] = zip_halves(round_both(each[j]));
+            for (int j = 0; j < 2; j++) to[j].lines[i / 2] = interleave(round_both(each[j]));
         }
         for (int j = 0; j < 2; j++) total[j] += sums[j];
     }

@@ -40,12 +40,6 @@ inline Line zip_lines(Line one, Line other, bool last) {
     return _mm512_permutex2var_epi16(one, (Line)((places | (places + 32) << 16) + (last ? 0x100010u : 0)), other);
 }
 
-// The numbers of both halves of a line in turn.
-inline Line zip_halves(Line line) {
-    const SixteenPairs places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return _mm512_permutexvar_epi16((Line)(places | (places + 16) << 16), line);
-}
-
 // Reads a group, [2, steps] tiles of rows. `find_row(i)` is a row's address, or null for a row of zeros.
 template <typename Find>
 void read_rows(const Shape &shape, Find find_row, Tile *to) {

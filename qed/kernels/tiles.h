@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
 constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together
 constexpr int64_t LEAST = 32;         // width of a head for which tiles are faster than vectors
-constexpr int64_t GROUP = TOGETHER * SIDE;
+constexpr int64_t GROUP = TOGETHER * SIDE;  // rows, or columns, that are multiplied together
 typedef __m512i Line;  // of the processor's cache
 
 constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
@@ -49,9 +49,9 @@ struct Tiles {
     ~Tiles() { _tile_release(); }
 };
 
-// Two tiles of rows of pairs, or of pairs of columns, for each step of a product: the first tile, whose lines are `stride`
-// pairs apart, the one below or beside it, `other` pairs from it, and those of the next step, `step` pairs from them. While a
-// tile of columns is multiplied, the processor is asked for some lines of what will be read next.
+// What a product reads: at each step two tiles, of rows of pairs or of pairs of columns. Distances count pairs: `stride`
+// between the lines of a tile, `other` from the first tile to the second, `step` to those of the next step. While a tile of
+// columns is multiplied, the processor is asked for some `lines` of what will be read next.
 struct Operand {
     const Pair *first;
     int64_t stride, other, step;
