@@ -165,7 +165,7 @@ def _check_loss(
         last = batch.attention.sum(1, keepdim=True) - 1
         trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
-    joined = not figures.signal and _add_signal(phase, groups, demonstrations)
+    joined = not figures.signal and _demonstrations_give_signal(phase, groups, demonstrations)
     return [
         *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards, joined),
         *(rules.check_weights(weights) if algorithm.by_advantage and algorithm.reads_rewards else []),
@@ -173,7 +173,7 @@ def _check_loss(
     ]
 
 
-def _add_signal(phase: Phase, groups: Groups, demonstrations: Sequence[Rollout | None]) -> bool:
+def _demonstrations_give_signal(phase: Phase, groups: Groups, demonstrations: Sequence[Rollout | None]) -> bool:
     """Return whether a demonstration joins one of the groups, and earns another reward than the answers there."""
     guidance = getattr(phase.settings.algorithm, "demonstrations", None)
     if guidance is None or not guidance.active:

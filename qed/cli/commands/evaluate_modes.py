@@ -35,7 +35,7 @@ UNUSED = {
 def list_given(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
     """Return the names of the options that a command line gives, and of those that it sweeps.
 
-    None if it sweeps modes, because each option may be of use to one of them.
+    Empty if it sweeps modes, because each option may be of use to one of them.
     """
     named = [action.dest for _, action in parser.list_given(arguments)]
     swept = [sweep.partition("=")[0].strip().removeprefix("--").replace("-", "_") for sweep in args.sweep]
