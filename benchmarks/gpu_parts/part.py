@@ -32,7 +32,7 @@ def main() -> None:
 
 def _measure(name: str, report: Report, device: torch.device, end: float, tiny: bool) -> None:
     """Do a part that computes a model."""
-    from gpu_parts import rivals, step
+    from gpu_parts import rivals, runs, step
     from gpu_parts.shapes import SHAPES, shrink
 
     shapes = {key: shrink(shape) if tiny else shape for key, shape in SHAPES.items()}
@@ -40,6 +40,10 @@ def _measure(name: str, report: Report, device: torch.device, end: float, tiny: 
         rivals.measure_generate(shapes["0.5b"], device, name, report, end)
     elif name == "trl":
         rivals.measure_trl(shapes["0.5b"], device, name, report, end)
+    elif name == "trl-vllm":
+        rivals.measure_trl(shapes["1.5b"], device, name, report, end, vllm=True)
+    elif name == "runs":
+        runs.measure_runs(shapes["1.5b"], device, name, report, end)
     else:
         step.measure_step(shapes[name], device, report.read()["parts"]["ceilings"], name, report, end)
 

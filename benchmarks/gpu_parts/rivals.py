@@ -1,4 +1,4 @@
-"""Other programs on the same work: `model.generate` of transformers, and TRL's GRPOTrainer."""
+"""Other programs on the same work: `model.generate` of transformers, and TRL's GRPOTrainer, with and without vLLM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import tempfile
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import GenerationConfig, TrainerCallback
 
 from gpu_parts.ceilings import Work, wait_for
 from gpu_parts.report import Report
-from gpu_parts.shapes import Shape, make_model, make_tokenizer
+from gpu_parts.shapes import Shape, make_model, make_tokenizer, save_model
 from gpu_parts.step import draw_prompts
 
 STEPS = 3
@@ -56,15 +57,17 @@ class _Clock(TrainerCallback):  # type: ignore[misc]
         self.seconds.append(time.perf_counter() - self.began)
 
 
-def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, end: float) -> None:
+def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, end: float, vllm: bool = False) -> None:
     """Time steps of TRL's GRPOTrainer with the same model and numbers of prompts, answers and tokens.
 
     Its prompts are texts whose length in tokens is near the shape's; answers have the full length. Micro-batches have
-    the rows of eight groups, because TRL pads and holds the logits of a micro-batch in memory.
+    the rows of eight groups, because TRL pads and holds the logits of a micro-batch in memory; of four groups with
+    vLLM, which samples in TRL's process and has its share of the memory.
     """
-    if find_spec("trl") is None:
-        report.add_part(name, skipped="trl is not installed")
-        return
+    for package in ("trl", "vllm") if vllm else ("trl",):
+        if find_spec(package) is None:
+            report.add_part(name, skipped=f"{package} is not installed")
+            return
     from datasets import Dataset  # noqa: PLC0415 -- optional here, as the next
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
 
@@ -75,7 +78,7 @@ def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, e
         " ".join(f"{source.randrange(400)} plus" for _ in range(max(1, shape.prompt // 5)))
         for _ in range(shape.problems)
     ]
-    at_once = min(rows, 8 * shape.group)
+    at_once = min(rows, (4 if vllm else 8) * shape.group)
     with tempfile.TemporaryDirectory() as out:
         options = GRPOConfig(
             output_dir=out,
@@ -86,7 +89,6 @@ def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, e
             gradient_accumulation_steps=rows // at_once,
             num_generations=shape.group,
             max_completion_length=shape.answer,
-            generation_kwargs={"min_new_tokens": shape.answer},
             beta=0.0,
             temperature=1.0,
             top_k=0,
@@ -95,19 +97,57 @@ def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, e
             save_strategy="no",
             disable_tqdm=True,
             logging_steps=1,
+            **(_choose_vllm(shape) if vllm else {"generation_kwargs": {"min_new_tokens": shape.answer}}),
         )
         clock = _Clock(device)
+        model = make_model(shape, device, checkpointing=False)
+        if vllm:  # vLLM reads the weights' shapes from a folder, and gets the weights themselves from TRL
+            model.config._name_or_path = model.name_or_path = str(save_model(shape, device, Path(out) / "model"))
         trainer = GRPOTrainer(
-            model=make_model(shape, device, checkpointing=False),
+            model=model,
             reward_funcs=[lambda completions, **_: [source.random() for _ in completions]],
             args=options,
             train_dataset=Dataset.from_list([{"prompt": text} for text in texts * STEPS]),
             processing_class=tokenizer,
             callbacks=[clock],
         )
+        report.add_part(name, at="train")
         trainer.train()
     report.add_part(
-        name, step_s=min(clock.seconds), steps=len(clock.seconds), prompt_tokens=len(tokenizer(texts[0])["input_ids"])
+        name, step_s=min(clock.seconds), all_s=clock.seconds, prompt_tokens=len(tokenizer(texts[0])["input_ids"])
     )
     if device.type == "cuda":
         report.add_part(name, peak_gib=torch.cuda.max_memory_allocated(device) / 2**30)
+    if vllm and time.time() < end:
+        report.add_part(name, vllm_sample_s=_time_vllm(trainer.vllm_generation.llm, shape, device))
+
+
+def _choose_vllm(shape: Shape) -> dict[str, Any]:
+    """Return TRL's settings of a vLLM in its own process, with memory for all answers at once and little more."""
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": 0.2,
+        "vllm_max_model_length": 2 * (shape.prompt + shape.answer),
+        "generation_kwargs": {"min_tokens": shape.answer, "ignore_eos": True},
+    }
+
+
+def _time_vllm(llm: Any, shape: Shape, device: torch.device) -> float:
+    """Return the seconds, the best of three, that vLLM takes for the prompts of qed's step and their answers."""
+    from vllm import SamplingParams  # noqa: PLC0415 -- optional here
+
+    prompts = [{"prompt_token_ids": list(prompt)} for prompt in draw_prompts(shape)]
+    options = SamplingParams(
+        n=shape.group, temperature=1.0, max_tokens=shape.answer, ignore_eos=True, logprobs=0, detokenize=False
+    )
+    seconds = []
+    for _ in range(STEPS):
+        llm.reset_prefix_cache()
+        wait_for(device)
+        began = time.perf_counter()
+        found = llm.generate(prompts, options, use_tqdm=False)
+        wait_for(device)
+        seconds.append(time.perf_counter() - began)
+        assert sum(len(answer.token_ids) for one in found for answer in one.outputs) == Work(shape).tokens
+    return min(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,6 +87,14 @@ def make_model(shape: Shape, device: torch.device, checkpointing: bool, dtype: t
     if shape.lora:
         model = lora.add_adapters(model, settings, 0)
     return prepare_model(model, settings, device)
+
+
+def save_model(shape: Shape, device: torch.device, folder: Path) -> Path:
+    """Save a model with random weights in bfloat16, as they are published, with its tokenizer; return the folder."""
+    model = make_model(replace(shape, lora=False), device, checkpointing=False, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def describe(shape: Shape) -> dict[str, Any]:

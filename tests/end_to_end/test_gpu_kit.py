@@ -76,8 +76,17 @@ def test_the_ceilings_and_generate_are_measured(report: Report, monkeypatch: pyt
 def test_trl_makes_the_same_step(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")
     found = run_part("trl", report, monkeypatch)
-    assert found["steps"] == 3
+    assert len(found["all_s"]) == 3
     assert found["step_s"] > 0
+
+
+def test_whole_runs_are_measured(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_part("runs", report, monkeypatch)
+    assert found["at"] == "done"
+    for name in ("lora", "full"):
+        assert found[name]["exit_code"] == 0, found[name]["output"]
+        assert len(found[name]["steps"]) == 3
+        assert all(one["mem/peak"] > 0 for one in found[name]["steps"])
 
 
 def test_what_does_not_fit_is_tried_smaller(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:

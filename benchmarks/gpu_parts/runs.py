@@ -1,0 +1,108 @@
+"""Whole runs on the card, as a user starts them: the measured fit, pre-flight, steps, and the model that is kept.
+
+Everything else in the kit calls the sampler and the learner itself; here `qed grpo` chooses the sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_parts.report import Figures, Report
+from gpu_parts.shapes import LORA_RANK, Shape, save_model
+from qed.errors import UsageError
+from qed.serving.install import VARIABLE, find_vllm
+
+STEPS = 3
+MOST = 4000  # characters of a run's output that are kept
+# Random weights answer nothing right, so a reward that differs from answer to answer stands in.
+REWARD = """import zlib
+
+
+def differ(completions, **_):
+    return [zlib.crc32(str(text).encode()) % 100 / 100 for text in completions]
+"""
+LORA = ("--model.lora_rank", str(LORA_RANK), "--lr", "1e-5")
+RUNS = {
+    "qlora": (*LORA, "--model.quantization", "nf4"),
+    "lora": LORA,
+    "full": (),
+    "vllm": ("--sampling.sampler", "vllm"),
+}
+
+
+def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, end: float) -> None:
+    """Run GRPO with 4-bit weights, with LoRA, with all weights trained, and with vLLM as its sampler, in their time."""
+    with tempfile.TemporaryDirectory() as place:
+        save_model(shape, device, Path(place) / "model")
+        (Path(place) / "reward.py").write_text(REWARD, encoding="utf-8")
+        for run in RUNS:
+            if not _can_run(run, device):
+                continue
+            left = end - time.time()
+            if left < 1:
+                return
+            report.add_part(name, at=run)
+            report.add_part(name, **{run: _run(shape, device, Path(place), run, left)})
+    report.add_part(name, at="done")
+
+
+def _can_run(name: str, device: torch.device) -> bool:
+    """Return whether what a run needs is installed; bitsandbytes quantizes for CUDA alone."""
+    if name == "qlora":
+        return device.type == "cuda" and find_spec("bitsandbytes") is not None
+    if name == "vllm":
+        try:
+            find_vllm()
+        except UsageError:
+            return False
+    return True
+
+
+def _run(shape: Shape, device: torch.device, place: Path, name: str, seconds: float) -> Figures:
+    out, began = place / name, time.time()
+    command = [sys.executable, "-m", "qed", "grpo", "--model", str(place / "model"), "--out", str(out)]
+    command += ["--reward", f"{place / 'reward.py'}:differ", "--steps", str(STEPS), "--evaluation.every", "0"]
+    command += ["--sampling.problems-per-step", str(shape.problems), "--sampling.group-size", str(shape.group)]
+    command += ["--sampling.max-tokens", str(shape.answer), *RUNS[name]]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if device.type == "cuda":
+        if name == "vllm":
+            env[VARIABLE] = str(find_vllm().python)
+        env["XDG_CACHE_HOME"] = str(place / "cache")  # so that the fit is measured
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, env=env)
+    except subprocess.TimeoutExpired as error:
+        return {"cut_off": f"after {seconds:.0f} s", "output": str(error.stdout)[-MOST:], **_read_run(out)}
+    return {
+        "exit_code": done.returncode,
+        "wall_s": round(time.time() - began, 1),
+        "output": (done.stdout + done.stderr)[-MOST:],
+        **_read_run(out),
+    }
+
+
+def _read_run(out: Path) -> Figures:
+    """Return what the run chose, and the figures of its steps."""
+    found: Figures = {}
+    with suppress(FileNotFoundError):
+        events = _read_lines(out / "events.jsonl")
+        found["events"] = [one for one in events if one["event"] not in ("data", "preflight")]
+        steps = [one for one in _read_lines(out / "metrics.jsonl") if "mismatch/logp" in one]
+        kept = ("time/", "perf/", "mem/", "mismatch/", "optim/grad_norm")
+        found["steps"] = [{key: value for key, value in one.items() if key.startswith(kept)} for one in steps]
+    return found
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
