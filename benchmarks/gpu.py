@@ -4,11 +4,11 @@
     python benchmarks/gpu.py --device cpu --tiny
 
 Correctness comes first: the tests that need a device. Then the card's ceilings, and steps of models with random weights
-in the shapes of Qwen2.5 0.5 B and 1.5 B, and of 7 B with LoRA: seconds by stage, sampled tokens against the bandwidth
-floor, the learner's operations against the measured peak of matrix products, and peak memory against the estimate; then
-`model.generate` and TRL on the work of the smallest shape, whole runs of `qed grpo` at 1.5 B, with 4-bit weights too,
-and TRL with vLLM in its process at 1.5 B. Every part is a process of its own with a share of the time.
-The file is whole after every figure, so a kit that is cut off leaves what it has.
+in the shapes of Qwen2.5 0.5 B and 1.5 B, of 1.5 B with QLoRA, and of 7 B with LoRA: seconds by stage, sampled tokens
+against the bandwidth floor, the learner's operations against the measured peak of matrix products, and peak memory
+against the estimate; then `model.generate` and TRL on the work of the smallest shape, whole runs of `qed grpo` at
+1.5 B, and TRL with vLLM in its process at 1.5 B. Every part is a process of its own with a share of the time. The file
+is whole after every figure, so a kit that is cut off leaves what it has.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ PARTS = {
     "ceilings": (5, 30),
     "0.5b": (19, 60),
     "1.5b": (18, 60),
+    "1.5b-qlora": (12, 45),
     "7b-lora": (21, 60),
     "generate": (6, 30),
     "trl": (9, 45),
     "runs": (20, 60),
     "trl-vllm": (12, 90),
 }
-NEEDS_CEILINGS = ("0.5b", "1.5b", "7b-lora")
+NEEDS_CEILINGS = ("0.5b", "1.5b", "1.5b-qlora", "7b-lora")
 TINY_LEAST = 5  # seconds, in place of the least ones
 LIBRARIES = ("torch", "transformers", "peft", "trl", "bitsandbytes", "datasets", "triton")
 HERE = Path(__file__).parent

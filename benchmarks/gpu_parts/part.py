@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -44,6 +45,8 @@ def _measure(name: str, report: Report, device: torch.device, end: float, tiny: 
         rivals.measure_trl(shapes["1.5b"], device, name, report, end, vllm=True)
     elif name == "runs":
         runs.measure_runs(shapes["1.5b"], device, name, report, end)
+    elif shapes[name].quantized and find_spec("bitsandbytes") is None:
+        report.add_part(name, skipped="bitsandbytes is not installed")
     else:
         step.measure_step(shapes[name], device, report.read()["parts"]["ceilings"], name, report, end)
 

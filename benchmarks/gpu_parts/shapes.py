@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from qed.config.settings import ModelSettings
 from qed.models import lora
 from qed.models.load import build_tokenizer, prepare_model
+from qed.models.qlora import build_quantization_options
 
 VOCABULARY = 512  # of the tokenizer; the embedding of a model is as large as that of the real one
 LORA_RANK = 16
@@ -33,12 +35,16 @@ class Shape:
     prompt: int
     answer: int
     lora: bool = False
+    quantized: bool = False  # whether the weights under the adapters are in 4 bits
 
 
 # Qwen2.5's published configurations (arXiv 2412.15115).
 SHAPES = {
     "0.5b": Shape(24, 896, 4864, 14, 2, 151_936, True, problems=32, group=8, prompt=256, answer=256),
     "1.5b": Shape(28, 1536, 8960, 12, 2, 151_936, True, problems=16, group=8, prompt=256, answer=256),
+    "1.5b-qlora": Shape(
+        28, 1536, 8960, 12, 2, 151_936, True, problems=16, group=8, prompt=256, answer=256, lora=True, quantized=True
+    ),
     "7b-lora": Shape(28, 3584, 18_944, 28, 4, 152_064, False, problems=8, group=8, prompt=256, answer=128, lora=True),
 }
 
@@ -74,6 +80,8 @@ def make_config(shape: Shape) -> Qwen2Config:
 
 def make_model(shape: Shape, device: torch.device, checkpointing: bool, dtype: torch.dtype = torch.float32) -> Any:
     """Make a model with random weights on the device, with adapters if the shape has them, ready to train."""
+    if shape.quantized and device.type != "meta":
+        return _make_quantized(shape, device, checkpointing)
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     torch.manual_seed(0)
@@ -89,9 +97,21 @@ def make_model(shape: Shape, device: torch.device, checkpointing: bool, dtype: t
     return prepare_model(model, settings, device)
 
 
+def _make_quantized(shape: Shape, device: torch.device, checkpointing: bool) -> Any:
+    """Quantize saved weights on loading, as a run does."""
+    settings = ModelSettings(
+        "saved", precision="bfloat16", gradient_checkpointing=checkpointing, lora_rank=LORA_RANK, quantization="nf4"
+    )
+    options = {**build_quantization_options(settings, torch.device("cuda")), "device_map": {"": device}}
+    with TemporaryDirectory() as folder:
+        save_model(shape, device, Path(folder))
+        model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **options)
+    return prepare_model(lora.add_adapters(model, settings, 0), settings, device)
+
+
 def save_model(shape: Shape, device: torch.device, folder: Path) -> Path:
     """Save a model with random weights in bfloat16, as they are published, with its tokenizer; return the folder."""
-    model = make_model(replace(shape, lora=False), device, checkpointing=False, dtype=torch.bfloat16)
+    model = make_model(replace(shape, lora=False, quantized=False), device, checkpointing=False, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder

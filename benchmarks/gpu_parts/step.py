@@ -118,7 +118,12 @@ def make_settings(shape: Shape) -> Settings:
     return Settings(
         method="grpo",
         algorithm=Grpo(),
-        model=ModelSettings(precision="bfloat16", lora_rank=LORA_RANK if shape.lora else 0),
+        model=ModelSettings(
+            "saved" if shape.lora else "new:tiny",
+            precision="bfloat16",
+            lora_rank=LORA_RANK if shape.lora else 0,
+            quantization="nf4" if shape.quantized else "none",
+        ),
         data=DataSettings(max_prompt_tokens=shape.prompt),
         sampling=SamplingSettings(problems_per_step=shape.problems, group_size=shape.group, max_tokens=shape.answer),
         learner=LearnerSettings(lr=1e-6),

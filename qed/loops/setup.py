@@ -34,7 +34,7 @@ from qed.loops.resume import find_checkpoint, list_boundaries, list_phases
 from qed.loops.same_data import hash_data
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
-from qed.models import load, lora, threads
+from qed.models import load, lora, qlora, threads
 from qed.models.peak_flops import find_peak_flops
 from qed.models.precision import read_precision
 from qed.rewards.grader import Grader
@@ -340,7 +340,7 @@ def _report_setup(
     reason = report_handover(policy.sampler, console.say)
     if reason is not None:
         run.event("sampler_handed_over", reason=reason)
-    parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    parameters = qlora.count_weights(policy.model)
     device = next(policy.model.parameters()).device.type
     console.say(
         f"{run.folder}: {settings.model.name} ({parameters / 1e6:.2f} M parameters, {device}, "

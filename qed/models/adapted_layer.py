@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from qed.models.qlora import dequantize, is_quantized
+
 NAME = "default"  # peft's own name of a single adapter
 
 
@@ -30,6 +32,14 @@ def is_adapted_linear(layer: Any) -> bool:
     return type(layer) is Linear and type(layer.base_layer) is nn.Linear and not layer.merged
 
 
+def is_adapted_quantized(layer: Any) -> bool:
+    """Return whether a layer is a linear one in 4 bits with an adapter that is not merged."""
+    kinds = type(layer), type(getattr(layer, "base_layer", None))
+    # By their names, because both are there only where bitsandbytes is.
+    named = all(kind.__name__ == "Linear4bit" for kind in kinds) and kinds[1].__module__.startswith("bitsandbytes.")
+    return named and is_quantized(layer.base_layer.weight) and not layer.merged
+
+
 def read_adapter(layer: Any) -> Adapter | None:
     """Return the only adapter of such a layer; None if the layer computes anything else."""
     if layer.active_adapters != [NAME] or layer.lora_variant or not isinstance(layer.lora_dropout[NAME], nn.Identity):
@@ -44,10 +54,11 @@ def multiply_adapted(layer: Any, states: Tensor) -> Tensor:
     """Compute a linear layer, [N, outputs] of [N, inputs], in the precision of its input.
 
     Args:
-        layer: a linear layer, with an adapter or without; one that is no plain one is called.
+        layer: a linear layer, with an adapter or without; one that is neither plain nor in 4 bits is called.
         states: in the precision of products.
     """
-    if not hasattr(layer, "lora_A") or _is_watched(layer) or not is_adapted_linear(layer) or layer.disable_adapters:
+    adapted = hasattr(layer, "lora_A") and (is_adapted_linear(layer) or is_adapted_quantized(layer))
+    if not adapted or _is_watched(layer) or layer.disable_adapters:
         called: Tensor = layer(states)
         return called
     adapter = read_adapter(layer)
@@ -72,20 +83,26 @@ class _Adapted(torch.autograd.Function):
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, factor: float
     ) -> Tensor:
         dtype = states.dtype
-        weight, lower, upper = weight.to(dtype), down.to(dtype), up.to(dtype)
+        lower, upper = down.to(dtype), up.to(dtype)
+        # A 4-bit weight is dequantized again for the backward pass, in place of being stored in full.
+        ctx.quantized = weight if is_quantized(weight) else None
+        weight = weight.to(dtype) if ctx.quantized is None else dequantize(weight, dtype)
         inner = states @ lower.T
         product = nn.functional.linear(states, weight, None if bias is None else bias.to(dtype))
-        ctx.save_for_backward(states, inner, weight, lower, upper)
+        ctx.save_for_backward(states, inner, lower, upper, *([weight] if ctx.quantized is None else []))
         ctx.factor, ctx.dtypes = factor, (down.dtype, up.dtype)
         return product.addmm_(inner, upper.T, alpha=factor)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        states, inner, weight, lower, upper = ctx.saved_tensors
+        states, inner, lower, upper, *plain = ctx.saved_tensors
         slope = slopes[0].to(states.dtype)
         of_inner = (slope @ upper).mul_(ctx.factor)
-        of_states = (slope @ weight).addmm_(of_inner, lower) if ctx.needs_input_grad[0] else None
+        of_states = None
+        if ctx.needs_input_grad[0]:
+            weight = plain[0] if plain else dequantize(ctx.quantized, slope.dtype)
+            of_states = (slope @ weight).addmm_(of_inner, lower)
         of_up = (slope.T @ inner).mul_(ctx.factor)
         of_down = of_inner.T @ states
         return of_states, None, None, of_down.to(ctx.dtypes[0]), of_up.to(ctx.dtypes[1]), None

@@ -7,6 +7,8 @@ norms and the output layer are not. Products are computed in the precision of th
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -70,7 +72,7 @@ def list_dequantized(model: nn.Module) -> dict[str, Source]:
     listed = {name: Source.of(tensor) for name, tensor in model.state_dict().items()}
     for name, module in model.named_modules():
         weight: Any = getattr(module, "weight", None)
-        if f"{name}.weight" in listed and hasattr(weight, "quant_state"):
+        if f"{name}.weight" in listed and is_quantized(weight):
             listed = {key: source for key, source in listed.items() if not key.startswith(f"{name}.weight.")}
             listed[f"{name}.weight"] = _list_quantized(weight)
     return listed
@@ -78,10 +80,67 @@ def list_dequantized(model: nn.Module) -> dict[str, Source]:
 
 def _list_quantized(weight: Any) -> Source:
     """Return a 4-bit weight as a source of the full one."""
+    state = weight.quant_state
+    return Source(tuple(state.shape), state.dtype, lambda: dequantize(weight, state.dtype), sharded=False)
+
+
+def is_quantized(weight: Any) -> bool:
+    """Return whether a weight is in 4 bits."""
+    return getattr(weight, "quant_state", None) is not None
+
+
+def dequantize(weight: Any, dtype: torch.dtype) -> Tensor:
+    """Return the full weight, [outputs, inputs], of one in 4 bits."""
     from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 -- an extra, which may be absent
 
-    state = weight.quant_state
-    return Source(tuple(state.shape), state.dtype, lambda: dequantize_4bit(weight.data, state), sharded=False)
+    full: Tensor = dequantize_4bit(weight.data, weight.quant_state)
+    return full.to(dtype)
+
+
+class RestoredScales:
+    """A 4-bit weight whose scales are restored once, so that it is dequantized by one kernel.
+
+    Args:
+        weight: in 4 bits.
+        dtype: of the full weight.
+    """
+
+    def __init__(self, weight: Any, dtype: torch.dtype) -> None:
+        from bitsandbytes.functional import QuantState, dequantize_blockwise  # noqa: PLC0415 -- an extra
+
+        self.packed, self.dtype, state = weight.data, dtype, weight.quant_state
+        scales = state.absmax
+        if state.nested:
+            scales = dequantize_blockwise(scales, state.state2) + state.offset
+        self.state = QuantState(
+            scales.float(),
+            shape=state.shape,
+            code=state.code,
+            blocksize=state.blocksize,
+            quant_type=state.quant_type,
+            dtype=dtype,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of outputs."""
+        return int(self.state.shape[0])
+
+    def numel(self) -> int:
+        """Return the number of weights."""
+        return math.prod(self.state.shape)
+
+    def read(self) -> Tensor:
+        """Return the full weight, [outputs, inputs]."""
+        from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 -- an extra
+
+        full: Tensor = dequantize_4bit(self.packed, self.state)
+        return full
+
+
+def count_weights(model: nn.Module) -> int:
+    """Count the parameters of a model, those in 4 bits too."""
+    weights: Iterable[Any] = model.parameters()
+    return sum(math.prod(each.quant_state.shape) if is_quantized(each) else each.numel() for each in weights)
 
 
 def count_packed_bytes(weights: int) -> int:

@@ -127,8 +127,7 @@ class Learner:
         """Write `old_logps` and `ref_logps` of rollouts, before the first update of a step.
 
         `old_logps` are needed with several updates, because only the first one sees the policy that sampled, and with a
-        sampler that is not exact. `ref_logps` are needed by algorithms with a reference model. Tokens, temperature and
-        precision are those of the policy's log-probs in the update.
+        sampler that is not exact; `ref_logps` by algorithms with a reference. Tokens and precision are the update's.
 
         Args:
             rollouts: the rows; rows that belong together, such as pairs, must all be included.
@@ -140,11 +139,12 @@ class Learner:
         self.moved, self.unscored_from = 0.0, version if in_update else None
         given, reference = reference is not None, reference or self.reference
         if old:
-            split = self.algorithm.has_ratio and len(rollouts) > 0
-            live = self.algorithm.has_gradient(self.collate(rollouts)).tolist() if split else []
+            batch = self.collate(rollouts) if self.algorithm.has_ratio and rollouts else None
+            live = [] if batch is None else self.algorithm.has_gradient(batch).tolist()
             # The same micro-batches as in the update, so that bfloat16 rounds alike.
             for part in split_by_gradient(rollouts, live):
-                for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
+                scored = self._score_outputs(self.model, part, batch if len(part) == len(rollouts) else None)
+                for rollout, logps in zip(part, scored, strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
         if given or self.served or self.algorithm.scores_reference:
             score = self.served or partial(self._score_outputs, reference or self.model)
@@ -312,16 +312,16 @@ class Learner:
     def _autocast(self) -> AbstractContextManager[object]:
         return compute_batches_in(self.device.type, self.precision, self.settings.compile)
 
-    def _score_outputs(self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
-        """Compute the log-probs of each rollout's output under a model, 0 where it is not trained."""
-        if not rollouts:
+    def _score_outputs(self, model: Any, rows: Sequence[Rollout], whole: Batch | None = None) -> list[Sequence[float]]:
+        """Compute the log-probs of each output, 0 where it is not trained; `whole` is their batch, if known."""
+        if not rows:
             return []
         if isinstance(model, AdapterDisabled):
             with disable_adapters(model.model):
-                return self._score_outputs(model.model, rollouts)
+                return self._score_outputs(model.model, rows)
         with lend_device(model, self.device):
-            logps, _ = self.forward_logps(model, self.collate(rollouts))
-        return split_rows(logps, rollouts)
+            logps, _ = self.forward_logps(model, whole or self.collate(rows))
+        return split_rows(logps, rows)
 
     def forward_logps(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute log-probs and entropies of all rows under a model, [2, B, T], without a gradient."""

@@ -35,8 +35,10 @@ def require_ratios(stats: Mapping[str, float], moved: float, epsilon: float) -> 
 
 def is_older(rollout: Rollout, version: int) -> bool:
     """Whether an older policy than `version` sampled a rollout, with known log-probs."""
+    if rollout.version >= version:
+        return False
     sampled = [logp for logp, on_policy in zip(rollout.logps, rollout.on_policy, strict=False) if on_policy]
-    return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))
+    return bool(sampled) and not any(map(math.isnan, sampled))
 
 
 def forget_old_logps(batch: Batch, rollouts: Sequence[Rollout], version: int | None) -> Batch:

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ def run_part(name: str, report: Report, monkeypatch: pytest.MonkeyPatch) -> dict
     return found
 
 
-@pytest.mark.parametrize("name", ["0.5b", "7b-lora"])
+@pytest.mark.parametrize("name", ["0.5b", "1.5b-qlora", "7b-lora"])
 def test_a_step_is_measured_by_stage(name: str, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    if SHAPES[name].quantized:
+        pytest.importorskip("bitsandbytes")
     found = run_part(name, report, monkeypatch)
     assert (found["rounds"], found["at"]) == (1 + step.ROUNDS, "done")
     assert set(found["seconds"]) == set(step.STAGES)
@@ -111,7 +114,7 @@ def test_what_does_not_fit_is_tried_smaller(report: Report, monkeypatch: pytest.
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_least_work_counts_every_weight(name: str) -> None:
-    shape = shrink(SHAPES[name])
+    shape = replace(shrink(SHAPES[name]), quantized=False)
     model = make_model(shape, CPU, checkpointing=False)
     linear = [
         (path, module.weight.numel())

@@ -16,9 +16,10 @@ from transformers import AutoModelForCausalLM
 from qed.algorithms.grpo import Grpo
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import UsageError
-from qed.models import load, lora, qlora
+from qed.models import adapted_layer, load, lora, qlora
 from qed.models.save import save_model
 from qed.models.shapes import measure_shape
+from qed.sampling.native.projection import Projections
 from qed.training.learner import Learner
 from qed.training.memory import StepPlan, estimate_state
 
@@ -113,3 +114,69 @@ def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> 
     assert not any(hasattr(weight, "quant_state") for weight in again.parameters())
     with torch.no_grad():
         torch.testing.assert_close(again(IDS).logits, network(IDS).logits, rtol=1e-3, atol=1e-3)
+
+
+def load_quantized(folder: Path) -> Any:
+    """A model in 4 bits on the processor, whose adapters change what it computes."""
+    make_model(dtype=torch.float32).save_pretrained(folder)
+    settings = replace(SETTINGS, precision="bfloat16")
+    told = {**qlora.build_quantization_options(settings, torch.device("cuda")), "device_map": {"": "cpu"}}
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **told)
+    network = lora.add_adapters(network, settings, 0)
+    for name, weight in network.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    return network
+
+
+def list_attention(network: Any) -> list[Any]:
+    own = next(module for name, module in network.named_modules() if name.endswith("self_attn"))
+    return [own.q_proj, own.k_proj, own.v_proj]
+
+
+def test_a_layer_in_four_bits_computes_what_its_module_computes(tmp_path: Path) -> None:
+    """Its result and all gradients, with the weight dequantized once for each pass."""
+    pytest.importorskip("bitsandbytes")
+    layer = list_attention(load_quantized(tmp_path))[0]
+    assert adapted_layer.is_adapted_quantized(layer)
+    assert not adapted_layer.is_adapted_linear(layer)
+    states = torch.randn(9, layer.in_features).bfloat16().requires_grad_()
+    trained = [states, *(weight for name, weight in layer.named_parameters() if "lora_" in name)]
+    slopes = torch.randn(9, layer.out_features).bfloat16()
+    found = adapted_layer.multiply_adapted(layer, states)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = layer(states)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    gradients = zip(
+        torch.autograd.grad(found, trained, slopes), torch.autograd.grad(expected, trained, slopes), strict=True
+    )
+    for one, other in gradients:
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["dequantized once", "in each step"])
+def test_decoding_steps_multiply_four_bit_weights(at_once: bool, tmp_path: Path) -> None:
+    """Joined and alone; as on a device, which this pretends to be."""
+    pytest.importorskip("bitsandbytes")
+    network = load_quantized(tmp_path)
+    modules = list_attention(network)
+    states = torch.randn(5, modules[0].in_features).bfloat16()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        projections = Projections(network)
+        projections.casts, projections.dequantizes = True, at_once
+        projections.compiled = projections.rounds = projections.tiles = projections.packs = False
+        joined, alone = projections.join(*modules), projections.take(modules[0])
+        expected = [module(states) for module in modules]
+        assert alone is not modules[0], "it is not the module that is called"
+        torch.testing.assert_close(alone(states), expected[0], rtol=0.02, atol=0.02)
+        for one, other in zip(joined(states), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
+
+
+def test_weights_in_four_bits_are_counted_in_full(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    weights = list(load_quantized(tmp_path).parameters())
+    packed = sum(weight.numel() for weight in weights if weight.dtype == torch.uint8)
+    assert packed
+    counted = qlora.count_weights(torch.nn.ParameterList(weights))
+    assert counted == sum(weight.numel() for weight in weights) + packed, "a byte has two"

@@ -240,6 +240,9 @@ def test_four_bit_weights_under_adapters(device: str, tmp_path: Path) -> None:
     sampler = NativeSampler(model, None, (1,), 8, BFLOAT16)
     rollouts = sample_rollouts(sampler, Sampling(1.0, 9))
     learner = Learner(model, Grpo(), LearnerSettings(lr=1e-2), length=9, precision=BFLOAT16)
+    learner.score(rollouts, old=True)
+    for rollout in rollouts:
+        assert_near(torch.tensor(rollout.old_logps), torch.tensor(rollout.logps), 0.02)
     first = torch.cat([parameter.detach().flatten().clone() for parameter in learner.parameters])
     assert learner.update(rollouts, 0)["optim/grad_norm"] > 0
     assert not torch.equal(first, torch.cat([parameter.detach().flatten() for parameter in learner.parameters]))

@@ -151,7 +151,7 @@ def most_rows(monkeypatch: pytest.MonkeyPatch, sampler: HFSampler, memory: int) 
     """Nine answers on a device of so much memory, and how many of them were written side by side."""
     sizes: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr("qed.sampling.native.batch.host.total_memory", lambda: memory)
+        patch.setattr("qed.host.total_memory", lambda: memory)
         patch.setattr(
             "qed.sampling.native.batch.pack_sequences",
             lambda *rest: (rows := pack_sequences(*rest), sizes.append(len(rows)))[0],

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from qed import host
 from qed.errors import Diverged
 from qed.sampling.device_memory import count_weight_bytes
 from qed.sampling.draw import draw_tokens, shape_logits
@@ -23,6 +22,7 @@ from qed.sampling.native.decoders import choose_decoder
 from qed.sampling.native.kept import KeptPrefixes
 from qed.sampling.native.kv_cache import count_token_bytes
 from qed.sampling.native.prefiller import Prefiller, can_share_beginning
+from qed.sampling.native.projection import count_device_memory
 from qed.sampling.native.sequences import (
     RETURNED,
     SequenceId,
@@ -79,15 +79,8 @@ class DecodingBatch:
         shares = self.decode.shares_prefix
         beginning = beginning if shares and not share_prefixes and can_share_beginning(self.model, columns, kept) else 0
         self.prefiller = Prefiller(self.model, share_prefixes and shares, beginning, kept)
-        # The device's total memory without weights and training, not what is free now, so that a run has the same
-        # batches whenever it is made.
-        total = (
-            torch.cuda.get_device_properties(self.device).total_memory
-            if self.device.type == "cuda"
-            else host.total_memory()
-        )
         weights = count_weight_bytes(self.model, sampler.precision) + decode.copied_bytes
-        self.available = total - weights - sampler.reserved
+        self.available = count_device_memory(self.device) - weights - sampler.reserved
         # Under autocast values have its dtype, and keys are stored in the dtype of values.
         dtype = self.model.dtype if sampler.precision == torch.float32 else sampler.precision
         self.token_bytes = count_token_bytes(self.model.config, dtype)

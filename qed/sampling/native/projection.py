@@ -9,6 +9,7 @@ rounded to it in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -20,13 +21,15 @@ from qed import host
 from qed.kernels.decoding import Linear, TileLinear
 from qed.kernels.functions import KINDS, has_kernels, has_tile_products
 from qed.models import fast_float32, lora
-from qed.models.adapted_layer import Adapter, is_adapted_linear, read_adapter
+from qed.models.adapted_layer import Adapter, is_adapted_linear, is_adapted_quantized, read_adapter
 from qed.models.own_layers import has_own_forward
+from qed.models.qlora import RestoredScales, is_quantized
 from qed.models.rounded_products import lacks_bfloat16
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
 ROWS = 32  # that a packed weight is laid out for; it serves any number
 FEW_ROWS, FEW_WEIGHTS = 32, 1 << 17  # up to which MKL is faster in float32: a call of oneDNN costs 10 µs more
+Weight = Tensor | RestoredScales
 COPIES_SHARE = 10  # packed copies of the weights take at most one part in so many of the memory
 
 
@@ -53,9 +56,13 @@ class Projections:
         # On a device weights of another precision are cast once for all steps. Autocast casts those that are trained
         # too, for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
-        # Weights of 4 bits are no plain layers', and are never cast.
         plain = (module.weight for module in model.modules() if type(module) is nn.Linear)
         cast = sum(weight.numel() for weight in plain if weight.dtype != dtype)
+        # Weights in 4 bits of layers with adapters are dequantized once too where that takes little of the memory.
+        quantized = [weight for weight in model.parameters() if self.casts and is_quantized(weight)]
+        full = sum(math.prod(weight.quant_state.shape) for weight in quantized)
+        self.dequantizes = full > 0 and full * dtype.itemsize * COPIES_SHARE <= count_device_memory(model.device)
+        cast += full if self.dequantizes else 0
         self.copied_bytes = size if self.packs else cast * dtype.itemsize * self.casts
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
@@ -67,6 +74,7 @@ class Projections:
         factors = {adapter.factor for adapter in adapters}
         copied = all(layer.weight.dtype != self.cast for layer in plain) if self.casts else self.packs
         joins = copied or sum(layer.weight.numel() for layer in plain) <= SMALL
+        joins = joins and not any(isinstance(layer.weight, RestoredScales) for layer in plain)
         same = len(biased) == 1 and len(factors) <= 1 and len(adapters) in (0, len(modules))
         uncast = all(layer.weight.dtype == self.cast for layer in plain)
         if len(plain) == len(modules) == len(adapters) and same and not joins and uncast:
@@ -90,7 +98,7 @@ class Projections:
         if layer is None:
             return module  # type: ignore[no-any-return]
         if not self.packs and not self.casts:
-            return partial(nn.functional.linear, weight=layer.weight, bias=layer.bias)
+            return partial(nn.functional.linear, weight=_read(layer.weight), bias=layer.bias)
         multiply = self._multiply_by([layer.weight], layer.bias)
         return multiply if layer.adapter is None else _Adapted(multiply, layer.adapter, self.cast)
 
@@ -103,19 +111,37 @@ class Projections:
         if not (self.compiled or self.casts) or not hasattr(module, "lora_A") or is_changed(module.get_base_layer()):
             return None
         if not self.compiled:
-            return _read_adapted(module)
+            return self._read_adapted(module)
         # In half precision a merged weight would lose what is smaller than its own last bit.
         weight = lora.compute_merged_weight(module)
         return None if weight is None else _Weights(weight, module.get_base_layer().bias)
 
-    def _multiply_by(self, weights: Sequence[Tensor], bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    def _read_adapted(self, module: Any) -> _Weights | None:
+        """Return the weights of an adapted linear layer, not merged; None if it computes anything else."""
+        base, quantized = module.get_base_layer(), is_adapted_quantized(module)
+        if not quantized and not is_adapted_linear(module):
+            return None
+        adapter = None if module.disable_adapters else read_adapter(module)
+        if adapter is None and (quantized or not module.disable_adapters):
+            return None
+        if not quantized:
+            return _Weights(base.weight, base.bias, adapter)
+        assert self.cast is not None
+        restored = RestoredScales(base.weight, self.cast)
+        return _Weights(restored.read() if self.dequantizes else restored, base.bias, adapter)
+
+    def _multiply_by(self, weights: Sequence[Weight], bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         dtype = self.cast or weights[0].dtype
         bias = None if bias is None else bias.to(dtype)
+        if isinstance(weights[0], RestoredScales):
+            restored = weights[0]
+            return lambda states: nn.functional.linear(states.to(dtype), restored.read(), bias)
         if self.tiles and dtype == torch.bfloat16:
-            return TileLinear([weight if weight.dtype in KINDS else weight.to(dtype) for weight in weights], bias)
+            plain = map(_read, weights)
+            return TileLinear([weight if weight.dtype in KINDS else weight.to(dtype) for weight in plain], bias)
         # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once. Each is cast by
         # itself, so that no copy is in both precisions.
-        cast = [weight.to(dtype) for weight in weights]
+        cast = [_read(weight).to(dtype) for weight in weights]
         weight = torch.cat(cast) if len(cast) > 1 else cast[0]
         if self.compiled:
             return Linear(weight, bias)
@@ -127,9 +153,13 @@ class Projections:
 class _Weights(NamedTuple):
     """The weights of a linear layer, and of its adapter if it has one."""
 
-    weight: Tensor
+    weight: Weight
     bias: Tensor | None
     adapter: Adapter | None = None
+
+
+def _read(weight: Weight) -> Tensor:
+    return weight.read() if isinstance(weight, RestoredScales) else weight
 
 
 class _Adapted:
@@ -177,6 +207,7 @@ class _AdaptedTogether:
             product.copy_(self.bias)
         sizes = [len(weight) for weight in self.weights]
         for weight, part in zip(self.weights, torch.split_with_sizes(product, sizes, 1), strict=True):
+            weight = _read(weight)
             if self.bias is None:
                 torch.mm(states, weight.T, out=part)
             else:
@@ -188,17 +219,6 @@ def _join_adapters(adapters: Sequence[Adapter]) -> Adapter:
     """Return one adapter that adds what several of the same states and factor add, one after the other."""
     ups: Tensor = torch.block_diag(*(adapter.up for adapter in adapters))  # type: ignore[no-untyped-call]
     return Adapter(torch.cat([adapter.down for adapter in adapters]), ups, adapters[0].factor)
-
-
-def _read_adapted(module: Any) -> _Weights | None:
-    """Return the weights of an adapted linear layer, not merged; None if it computes anything else."""
-    if not is_adapted_linear(module):
-        return None
-    base = module.get_base_layer()
-    if module.disable_adapters:
-        return _Weights(base.weight, base.bias)
-    adapter = read_adapter(module)
-    return None if adapter is None else _Weights(base.weight, base.bias, adapter)
 
 
 class Joined(NamedTuple):
@@ -238,6 +258,13 @@ class _Packed:
             return nn.functional.linear(states.to(self.dtype), self.plain, self.bias)
         product: Tensor = self.multiply(states.to(self.dtype), self.weight, self.bias, "none", [], "")
         return product
+
+
+def count_device_memory(device: torch.device) -> int:
+    """Return the total memory of a device in bytes, not what is free now, so that a run decides alike each time."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return host.total_memory()
 
 
 @cache
