@@ -1,6 +1,6 @@
 """Everything that is worth knowing about qed on one CUDA card, in one go, without a network.
 
-    python benchmarks/gpu.py --minutes 8 --json gpu.json
+    python benchmarks/gpu.py --minutes 15 --json gpu.json
     python benchmarks/gpu.py --device cpu --tiny
 
 Correctness comes first: the tests that need a device. Then the card's ceilings, and steps of models with random weights
@@ -32,7 +32,7 @@ from gpu_parts.report import Report, format_state, format_table
 # The parts in order: their share of the time that is left, relative to those after them, and the least seconds that
 # are worth starting with.
 PARTS = {
-    "checks": (22, 60),
+    "checks": (40, 60),
     "ceilings": (5, 30),
     "0.5b": (19, 60),
     "1.5b": (18, 60),
@@ -76,7 +76,7 @@ def main() -> int:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8.0, help="the time for all parts together")
+    parser.add_argument("--minutes", type=float, default=15.0, help="the time for all parts together")
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), metavar="FILE", help="the results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, to try the kit itself")

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
@@ -52,17 +54,19 @@ class RowBlocks:
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.device = device
-        self.segments = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
-        start, length, prompt, prompt_length = self.segments.T.contiguous()
-        places = torch.arange(int(length.sum())) - start.repeat_interleave(length)
-        self.positions = (places + prompt_length.repeat_interleave(length)).to(torch.int32).to(device)
-        owner = torch.searchsorted(start, prompt).where(prompt_length > 0, torch.arange(len(start)))
+        # By NumPy: torch would wake threads for each of these little operations, while the device waits.
+        self.segments = np.array(segments, np.int64).reshape(-1, 4)
+        start, length, prompt, prompt_length = self.segments.T
+        places = np.arange(length.sum()) - start.repeat(length) + prompt_length.repeat(length)
+        self.positions = self._send(places)
         behind = prompt_length > 0
-        before = owner[behind.nonzero().flatten() - 1]
-        if not (torch.equal(owner[behind], before) and torch.equal(length[owner[behind]], prompt_length[behind])):
+        owner = np.where(behind, np.searchsorted(start, prompt), np.arange(len(start)))
+        before = owner[behind.nonzero()[0] - 1]
+        if not (np.array_equal(owner[behind], before) and np.array_equal(length[owner[behind]], prompt_length[behind])):
             raise ValueError("a prompt is no segment, or others than its own segments follow it")
         # Where the queries end that see a segment: behind the last segment whose prompt it is.
-        self.seen_until = (start + length).scatter_reduce(0, owner, start + length, "amax")
+        self.seen_until = start + length
+        np.maximum.at(self.seen_until, owner, start + length)
         self._queries: dict[int, Tensor] = {}  # by size
         self._keys: dict[int, Tensor] = {}
 
@@ -79,33 +83,35 @@ class RowBlocks:
     def list_queries(self, size: int) -> Tensor:
         """List blocks of queries: the first, the end of its segment, its segment, its prompt and the prompt's end."""
         if size not in self._queries:
-            start, length, prompt, prompt_length = self.segments.unbind(1)
             first, of_segment = self._cut(size)
-            columns = first, (start + length)[of_segment], start[of_segment], prompt[of_segment]
-            table = torch.stack([*columns, columns[-1] + prompt_length[of_segment]], 1)
-            self._queries[size] = self._sort(table, table[:, 0] - table[:, 2] + table[:, 4] - table[:, 3])
+            start, length, prompt, prompt_length = self.segments[of_segment].T
+            table = np.stack([first, start + length, start, prompt, prompt + prompt_length], 1)
+            self._queries[size] = self._sort(table, first - start + prompt_length)
         return self._queries[size]
 
     def list_keys(self, size: int) -> Tensor:
         """List blocks of keys: the first, the end of its segment, and that of the queries that see it."""
         if size not in self._keys:
-            start, length, _, _ = self.segments.unbind(1)
             first, of_segment = self._cut(size)
-            table = torch.stack([first, (start + length)[of_segment], self.seen_until[of_segment]], 1)
-            self._keys[size] = self._sort(table, table[:, 2] - table[:, 0])
+            start, length, _, _ = self.segments[of_segment].T
+            table = np.stack([first, start + length, self.seen_until[of_segment]], 1)
+            self._keys[size] = self._sort(table, table[:, 2] - first)
         return self._keys[size]
 
-    def _cut(self, size: int) -> tuple[Tensor, Tensor]:
+    def _cut(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Cut the segments, and return the first input of each block and the number of its segment."""
-        start, length, _, _ = self.segments.unbind(1)
+        start, length, _, _ = self.segments.T
         counts = (length + size - 1) // size
-        of_segment = torch.arange(len(counts)).repeat_interleave(counts)
-        number = torch.arange(len(of_segment)) - (counts.cumsum(0) - counts)[of_segment]
+        of_segment = np.arange(len(counts)).repeat(counts)
+        number = np.arange(len(of_segment)) - (counts.cumsum() - counts)[of_segment]
         return start[of_segment] + number * size, of_segment
 
-    def _sort(self, table: Tensor, work: Tensor) -> Tensor:
+    def _sort(self, table: NDArray[np.int64], work: NDArray[np.int64]) -> Tensor:
         """Sort blocks by their work, the longest first, on the device."""
-        return table[work.argsort(descending=True, stable=True)].to(torch.int32).to(self.device)
+        return self._send(table[np.argsort(-work, kind="stable")])
+
+    def _send(self, numbers: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(numbers.astype(np.int32)).to(self.device)
 
 
 class _Settings(NamedTuple):

@@ -48,8 +48,9 @@ def compute_scores(
     if find_scalar_head(model) is not None:
         (values,) = compute_values(model, batch, layout=layout)
         return values, torch.zeros_like(values), None
+    labels = _read_labels(batch)
     states = compute_output_states(model, batch, layout)
-    logps, entropy, log_squares = _score_states(states, batch, temperature, squares, into_grad)
+    logps, entropy, log_squares = _score_states(states, labels, batch, temperature, squares, into_grad)
     return (
         _spread(logps, batch),
         _spread(entropy, batch),
@@ -76,8 +77,9 @@ def compute_distilled_scores(
         layout: of packed rows.
         into_grad: see `compute_scores`.
     """
+    labels = _read_labels(batch)
     states = compute_output_states(model, batch, layout)
-    logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
+    logps, entropy, _ = _score_states(states, labels, batch, temperature, squares=False, into_grad=into_grad)
     divergence = measure(states, temperature=temperature, into_grad=into_grad)
     return _spread(logps, batch), _spread(entropy, batch), _spread(divergence, batch)
 
@@ -110,8 +112,9 @@ def compute_valued_scores(
     into_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute log-probs, entropies and the values of a head on the trunk, [B, T] each; see `compute_scores`."""
+    labels = _read_labels(batch)
     states = compute_output_states(model, batch, layout)
-    logps, entropy, _ = _score_states(states, batch, temperature, squares=False, into_grad=into_grad)
+    logps, entropy, _ = _score_states(states, labels, batch, temperature, squares=False, into_grad=into_grad)
     values = apply_scalar_head(head, states.hidden)
     return _spread(logps, batch), _spread(entropy, batch), _spread(values, batch)
 
@@ -124,20 +127,24 @@ def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:
         return nn.functional.linear(hidden.to(dtype), head.weight.to(dtype), bias).squeeze(-1)
 
 
+def _read_labels(batch: Batch) -> Tensor:
+    """Return the trained labels, [N]; before the layers, because this waits for what a device was given to do."""
+    return batch.labels[batch.mask.bool()]
+
+
 def _score_states(
-    states: OutputStates, batch: Batch, temperature: float, squares: bool, into_grad: bool
+    states: OutputStates, labels: Tensor, batch: Batch, temperature: float, squares: bool, into_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    chosen = batch.mask.bool()
     return compute_linear_scores(
         states.hidden,
         states.weight,
-        batch.labels[chosen],
+        labels,
         temperature,
         states.bias,
         squares,
         into_grad,
         states.transform,
-        build_label_support(batch.support, chosen),
+        build_label_support(batch.support, batch.mask.bool()),
     )
 
 
