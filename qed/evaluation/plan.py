@@ -95,7 +95,7 @@ class Plan:
         """What belongs to the process that evaluates, and not to the whole."""
         return {
             "command": redact(shlex.join(self.request.command)),
-            "environment": describe_environment(self._device, threads.describe_compute()),
+            "environment": describe_environment(self._device, threads.describe_compute(self._device)),
             "weights": {task.record.label: task.record.settings["weights"] for task in self.tasks},
             "checks": self.checks,
         }

@@ -38,7 +38,7 @@ def write_settings(
         peak: the operations a second of all ranks at best.
     """
     ranks = {"ranks": parallel.world, "local_ranks": parallel.local_world, "peak_flops": peak}
-    compute = {**threads.describe_compute(), **ranks}
+    compute = {**threads.describe_compute(device), **ranks}
     # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
     files = {
         "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),

@@ -68,9 +68,9 @@ def set_compute(
     same = before.get("local_ranks", 1) == ranks
     threads = settings.run.threads or (before.get("threads", 0) if same else 0) or host.choose_threads(ranks=ranks)
     set_threads(threads, settings.run.matmul_precision)
-    if will_compile():
+    if device.type == "cpu" and will_compile():
         console.say("qed compiles functions in C++ for this processor, once: this takes some seconds.")
-    for name, now in read_kernel_settings().items():
+    for name, now in read_kernel_settings(device).items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)
             console.say(
@@ -82,17 +82,19 @@ def set_compute(
         console.say(alignment.explain_alignment())
 
 
-def read_kernel_settings() -> dict[str, Any]:
+def read_kernel_settings(device: torch.device) -> dict[str, Any]:
     """Read the settings on which the last bits of a matrix product depend."""
-    return {
+    found: dict[str, Any] = {
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkl_cbwr": alignment.read_mkl_mode(),
-        "float32_layers": "oneDNN" if fast_float32.is_faster() else "torch",
-        "kernels": "C++" if has_kernels() else "torch",
     }
+    if device.type == "cpu":  # other devices need no functions in C++, whose compilation takes time
+        found["float32_layers"] = "oneDNN" if fast_float32.is_faster() else "torch"
+        found["kernels"] = "C++" if has_kernels() else "torch"
+    return found
 
 
-def describe_compute() -> dict[str, Any]:
+def describe_compute(device: torch.device) -> dict[str, Any]:
     """Return the kernel settings, and whether products depend on memory alignment."""
-    return {**read_kernel_settings(), "alignment_matters": alignment.depends_on_alignment()}
+    return {**read_kernel_settings(device), "alignment_matters": alignment.depends_on_alignment()}

@@ -14,6 +14,7 @@ from making import make_model
 
 from qed import host
 from qed.kernels import build
+from qed.models import threads
 from qed.sampling.draw import draw_tokens
 from qed.sampling.native.decoder import LlamaDecoder
 from qed.sampling.native.decoders import choose_decoder
@@ -44,6 +45,15 @@ def write_compiler(folder: Path, text: str) -> str:
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     return str(file)
+
+
+def test_a_device_compiles_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on a GPU neither waits for functions that it does not call, nor records whether there are any."""
+    monkeypatch.setenv("CXX", write_compiler(folder, f"touch {folder / 'called'}; exit 1"))
+    assert "kernels" not in threads.read_kernel_settings(torch.device("cuda"))
+    assert not (folder / "called").exists()
+    assert threads.read_kernel_settings(torch.device("cpu"))["kernels"] == "torch"
+    assert (folder / "called").exists()
 
 
 def test_a_compiler_that_is_there_compiles_them() -> None:
