@@ -90,11 +90,8 @@ def is_quantized(weight: Any) -> bool:
 
 
 def dequantize(weight: Any, dtype: torch.dtype) -> Tensor:
-    """Return the full weight, [outputs, inputs], of one in 4 bits."""
-    from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 -- an extra, which may be absent
-
-    full: Tensor = dequantize_4bit(weight.data, weight.quant_state)
-    return full.to(dtype)
+    """Return the full weight, [outputs, inputs], of one in 4 bits, without a copy in its own dtype."""
+    return RestoredScales(weight, dtype).read()
 
 
 class RestoredScales:
@@ -106,7 +103,7 @@ class RestoredScales:
     """
 
     def __init__(self, weight: Any, dtype: torch.dtype) -> None:
-        from bitsandbytes.functional import QuantState, dequantize_blockwise  # noqa: PLC0415 -- an extra
+        from bitsandbytes.functional import QuantState, dequantize_blockwise  # noqa: PLC0415 -- an extra, may be absent
 
         self.packed, self.dtype, state = weight.data, dtype, weight.quant_state
         scales = state.absmax

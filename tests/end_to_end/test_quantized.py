@@ -116,12 +116,12 @@ def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> 
         torch.testing.assert_close(again(IDS).logits, network(IDS).logits, rtol=1e-3, atol=1e-3)
 
 
-def load_quantized(folder: Path) -> Any:
+def load_quantized(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
     """A model in 4 bits on the processor, whose adapters change what it computes."""
     make_model(dtype=torch.float32).save_pretrained(folder)
     settings = replace(SETTINGS, precision="bfloat16")
     told = {**qlora.build_quantization_options(settings, torch.device("cuda")), "device_map": {"": "cpu"}}
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **told)
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **told)
     network = lora.add_adapters(network, settings, 0)
     for name, weight in network.named_parameters():
         if "lora_B" in name:
@@ -152,6 +152,21 @@ def test_a_layer_in_four_bits_computes_what_its_module_computes(tmp_path: Path) 
     )
     for one, other in gradients:
         torch.testing.assert_close(one.float(), other.float(), rtol=0.03, atol=0.03)
+
+
+def test_a_weight_is_dequantized_in_the_dtype_of_the_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was quantized in float32, as by default, is never there in float32 as a whole."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+    weight = list_attention(load_quantized(tmp_path, torch.float32))[0].base_layer.weight
+    assert weight.quant_state.dtype == torch.float32
+    expected = functional.dequantize_4bit(weight.data, weight.quant_state).bfloat16()
+    restored: list[torch.dtype] = []
+    dequantize = functional.dequantize_4bit
+    monkeypatch.setattr(
+        functional, "dequantize_4bit", lambda *rest: (full := dequantize(*rest), restored.append(full.dtype))[0]
+    )
+    assert torch.equal(qlora.dequantize(weight, torch.bfloat16), expected)
+    assert restored == [torch.bfloat16]
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["dequantized once", "in each step"])
