@@ -140,6 +140,12 @@ def count_weights(model: nn.Module) -> int:
     return sum(math.prod(each.quant_state.shape) if is_quantized(each) else each.numel() for each in weights)
 
 
+def count_restored_bytes(weight: Any) -> int:
+    """Count the bytes of the scales that `RestoredScales` keeps for a weight in 4 bits."""
+    blocks = -(-math.prod(weight.quant_state.shape) // weight.quant_state.blocksize)
+    return torch.float32.itemsize * int(blocks)
+
+
 def count_packed_bytes(weights: int) -> int:
     """Count the bytes of so many weights in 4 bits: two in a byte, and the scales of their blocks."""
     scales = -(-weights // BLOCK)

@@ -19,11 +19,13 @@ from qed.errors import UsageError
 from qed.models import adapted_layer, load, lora, qlora
 from qed.models.save import save_model
 from qed.models.shapes import measure_shape
+from qed.sampling.native import projection
 from qed.sampling.native.projection import Projections
 from qed.training.learner import Learner
 from qed.training.memory import StepPlan, estimate_state
 
 SETTINGS = ModelSettings(name="somewhere", lora_rank=4, quantization="nf4")
+HALF = replace(SETTINGS, precision="bfloat16")
 IDS = torch.arange(14).reshape(2, 7) % 23
 
 
@@ -116,10 +118,9 @@ def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> 
         torch.testing.assert_close(again(IDS).logits, network(IDS).logits, rtol=1e-3, atol=1e-3)
 
 
-def load_quantized(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
+def load_quantized(folder: Path, dtype: torch.dtype = torch.bfloat16, settings: ModelSettings = HALF) -> Any:
     """A model in 4 bits on the processor, whose adapters change what it computes."""
     make_model(dtype=torch.float32).save_pretrained(folder)
-    settings = replace(SETTINGS, precision="bfloat16")
     told = {**qlora.build_quantization_options(settings, torch.device("cuda")), "device_map": {"": "cpu"}}
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **told)
     network = lora.add_adapters(network, settings, 0)
@@ -186,6 +187,29 @@ def test_decoding_steps_multiply_four_bit_weights(at_once: bool, tmp_path: Path)
         torch.testing.assert_close(alone(states), expected[0], rtol=0.02, atol=0.02)
         for one, other in zip(joined(states), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["dequantized once", "in each step"])
+def test_copies_are_counted_of_layers_with_adapters_alone(
+    at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a decoder on a device keeps for weights in 4 bits, whose memory is as large as what decides."""
+    pytest.importorskip("bitsandbytes")
+    network = load_quantized(tmp_path, settings=replace(HALF, lora_targets=("q_proj",)))
+    layers = [module for module in network.modules() if adapted_layer.is_adapted_quantized(module)]
+    full = 2 * sum(layer.in_features * layer.out_features for layer in layers)
+    assert 2 * full < sum(2 * weight.numel() for weight in network.parameters() if qlora.is_quantized(weight))
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda kind: torch.bfloat16)
+    memory = projection.COPIES_SHARE * full - (not at_once)
+    monkeypatch.setattr(projection, "count_device_memory", lambda device: memory)
+    device = torch.device("cuda")
+    projections = Projections(SimpleNamespace(device=device, modules=network.modules, parameters=network.parameters))
+    assert projections.dequantizes == at_once
+    found: list[Any] = [projections._read_layer(layer) for layer in layers]
+    kept = [each.weight if at_once else each.weight.state.absmax for each in found]
+    kept += [adapter.bfloat16() for each in found for adapter in each.adapter[:2]]
+    assert projections.copied_bytes == sum(tensor.nbytes for tensor in kept)
 
 
 def test_weights_in_four_bits_are_counted_in_full(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from qed.kernels.functions import KINDS, has_kernels, has_tile_products
 from qed.models import fast_float32, lora
 from qed.models.adapted_layer import Adapter, is_adapted_linear, is_adapted_quantized, read_adapter
 from qed.models.own_layers import has_own_forward
-from qed.models.qlora import RestoredScales, is_quantized
+from qed.models.qlora import RestoredScales, count_restored_bytes
 from qed.models.rounded_products import lacks_bfloat16
 
 SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
@@ -57,13 +57,14 @@ class Projections:
         # too, for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
         plain = (module.weight for module in model.modules() if type(module) is nn.Linear)
-        cast = sum(weight.numel() for weight in plain if weight.dtype != dtype)
+        cast = sum(weight.numel() for weight in plain if weight.dtype != dtype) * dtype.itemsize * self.casts
         # Weights in 4 bits of layers with adapters are dequantized once too where that takes little of the memory.
-        quantized = [weight for weight in model.parameters() if self.casts and is_quantized(weight)]
-        full = sum(math.prod(weight.quant_state.shape) for weight in quantized)
-        self.dequantizes = full > 0 and full * dtype.itemsize * COPIES_SHARE <= count_device_memory(model.device)
-        cast += full if self.dequantizes else 0
-        self.copied_bytes = size if self.packs else cast * dtype.itemsize * self.casts
+        layers = [module for module in model.modules() if self.casts and is_adapted_quantized(module)]
+        quantized = [layer.base_layer.weight for layer in layers]
+        full = sum(math.prod(weight.quant_state.shape) for weight in quantized) * dtype.itemsize
+        self.dequantizes = full > 0 and full * COPIES_SHARE <= count_device_memory(model.device)
+        restored = full if self.dequantizes else sum(map(count_restored_bytes, quantized))
+        self.copied_bytes = size if self.packs else cast + restored
 
     def join(self, *modules: Any) -> Callable[[Tensor], Sequence[Tensor]] | Joined:
         """Join several layers that read the same states into one function."""
