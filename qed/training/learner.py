@@ -141,10 +141,10 @@ class Learner:
         if old:
             batch = self.collate(rollouts) if self.algorithm.has_ratio and rollouts else None
             live = [] if batch is None else self.algorithm.has_gradient(batch).tolist()
+            batch = batch if len(set(live)) == 1 else None  # else each part has a batch of its own
             # The same micro-batches as in the update, so that bfloat16 rounds alike.
             for part in split_by_gradient(rollouts, live):
-                scored = self._score_outputs(self.model, part, batch if len(part) == len(rollouts) else None)
-                for rollout, logps in zip(part, scored, strict=True):
+                for rollout, logps in zip(part, self._score_outputs(self.model, part, batch), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
         if given or self.served or self.algorithm.scores_reference:
             score = self.served or partial(self._score_outputs, reference or self.model)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import weakref
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -67,3 +69,27 @@ def test_what_others_read_is_scored_beforehand() -> None:
     assert not takes_update_logps(grpo, exact, updates=1), "its own log-probs are the old ones"
     remote: Any = SimpleNamespace(exact_logps=False, remote=True)
     assert not takes_update_logps(grpo, remote, updates=1), "scoring measures the servers"
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["all have a gradient", "some have none"])
+def test_scoring_holds_no_batch_but_the_one_it_scores(mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that all have a gradient are collated once; the whole batch is freed before parts of it are scored."""
+    learner = Learner(make_model(dtype=torch.float32), load_algorithm("grpo")(), LearnerSettings(lr=1e-2), length=9)
+    rollouts = [make_rollout(random.Random(seed), 0.0 if mixed and seed % 2 else 1.0) for seed in range(6)]
+    made: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def collate(rows: Sequence[Rollout], collate: Any = learner.collate) -> Any:
+        batch = collate(rows)
+        made.append(weakref.ref(batch))
+        return batch
+
+    def forward(model: Any, batch: Any, forward: Any = learner.forward_logps) -> Tensor:
+        alive.append(sum(one() is not None for one in made))
+        return cast(Tensor, forward(model, batch))
+
+    monkeypatch.setattr(learner, "collate", collate)
+    monkeypatch.setattr(learner, "forward_logps", forward)
+    learner.score(rollouts, old=True)
+    assert (len(made), alive) == ((3, [1, 1]) if mixed else (1, [1]))
+    assert all(len(rollout.old_logps or ()) == len(rollout.output) for rollout in rollouts)
