@@ -1,6 +1,6 @@
 """The layers of Llama-like models over a packed row on a CUDA device, with kernels in Triton between the products.
 
-The linear layers are called as they are, with casts of autocast or weights of 4 bits; plain ones with adapters are not.
+The linear layers are called as they are, with casts of autocast; plain and 4-bit ones with adapters are not.
 """
 
 from __future__ import annotations
