@@ -53,7 +53,10 @@ def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, 
             if left < 1:
                 return
             report.add_part(name, at=run)
-            report.add_part(name, **{run: _run(shape, device, Path(place), run, left)})
+            found = _run(shape, device, Path(place), run, left)
+            report.add_part(name, **{run: found})
+            if found.get("exit_code"):
+                report.add_part(name, failed=f"{run} with exit code {found['exit_code']}")
     report.add_part(name, at="done")
 
 
@@ -81,15 +84,22 @@ def _run(shape: Shape, device: torch.device, place: Path, name: str, seconds: fl
             env[VARIABLE] = str(find_vllm().python)
         env["XDG_CACHE_HOME"] = str(place / "cache")  # so that the fit is measured
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, env=env)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=seconds, env=env
+        )
     except subprocess.TimeoutExpired as error:
-        return {"cut_off": f"after {seconds:.0f} s", "output": str(error.stdout)[-MOST:], **_read_run(out)}
+        return {"cut_off": f"after {seconds:.0f} s", "output": _decode(error.stdout), **_read_run(out)}
     return {
         "exit_code": done.returncode,
         "wall_s": round(time.time() - began, 1),
-        "output": (done.stdout + done.stderr)[-MOST:],
+        "output": _decode(done.stdout),
         **_read_run(out),
     }
+
+
+def _decode(output: bytes | None) -> str:
+    """Return the end of what a run has written; nothing at all is None if it was cut off."""
+    return (output or b"").decode(errors="replace")[-MOST:]
 
 
 def _read_run(out: Path) -> Figures:

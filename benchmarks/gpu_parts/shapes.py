@@ -98,7 +98,7 @@ def make_model(shape: Shape, device: torch.device, checkpointing: bool, dtype: t
 
 
 def _make_quantized(shape: Shape, device: torch.device, checkpointing: bool) -> Any:
-    """Quantize saved weights on loading, as a run does."""
+    """Quantize saved weights on loading, as a run with `model.dtype bfloat16` does."""
     settings = ModelSettings(
         "saved", precision="bfloat16", gradient_checkpointing=checkpointing, lora_rank=LORA_RANK, quantization="nf4"
     )

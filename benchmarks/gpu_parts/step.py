@@ -121,6 +121,7 @@ def make_settings(shape: Shape) -> Settings:
         model=ModelSettings(
             "saved" if shape.lora else "new:tiny",
             precision="bfloat16",
+            dtype="bfloat16" if shape.quantized else "float32",
             lora_rank=LORA_RANK if shape.lora else 0,
             quantization="nf4" if shape.quantized else "none",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 import gpu
 import pytest
 import torch
-from gpu_parts import part, step
+from gpu_parts import part, runs, step
 from gpu_parts.ceilings import Work
 from gpu_parts.report import Report, format_table
 from gpu_parts.shapes import SHAPES, make_model, shrink
@@ -90,6 +91,29 @@ def test_whole_runs_are_measured(report: Report, monkeypatch: pytest.MonkeyPatch
         assert found[name]["exit_code"] == 0, found[name]["output"]
         assert len(found[name]["steps"]) == 3
         assert all(one["mem/peak"] > 0 for one in found[name]["steps"])
+
+
+def test_a_whole_run_that_fails_fails_its_part(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "RUNS", {"full": ("--learner.lr", "much")})
+    found = run_part("runs", report, monkeypatch)
+    assert found["failed"] == "full with exit code 2"
+    assert "much" in found["full"]["output"]
+
+
+def test_a_whole_run_that_is_cut_off_keeps_its_output(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("qed", timeout, output="20 °C\n".encode())
+
+    monkeypatch.setattr(runs, "RUNS", {"full": ()})
+    monkeypatch.setattr(subprocess, "run", run)
+    assert run_part("runs", report, monkeypatch)["full"]["output"] == "20 °C\n"
+
+
+def test_a_quantized_model_is_the_one_whose_memory_is_estimated() -> None:
+    pytest.importorskip("bitsandbytes")
+    shape = shrink(SHAPES["1.5b-qlora"])
+    embedding = make_model(shape, CPU, checkpointing=False).get_input_embeddings()
+    assert embedding.weight.dtype == getattr(torch, step.make_settings(shape).model.dtype)
 
 
 def test_what_does_not_fit_is_tried_smaller(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
