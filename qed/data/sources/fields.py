@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from qed.types import Problem
 SUBJECT = ("subject", "type", "category", "subfield", "subdomain", "data_topic", "problem_type", "solution_type")
 SOURCE = ("source", "data_source", "problem_source", "dataset")
 ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
+# Half of a UTF-16 pair: `re` looks for it some ten times as fast as a loop over the characters.
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SkippedRow(Exception):
@@ -89,7 +92,7 @@ def convert_to_text(value: Any, place: Place, key: str) -> str:
         DataError: the value is neither text nor a finite number.
     """
     if isinstance(value, str):
-        if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
+        if not value.isascii() and LONE_SURROGATE.search(value):
             raise DataError(f"{place}: {key} contains half of a UTF-16 pair, which is not valid text.")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
