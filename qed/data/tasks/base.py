@@ -13,9 +13,11 @@ from qed.data.sources.fields import SkippedRow, build_problem
 from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError, UsageError, suggest_nearest
+from qed.guards.signals import check_signals
 from qed.types import Problem
 
 Originals = dict[str, list[Row]]  # the rows that were read, by problem id
+ROWS_BETWEEN_CHECKS = 1000  # of whether a signal has stopped the run: some tenths of a second
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ def build_problems(
     seen: list[tuple[Place, Row]] = []
     reasons: Counter[str] = Counter()
     for place, row in rows:
+        if not place.number % ROWS_BETWEEN_CHECKS:
+            check_signals("read")
         original = schemas.rename_columns(row, mapping, place) if mapping else row
         seen = [*seen[:1], (place, original)]
         try:
