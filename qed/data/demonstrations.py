@@ -171,8 +171,8 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
     def make() -> Iterator[TokenRow]:
         nonlocal made
         made = True
-        with _parallel_tokenizer():
-            yield from _tokenize(template, _report(problems, say))
+        with parallel_tokenizer():
+            yield from _tokenize(template, report_progress(problems, say))
 
     store = open_store(folder, make, say)
     what = f"{len(store):,} demonstrations, {len(store.tokens):,} tokens"
@@ -220,19 +220,21 @@ def _encode(template: PromptTemplate, batch: Sequence[tuple[int, bool, tuple[Pro
         yield TokenRow(number, prompt, reply, verbatim)
 
 
-def _report(problems: Sequence[Problem], say: Callable[[str], None]) -> Iterator[tuple[int, Problem]]:
+def report_progress(
+    problems: Sequence[Problem], say: Callable[[str], None], what: str = "problems"
+) -> Iterator[tuple[int, Problem]]:
     """Yield the problems with their numbers, and say now and then how many have been read."""
     said = time.monotonic()
     for number, problem in enumerate(problems):
         check_signals("load")
         if time.monotonic() - said >= SAID_EVERY:
             said = time.monotonic()
-            say(f"Tokenising: {number:,} of {len(problems):,} problems.")
+            say(f"Tokenising: {number:,} of {len(problems):,} {what}.")
         yield number, problem
 
 
 @contextmanager
-def _parallel_tokenizer() -> Iterator[None]:
+def parallel_tokenizer() -> Iterator[None]:
     """Let the tokenizer use a thread per core.
 
     Its threads are never used outside of this block: a process that is forked later would wait for them for ever.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from statistics import fmean
 
 from qed.config.phases import Settings
+from qed.data.demonstrations import parallel_tokenizer, report_progress
 from qed.data.splits import NO_PAIR, VALIDATION
 from qed.errors import DataError
 from qed.loops.epochs import settle_steps
@@ -22,6 +25,8 @@ from qed.rollout.stages import flatten
 from qed.training.best import PREFERRED
 from qed.training.learner import Learner
 from qed.types import Group, Problem, Rollout
+
+PAIRS_AT_ONCE = 512  # tokenised in one call
 
 
 def train_preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
@@ -78,8 +83,7 @@ def build_pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Grou
     compare a complete reply with a part of one.
     """
     preferences = [problem for problem in problems if problem.is_preference]
-    build = setup.template.build_rollout
-    rendered = [[build(problem, problem.meta[side]) for side in ("chosen", "rejected")] for problem in preferences]
+    rendered = _render_pairs(setup, preferences, of)
     different = [pair for pair in rendered if pair[0].output != pair[1].output]
     limit = load.read_window(setup.model)
     fitting = [pair for pair in different if all(len(reply.prompt) + len(reply.output) <= limit for reply in pair)]
@@ -96,6 +100,17 @@ def build_pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Grou
             f"the model's window of {limit} tokens."
         )
     return fitting
+
+
+def _render_pairs(setup: Setup, preferences: Sequence[Problem], of: str) -> list[Group]:
+    """Return the two replies to each problem as rollouts; of large data, say now and then how many there are."""
+    rendered: list[Group] = []
+    numbered = report_progress(preferences, setup.console.say, f"{of} pairs")
+    with parallel_tokenizer() if len(preferences) > PAIRS_AT_ONCE else nullcontext():
+        while part := list(islice(numbered, PAIRS_AT_ONCE)):
+            answers = [(problem, problem.meta[side]) for _, problem in part for side in ("chosen", "rejected")]
+            rendered += _pair_rollouts(setup.template.build_rollouts(answers))
+    return rendered
 
 
 def _pair_rollouts(rollouts: Sequence[Rollout]) -> list[Group]:

@@ -153,12 +153,25 @@ class PromptTemplate:
 
     def build_rollout(self, problem: Problem, text: str) -> Rollout:
         """Build a rollout with a text as the answer to a problem, end token included."""
-        prompt, added = self.write(problem, text)
-        ((ids, output),) = self.encode([(prompt, added)])
-        whole, trained = prompt.opened + added, self.mask_replies(output)
-        return Rollout(
-            problem, ids, output, (), whole, "stop", "demonstration", prompt_text=prompt.text, loss_mask=trained
-        )
+        return self.build_rollouts([(problem, text)])[0]
+
+    def build_rollouts(self, answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:
+        """Build rollouts as `build_rollout` does, of which all are tokenised together."""
+        written = [self.write(problem, text) for problem, text in answers]
+        return [
+            Rollout(
+                problem,
+                ids,
+                output,
+                (),
+                prompt.opened + added,
+                "stop",
+                "demonstration",
+                prompt_text=prompt.text,
+                loss_mask=self.mask_replies(output),
+            )
+            for (problem, _), (prompt, added), (ids, output) in zip(answers, written, self.encode(written), strict=True)
+        ]
 
     def mask_replies(self, output: Sequence[int]) -> tuple[bool, ...]:
         """Return which tokens of a demonstration are trained: all but the environment's; empty where all are."""
@@ -175,15 +188,19 @@ class PromptTemplate:
         return prompt, added
 
     def encode(self, written: Sequence[tuple[Prompt, str]]) -> list[tuple[list[int], list[int]]]:
-        """Return the token ids of prompts and of what is added to them, end token included."""
-        prompts = self._ids([prompt.text for prompt, _ in written])
+        """Return the token ids of prompts and of what is added to them, end token included.
+
+        Several replies to one prompt share the tokens of it.
+        """
+        asked = list(dict.fromkeys(prompt.text for prompt, _ in written))
+        prompts = dict(zip(asked, self._ids(asked), strict=True))
         texts = [split_replies(text, self.environment.reply_tags) for _, text in written]
         parts = self.tokenizer(
             [part for text in texts for part in text], add_special_tokens=False, return_attention_mask=False
         )
         ids = iter(parts["input_ids"])
         added = [[token for _ in text for token in next(ids)] for text in texts]
-        return [(prompt, [*own, self.end]) for prompt, own in zip(prompts, added, strict=True)]
+        return [(prompts[prompt.text], [*own, self.end]) for (prompt, _), own in zip(written, added, strict=True)]
 
 
 def make_prompt(leaf: Any, text: str) -> Prompt:

@@ -1,0 +1,67 @@
+"""Data that takes long to read and to tokenise: a signal stops it at once, and many rows are tokenised together."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from qed.data.changed_chat import change_chat
+from qed.data.prompts.base import PromptTemplate, load_leaf
+from qed.data.sources.fields import convert_to_text
+from qed.data.sources.rows import Place, Row
+from qed.data.tasks.base import ROWS_BETWEEN_CHECKS, build_problems
+from qed.errors import DataError, Interrupted
+from qed.guards.signals import watch_signals
+from qed.models import load
+from qed.types import Problem
+
+TOKENIZER = load.build_tokenizer(["What is 2 + 3? It is 5, not 6."], 400)
+PLACE = Place("x.jsonl", 1)
+
+
+def test_a_signal_stops_the_reading_of_rows() -> None:
+    """Within a thousand rows, also where the file has millions."""
+    read = []
+
+    def rows() -> Iterator[tuple[Place, Row]]:
+        for number in count(1):
+            assert number < 3 * ROWS_BETWEEN_CHECKS
+            if number == ROWS_BETWEEN_CHECKS + 1:
+                signal.raise_signal(signal.SIGINT)
+            read.append(number)
+            yield Place("x.jsonl", number), {"question": f"What is {number}?", "answer": str(number)}
+
+    with watch_signals(), pytest.raises(Interrupted, match="SIGINT"):
+        build_problems(rows(), "x", {}, Counter())
+    assert len(read) == 2 * ROWS_BETWEEN_CHECKS
+
+
+@pytest.mark.parametrize("prompt", ["r1_zero", "question_only", "chat", "think_answer"])
+def test_answers_that_are_tokenised_together_are_those_of_each_alone(prompt: str) -> None:
+    """Two replies to one question, the same question in another row, and a prompt that is rendered already."""
+    TOKENIZER.chat_template = load.CHAT_TEMPLATE
+    template = PromptTemplate(change_chat(load_leaf(prompt), prompt, "", ()), TOKENIZER, (1,))
+    rendered = {"rendered": "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n"}
+    first, second = Problem("a", "What is 2 + 3?", "5"), Problem("b", "And 2₁?", "2")
+    answers = [(first, "It is 5."), (first, "It is 6."), (second, "2"), (first, ""), (Problem("c", "What?", "5"), "5")]
+    answers.append((Problem("d", "What?", "5", meta=rendered), "It is é."))
+    together = template.build_rollouts(answers)
+    assert together == [template.build_rollout(*answer) for answer in answers]
+    assert [rollout.problem.id for rollout in together] == ["a", "a", "b", "a", "c", "d"]
+
+
+@pytest.mark.parametrize("text", ["", "x₁", "a\ud7ffb\ue000", "\U00010000\U0010ffff"])
+def test_text_beyond_ascii_is_text(text: str) -> None:
+    assert convert_to_text(text, PLACE, "question") == text
+
+
+@pytest.mark.parametrize("code", [0xD800, 0xDBFF, 0xDC00, 0xDFFF])
+def test_half_of_a_pair_is_refused_wherever_it_is(code: int) -> None:
+    half = chr(code)
+    for text in (half, f"x₁{half}", f"{'é' * 10_000}{half}b"):
+        with pytest.raises(DataError, match="half of a UTF-16 pair"):
+            convert_to_text(text, PLACE, "question")
