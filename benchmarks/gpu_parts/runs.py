@@ -61,14 +61,17 @@ def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, 
 
 
 def _can_run(name: str, device: torch.device) -> bool:
-    """Return whether what a run needs is installed; bitsandbytes quantizes for CUDA alone."""
+    """Return whether what a run needs is there: two of them are tried on CUDA alone, with packages of their own."""
+    if name not in ("qlora", "vllm"):
+        return True
+    if device.type != "cuda":
+        return False
     if name == "qlora":
-        return device.type == "cuda" and find_spec("bitsandbytes") is not None
-    if name == "vllm":
-        try:
-            find_vllm()
-        except UsageError:
-            return False
+        return find_spec("bitsandbytes") is not None
+    try:
+        find_vllm()
+    except UsageError:
+        return False
     return True
 
 
