@@ -96,7 +96,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         dtype: of the float columns, float32 or float64.
     """
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
-    # NumPy writes a few numbers into a part of a row in a tenth of torch's time, and wakes no threads.
+    # NumPy writes a few numbers into a part of a row in a tenth of torch's time.
     ids, attention = np.full((rows, width + 1), pad, np.int64), np.zeros((rows, width), np.int64)
     blank = {name: np.nan if name in UNKNOWN else 0.0 for name in COLUMNS[3:]}
     kind = np.float64 if dtype == torch.float64 else np.float32

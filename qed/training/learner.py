@@ -127,7 +127,7 @@ class Learner:
         """Write `old_logps` and `ref_logps` of rollouts, before the first update of a step.
 
         `old_logps` are needed with several updates, because only the first one sees the policy that sampled, and with a
-        sampler that is not exact; `ref_logps` by algorithms with a reference. Tokens and precision are the update's.
+        sampler that is not exact; `ref_logps` by algorithms with a reference. Both are computed as in the update.
 
         Args:
             rollouts: the rows; rows that belong together, such as pairs, must all be included.
