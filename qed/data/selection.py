@@ -17,6 +17,8 @@ from qed.randomness import shuffle_indices
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Problem, Rollout
 
+HELD_OUT_SHARE = 10  # one in this many questions is held out if the training data has no test split
+
 
 def select_problems(
     problems: Sequence[Problem], data: DataSettings, seed: int, left_out: Counter[str]
@@ -49,6 +51,36 @@ def has_right_solution(problem: Problem) -> bool:
     if reply := find_reply(problem):
         return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
     return bool(problem.solution) and not ends_in_other_answer(problem.solution, problem.answer)
+
+
+def hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, offline: bool) -> list[Problem]:
+    """Draw problems to evaluate from the training problems of a task without a test split: one for each question.
+
+    No row with their questions is trained on. So a question that more than a tenth of the rows ask is drawn last.
+
+    Args:
+        name: of the task.
+        problems: of the task; those with an answer are drawn.
+        limit: number of problems that are drawn at most.
+        seed: of the draw.
+        offline: whether the run samples nothing, so that it needs none where too few problems have an answer.
+
+    Raises:
+        DataError: too few problems have an answer.
+    """
+    answered = [problem for problem in problems if problem.answer]
+    questions = [normalize_question(problem.question) for problem in answered]
+    rows, few = Counter(questions), len(answered) // HELD_OUT_SHARE
+    drawn: dict[str, Problem] = {}
+    for index in shuffle_indices(len(answered), seed, "held out"):
+        drawn.setdefault(questions[index], answered[index])
+    count = min(limit, len(drawn) // HELD_OUT_SHARE or min(few, 1))
+    if count == 0 and not offline:
+        raise DataError(
+            f"{name}: {len(answered)} problems with an answer are too few to hold some out for evaluation. "
+            "Name held-out problems with --evaluation.tasks."
+        )
+    return [drawn[question] for question in sorted(drawn, key=lambda question: rows[question] > few)[:count]]
 
 
 def split_validation(

@@ -20,13 +20,19 @@ from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.data.prompts.with_reward import add_reward, list_shared_options
-from qed.data.selection import compute_percentile_length, keep_measured, select_problems, split_validation
+from qed.data.selection import (
+    HELD_OUT_SHARE,
+    compute_percentile_length,
+    hold_out,
+    keep_measured,
+    select_problems,
+    split_validation,
+)
 from qed.data.sources.schemas import OptionalMapping
 from qed.data.subsets import draw_subset
 from qed.data.tasks.base import number_copies
 from qed.environments.base import SINGLE, load_environment
 from qed.errors import DataError, UsageError
-from qed.randomness import shuffle_indices
 from qed.runs.run import Run
 from qed.types import Problem
 
@@ -37,7 +43,6 @@ NO_PAIR = (
     "rejected reply that fit the model, as in the columns prompt, chosen and rejected. On problems with answers, qed "
     "online-dpo makes pairs of its own."
 )
-HELD_OUT_SHARE = 10  # one in this many problems is held out if the training data has no test split
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def load_problems(
         training += problems
         if not evaluation.tasks and _needs_benchmark(problems, imitates or compares):
             held_out = _load_test_split(name, load, left_out)
-            held_out = held_out or _hold_out(name, problems, evaluation.problems, seed, imitates or compares)
+            held_out = held_out or hold_out(name, problems, evaluation.problems, seed, imitates or compares)
             all_held_out += held_out
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     for name in evaluation.tasks:
@@ -178,22 +183,6 @@ def _load_test_split(name: str, load: Callable[..., list[Problem]], left_out: Co
         left_out["held-out rows without an answer"] += len(problems)
         return []
     return problems
-
-
-def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, offline: bool) -> list[Problem]:
-    """Draw held-out problems from a task's training problems, for a task without a test split.
-
-    A run that samples nothing needs none where too few have an answer.
-    """
-    answered = [problem for problem in problems if problem.answer]
-    order = shuffle_indices(len(answered), seed, "held out")
-    count = min(limit, len(answered) // HELD_OUT_SHARE)
-    if count == 0 and not offline:
-        raise DataError(
-            f"{name}: {len(answered)} problems with an answer are too few to hold some out for evaluation. "
-            "Name held-out problems with --evaluation.tasks."
-        )
-    return [answered[index] for index in order[:count]]
 
 
 def _add_benchmark(

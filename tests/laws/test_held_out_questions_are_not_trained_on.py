@@ -15,7 +15,7 @@ from qed.config.sampling_settings import EvaluationSettings
 from qed.config.settings import DataSettings
 from qed.data.held_out import HeldOut, describe_check
 from qed.data.questions import normalize_question
-from qed.data.selection import keep_measured, split_validation
+from qed.data.selection import HELD_OUT_SHARE, hold_out, keep_measured, split_validation
 from qed.data.splits import load_problems, load_training_problems
 from qed.data.tools.filters import Filters, split_problems
 from qed.types import Problem
@@ -71,6 +71,25 @@ def test_a_question_without_its_mark_is_held_out_and_counted() -> None:
     kept, left_out = drop(build("how many are left", "How many stay?"), build("How many are left?"))
     assert [problem.question for problem in kept] == ["How many stay?"]
     assert left_out == {"training problems that are held out": 1}
+
+
+@given(st.lists(st.integers(1, 12), min_size=20, max_size=40), st.integers(0, 9))
+def test_rows_that_share_a_question_are_held_out_as_one_problem(counts: list[int], seed: int) -> None:
+    """However many answers the questions have, one in ten questions is held out, once each."""
+    questions = [f"How many of {number}?" for number, count in enumerate(counts) for _ in range(count)]
+    problems = build(*questions)
+    held_out = hold_out("rows", problems, 200, seed, offline=False)
+    assert len({problem.question for problem in held_out}) == len(held_out) == len(counts) // HELD_OUT_SHARE
+    assert hold_out("rows", problems, 1, seed, offline=False) == held_out[:1]
+
+
+def test_a_question_of_most_rows_stays_in_training() -> None:
+    """300 replies to one question and one to each of 20 others: two of these are held out."""
+    problems = build(*["What is 1 + 1?"] * 300, *(f"What is {number} + 2?" for number in range(20)))
+    for seed in range(10):
+        held_out = hold_out("rows", problems, 200, seed, offline=False)
+        assert len(held_out) == 2
+        assert len(drop(problems, held_out)[0]) == 318
 
 
 def test_runs_of_words_are_held_out_where_asked() -> None:
