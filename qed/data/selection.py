@@ -90,7 +90,7 @@ def split_validation(
 
     Only questions with an answer or a preference are drawn for validation, or any question if there is none and the
     run only imitates. All rows with the same question, ignoring case, spaces and punctuation, go into the same part,
-    so that no validation question is trained on.
+    so that no validation question is trained on; a question of more than that share of the rows is drawn last.
 
     Args:
         problems: of both parts.
@@ -110,11 +110,13 @@ def split_validation(
     questions = list(dict.fromkeys(normalize_question(each.question) for each in candidates))
     wanted = math.ceil(share * len(questions))
     count = min(limit, wanted)
-    chosen = shuffle_indices(len(questions), seed, "validation")[:count]
-    rows: dict[str, list[Problem]] = {questions[index]: [] for index in chosen}
+    asked = [normalize_question(problem.question) for problem in problems]
+    numbers, many = Counter(asked), share * len(asked)
+    drawn = sorted(shuffle_indices(len(questions), seed, "validation"), key=lambda at: numbers[questions[at]] > many)
+    rows: dict[str, list[Problem]] = {questions[index]: [] for index in drawn[:count]}
     training: list[Problem] = []
-    for problem in problems:
-        rows.get(normalize_question(problem.question), training).append(problem)
+    for question, problem in zip(asked, problems, strict=True):
+        rows.get(question, training).append(problem)
     told = f"{count:,} of {wanted:,} questions, by evaluation.problems" if count < wanted else ""
     return training, [problem for own in rows.values() for problem in own], told
 

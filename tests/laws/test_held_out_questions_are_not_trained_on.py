@@ -90,6 +90,8 @@ def test_a_question_of_most_rows_stays_in_training() -> None:
         held_out = hold_out("rows", problems, 200, seed, offline=False)
         assert len(held_out) == 2
         assert len(drop(problems, held_out)[0]) == 318
+        training, validation, _ = split_validation(problems, 0.1, 200, seed)
+        assert (len(training), len(validation)) == (317, 3)
 
 
 def test_runs_of_words_are_held_out_where_asked() -> None:
