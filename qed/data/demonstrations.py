@@ -22,19 +22,18 @@ import numpy as np
 
 import qed
 from qed import host
+from qed.console.progress import report_progress
 from qed.data.changed_chat import ChangedChat
 from qed.data.prompts.base import PromptTemplate, read_author_logps
 from qed.data.prompts.demonstrations import iterate_demonstrations
 from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.data.prompts.with_reward import PromptWithReward
 from qed.data.token_store import TokenRow, TokenStore, build_store, open_store, pack_ids
-from qed.guards.signals import check_signals
 from qed.types import Problem, Prompt, Rollout
 
 CACHED_CHARACTERS = 8_000_000  # about 2 million tokens, which take 8 MB; less is tokenised at every start
 BATCH_CHARACTERS = 1_000_000  # tokenised in one call, in parallel
 PROBED = 32  # rows that are rendered anew for every key
-SAID_EVERY = 30.0  # seconds
 FORMAT = 1  # of the store's files
 CODE = (
     "data",
@@ -172,7 +171,8 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
         nonlocal made
         made = True
         with parallel_tokenizer():
-            yield from _tokenize(template, report_progress(problems, say))
+            numbered = report_progress(problems, say, "Tokenising", "problems", len(problems))
+            yield from _tokenize(template, numbered)
 
     store = open_store(folder, make, say)
     what = f"{len(store):,} demonstrations, {len(store.tokens):,} tokens"
@@ -218,19 +218,6 @@ def _encode(template: PromptTemplate, batch: Sequence[tuple[int, bool, tuple[Pro
     encoded = template.encode([written for _, _, written in batch])
     for (number, verbatim, _), (prompt, reply) in zip(batch, encoded, strict=True):
         yield TokenRow(number, prompt, reply, verbatim)
-
-
-def report_progress(
-    problems: Sequence[Problem], say: Callable[[str], None], what: str = "problems"
-) -> Iterator[tuple[int, Problem]]:
-    """Yield the problems with their numbers, and say now and then how many have been read."""
-    said = time.monotonic()
-    for number, problem in enumerate(problems):
-        check_signals("load")
-        if time.monotonic() - said >= SAID_EVERY:
-            said = time.monotonic()
-            say(f"Tokenising: {number:,} of {len(problems):,} {what}.")
-        yield number, problem
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class ScoreJob:
     def score(self, out: Path | None, console: Console) -> dict[str, Any]:
         """Score the whole file in this process; see `finish_scores`."""
         table, names = self.table, name_columns(Path(self.file), self.scoring)
-        scored = score_table(table, names, self.graded)
+        scored = score_table(table, names, self.graded, console.say)
         return _finish(scored, (self.judge, self.reward, table.notes, self.scoring.ties), out, console)
 
 

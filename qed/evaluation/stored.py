@@ -6,12 +6,13 @@ Rows with the same id, or without ids the same question, are answers to the same
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qed.console.live import Console
+from qed.console.progress import report_progress
 from qed.data.sources import local
 from qed.errors import DataError
 from qed.evaluation.answer_lists import pick_own, require_answers, split_answers
@@ -54,12 +55,27 @@ class Scoring:
     second: tuple[SecondGrader, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer to grade, with its number of tokens where the file has it: only its program knows them."""
+    """An answer to grade: its problem, text, number among the answers to its problem, and what its file tells of it.
 
-    rollout: Rollout
-    tokens: Row
+    `tokens` is the number of tokens where the file has it: only its program knows them; `stop_reason` is likewise None.
+    A table has one of these for each answer of a file, so that their rollouts are built one by one.
+    """
+
+    id: str
+    question: str
+    gold: str
+    meta: Row
+    text: str
+    index: int
+    tokens: int | None
+    stop_reason: StopReason | None
+
+    def build_rollout(self) -> Rollout:
+        """Build the answer as a reward takes it; one ends well if nobody tells how."""
+        problem = Problem(self.id, self.question, self.gold, meta=self.meta)
+        return Rollout(problem, (), (), (), self.text, self.stop_reason or "stop", index=self.index)
 
 
 @dataclass(frozen=True)
@@ -76,15 +92,19 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
     Raises:
         DataError: the file is missing, empty or broken, or a column is missing; the message names the row.
     """
-    return score_table(read_answers(file, scoring), name_columns(file, scoring), scoring)
+    return score_table(read_answers(file, scoring), name_columns(file, scoring), scoring, Console(json=True).say)
 
 
-def score_table(table: AnswerTable, names: Sequence[str], scoring: Scoring) -> dict[str, list[Row]]:
-    """Return the rows of an evaluation for each column of answers."""
-    return {
-        name: [score_answer(answer, scoring) for row in table.rows for answer in row[number]]
-        for number, name in enumerate(names)
-    }
+def score_table(
+    table: AnswerTable, names: Sequence[str], scoring: Scoring, say: Callable[[str], None]
+) -> dict[str, list[Row]]:
+    """Return the rows of an evaluation for each column of answers, and say now and then how many are graded."""
+    scored = {}
+    for number, name in enumerate(names):
+        answers = [answer for row in table.rows for answer in row[number]]
+        numbered = report_progress(answers, say, "Grading", f"answers of {name}", len(answers))
+        scored[name] = [score_answer(answer, scoring) for _, answer in numbered]
+    return scored
 
 
 def name_columns(file: Path, scoring: Scoring) -> list[str]:
@@ -130,27 +150,32 @@ def _read_column(rows: Sequence[StoredRow], key: str, scoring: Scoring) -> list[
 
 def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: int) -> StoredAnswer:
     """Build an answer of a row: the `place[0]`-th of `place[1]`, after `before` others to its problem."""
-    row = each.row
+    row, (number, _) = each.row, place
     stop = pick_own(row.get("stop_reason", row.get("finish_reason")), *place)
-    reason: StopReason = "length" if stop == "length" else "stop"
     tokens = pick_own(row.get("n_tokens"), *place)
-    problem = Problem(each.id, each.question, each.gold, meta=_read_meta(row))
-    rollout = Rollout(problem, (), (), (), text, reason, index=before + place[0])
-    # What nobody has measured is not known: without these an answer would have 0 tokens, end well and be of weights 0.
-    known = {"n_tokens": tokens if isinstance(tokens, int) else None, "stop_reason": reason if stop else None}
-    return StoredAnswer(rollout, {**known, "version": None, "advantage": None})
+    return StoredAnswer(
+        each.id,
+        each.question,
+        each.gold,
+        _read_meta(row),
+        text,
+        before + number,
+        tokens if isinstance(tokens, int) else None,
+        ("length" if stop == "length" else "stop") if stop else None,
+    )
 
 
 def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
     """Grade an answer, and return its row of an evaluation."""
-    rollout = answer.rollout
-    text = rollout.text
+    rollout, text = answer.build_rollout(), answer.text
+    # What nobody has measured is not known: without these an answer would have 0 tokens, end well and be of weights 0.
+    known = {"n_tokens": answer.tokens, "stop_reason": answer.stop_reason, "version": None, "advantage": None}
     if scoring.mode == LAST_LINE:
         rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
     mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
     policy = find_policy(scoring.policy)
     graded = replace(rollout, grade=grade_answer(rollout, scoring.grader, "", mode, policy))
-    measures = {**compute_sample_metrics(graded, list_tags(scoring.grader), policy), "text": text, **answer.tokens}
+    measures = {**compute_sample_metrics(graded, list_tags(scoring.grader), policy), "text": text, **known}
     return {"decoding": DECODING, **build_row(graded, 0), **measures, **judge_again(rollout, scoring.second)}
 
 

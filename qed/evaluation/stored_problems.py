@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ ID = ("id", "unique_id", "problem_id", "group_id")
 QUESTION = ("question", "problem", "prompt", "input")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredRow:
     """A row of a file, with the id, the question and the gold of its problem."""
 
@@ -93,7 +95,9 @@ def _read_problem(place: Place, row: Row, gold_key: str, id_key: str) -> StoredR
             f"{place}: the gold is empty, so nothing can be right. Drop the row, or name another --gold-key."
         )
     question = convert_to_text(next((row[name] for name in QUESTION if name in row), ""))
-    return StoredRow(place, row, _read_id(place, row, question, gold, id_key), question, gold)
+    name = _read_id(place, row, question, gold, id_key)
+    # The rows of a problem share its texts.
+    return StoredRow(place, row, *map(sys.intern, (name, question, gold)))
 
 
 def _read_id(place: Place, row: Row, question: str, gold: str, id_key: str) -> str:
@@ -131,23 +135,27 @@ def _drop_copies(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], int]:
     Only where each different row is there as often as all others of its problem, or a multiple of it: equal answers
     are samples like others, and without some of them the accuracy would be another.
     """
-    written = [json.dumps(each.row, sort_keys=True, default=str) for each in rows]
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for each, text in zip(rows, written, strict=True):
-        counts[each.id][text] += 1
+    digests = [_hash_row(each.row) for each in rows]
+    counts: dict[str, Counter[bytes]] = defaultdict(Counter)
+    for each, digest in zip(rows, digests, strict=True):
+        counts[each.id][digest] += 1
     usual = Counter(own.total() for own in counts.values()).most_common(1)[0][0]
     left = {name: Counter(_divide(own, usual)) for name, own in counts.items()}
     kept: list[StoredRow] = []
-    for each, text in zip(rows, written, strict=True):
-        if left[each.id][text]:
-            left[each.id][text] -= 1
+    for each, digest in zip(rows, digests, strict=True):
+        if left[each.id][digest]:
+            left[each.id][digest] -= 1
             kept.append(each)
     return kept, len(rows) - len(kept)
 
 
-def _divide(counts: Counter[str], usual: int) -> dict[str, int]:
+def _hash_row(row: Row) -> bytes:
+    return hashlib.sha256(json.dumps(row, sort_keys=True, default=str).encode()).digest()
+
+
+def _divide(counts: Counter[bytes], usual: int) -> dict[bytes, int]:
     """Return how often each row of a problem counts: less often than it is there if all are copied alike."""
     times, rest = divmod(counts.total(), usual)
     if rest or any(count % times for count in counts.values()):
         return counts
-    return {text: count // times for text, count in counts.items()}
+    return {digest: count // times for digest, count in counts.items()}

@@ -9,7 +9,8 @@ from itertools import islice
 from statistics import fmean
 
 from qed.config.phases import Settings
-from qed.data.demonstrations import parallel_tokenizer, report_progress
+from qed.console.progress import report_progress
+from qed.data.demonstrations import parallel_tokenizer
 from qed.data.splits import NO_PAIR, VALIDATION
 from qed.errors import DataError
 from qed.loops.epochs import settle_steps
@@ -105,7 +106,7 @@ def build_pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Grou
 def _render_pairs(setup: Setup, preferences: Sequence[Problem], of: str) -> list[Group]:
     """Return the two replies to each problem as rollouts; of large data, say now and then how many there are."""
     rendered: list[Group] = []
-    numbered = report_progress(preferences, setup.console.say, f"{of} pairs")
+    numbered = report_progress(preferences, setup.console.say, "Tokenising", f"{of} pairs", len(preferences))
     with parallel_tokenizer() if len(preferences) > PAIRS_AT_ONCE else nullcontext():
         while part := list(islice(numbered, PAIRS_AT_ONCE)):
             answers = [(problem, problem.meta[side]) for _, problem in part for side in ("chosen", "rejected")]

@@ -38,6 +38,7 @@ Row = dict[str, Any]
 # How the work goes on after a file could not be written: that of most commands, and training.
 REPEAT = "give the same command again"
 RESUME = "continue with --resume"
+ROWS_AT_ONCE = 1_000  # of an evaluation that are encoded for one write
 # In a rollout's row `source` names the origin of the answer, so the source of the problem has another name.
 PROBLEM_COLUMNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
@@ -221,7 +222,8 @@ def write_evaluation(
         the paths of both files.
     """
     answers, figures = (folder / name_step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
-    write_whole(answers, encode_lines("".join(map(encode_line, rows))), advice)
+    parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+    write_parts(answers, (encode_lines("".join(map(encode_line, part))) for part in parts), advice)
     summaries = {**read_json(figures, {}), task: summary}
     write_whole(figures, json.dumps(summaries, indent=1).encode(), advice)
     return answers, figures

@@ -1,0 +1,38 @@
+"""Say now and then how far long work is that has no live line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from qed.guards.signals import check_signals
+
+SAID_AFTER = 5.0  # seconds
+SAID_EVERY = 30.0
+T = TypeVar("T")
+
+
+def report_progress(
+    items: Iterable[T], say: Callable[[str], None], doing: str, what: str, total: int | None = None
+) -> Iterator[tuple[int, T]]:
+    """Yield items with their numbers, and say now and then how many of them have been read.
+
+    Args:
+        items: what is worked on.
+        say: prints a line.
+        doing: the work, such as `Tokenising`.
+        what: the items, such as `problems`.
+        total: the number of items, if it is known.
+    """
+    due = 0.0
+    of = f" of {total:,}" if total is not None else ""
+    for number, item in enumerate(items):
+        check_signals("load")
+        now = time.monotonic()
+        if not number:  # the time before may be that of a download
+            due = now + SAID_AFTER
+        elif now >= due:
+            due = now + SAID_EVERY
+            say(f"{doing}: {number:,}{of} {what}.")
+        yield number, item

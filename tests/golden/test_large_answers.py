@@ -1,0 +1,44 @@
+"""Files with many stored answers: what they take of memory, and what is said while they are graded."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from qed.console import progress
+from qed.console.live import Console
+from qed.evaluation.score_run import ScoreJob
+from qed.evaluation.stored import Scoring, read_answers
+
+ROWS, TEXT = 2_000, "x" * 500
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Four answers to each problem, all of them different."""
+    file = tmp_path / "many.jsonl"
+    rows = ({"id": n // 4, "question": f"{n // 4} {TEXT}", "gold": "1", "response": f"{n} {TEXT}"} for n in range(ROWS))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_an_answer_takes_little_more_than_its_text(file: Path) -> None:
+    tracemalloc.start()
+    table = read_answers(file, Scoring())
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(table.rows) == ROWS
+    assert held / ROWS < 1.25 * len(TEXT) + 600
+
+
+def test_grading_says_now_and_then_how_far_it_is(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SAID_AFTER", 0.0)
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:8]))
+    assert ScoreJob(str(file), Scoring()).score(None, Console())["tasks"]["many"]["answers"] == 8
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if "Grading" in line] == ["Grading: 1 of 8 answers of many."]
