@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from qed.console.live import Console
 from qed.guards.signals import check_signals
 
 SAID_AFTER = 5.0  # seconds
@@ -36,3 +38,8 @@ def report_progress(
             due = now + SAID_EVERY
             say(f"{doing}: {number:,}{of} {what}.")
         yield number, item
+
+
+def say_on_stderr(text: str) -> None:
+    """Print a line on stderr; of the ranks of a machine only the first does."""
+    Console(json=True, quiet=os.environ.get("LOCAL_RANK", "0") != "0").say(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.config.changes import read_saved
-from qed.console.live import Console
+from qed.console.progress import say_on_stderr
 from qed.errors import DataError
 from qed.evaluation import stored
 from qed.randomness import derive_seed
@@ -116,7 +116,7 @@ def _load_file(file: Path, scoring: stored.Scoring) -> Answers:
             }
         }
     table = stored.read_answers(file, scoring)
-    scored = stored.score_table(table, stored.name_columns(file, scoring), scoring, Console(json=True).say)
+    scored = stored.score_table(table, stored.name_columns(file, scoring), scoring, say_on_stderr)
     return {name: {stored.DECODING: Decoding(rows, file, notes=tuple(table.notes))} for name, rows in scored.items()}
 
 

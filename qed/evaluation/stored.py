@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.console.live import Console
-from qed.console.progress import report_progress
+from qed.console.progress import report_progress, say_on_stderr
 from qed.data.sources import local
 from qed.errors import DataError
 from qed.evaluation.answer_lists import pick_own, require_answers, split_answers
@@ -92,7 +92,7 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
     Raises:
         DataError: the file is missing, empty or broken, or a column is missing; the message names the row.
     """
-    return score_table(read_answers(file, scoring), name_columns(file, scoring), scoring, Console(json=True).say)
+    return score_table(read_answers(file, scoring), name_columns(file, scoring), scoring, say_on_stderr)
 
 
 def score_table(

@@ -29,6 +29,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from qed import host
 from qed.config.settings import ModelSettings
+from qed.console.progress import report_progress, say_on_stderr
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
@@ -134,8 +135,9 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
         pad_token="<|pad|>",
         extra_special_tokens=["<|user|>", "<|assistant|>"],
     )
+    numbered = report_progress(texts, say_on_stderr, "Training the tokenizer", "texts")
     tokenizer = base.train_new_from_iterator(
-        (_remove_tags(text) for text in texts), vocabulary - len(TAGS), show_progress=False
+        (_remove_tags(text) for _, text in numbered), vocabulary - len(TAGS), show_progress=False
     )
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     tokenizer.chat_template = CHAT_TEMPLATE

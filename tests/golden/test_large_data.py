@@ -9,11 +9,12 @@ from itertools import count
 
 import pytest
 
+from qed.console import progress
 from qed.data.changed_chat import change_chat
 from qed.data.prompts.base import PromptTemplate, load_leaf
 from qed.data.sources.fields import convert_to_text
 from qed.data.sources.rows import Place, Row
-from qed.data.tasks.base import ROWS_BETWEEN_CHECKS, build_problems
+from qed.data.tasks.base import build_problems
 from qed.errors import DataError, Interrupted
 from qed.guards.signals import watch_signals
 from qed.models import load
@@ -24,20 +25,48 @@ PLACE = Place("x.jsonl", 1)
 
 
 def test_a_signal_stops_the_reading_of_rows() -> None:
-    """Within a thousand rows, also where the file has millions."""
+    """At the next row, also where the file has millions."""
     read = []
 
     def rows() -> Iterator[tuple[Place, Row]]:
         for number in count(1):
-            assert number < 3 * ROWS_BETWEEN_CHECKS
-            if number == ROWS_BETWEEN_CHECKS + 1:
+            assert number < 3_000
+            if number == 1_001:
                 signal.raise_signal(signal.SIGINT)
             read.append(number)
             yield Place("x.jsonl", number), {"question": f"What is {number}?", "answer": str(number)}
 
     with watch_signals(), pytest.raises(Interrupted, match="SIGINT"):
         build_problems(rows(), "x", {}, Counter())
-    assert len(read) == 2 * ROWS_BETWEEN_CHECKS
+    assert len(read) == 1_001
+
+
+def test_reading_and_the_training_of_a_tokenizer_say_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SAID_AFTER", 0.0)
+    monkeypatch.setattr(progress, "SAID_EVERY", 0.0)
+    rows = ((Place("x.jsonl", n), {"question": f"What is {n}?", "answer": str(n)}) for n in (1, 2, 3))
+    problems = build_problems(rows, "x", {}, Counter())
+    load.build_tokenizer((problem.question for problem in problems), 300)
+    out, said = capsys.readouterr()
+    assert not out
+    assert said.splitlines() == [
+        *("Reading: 1 rows of x.", "Reading: 2 rows of x."),
+        *("Training the tokenizer: 1 texts.", "Training the tokenizer: 2 texts."),
+    ]
+
+
+def test_a_signal_stops_the_training_of_a_tokenizer() -> None:
+    def texts() -> Iterator[str]:
+        for number in count(1):
+            assert number < 3_000
+            if number == 10:
+                signal.raise_signal(signal.SIGINT)
+            yield "What is 2 + 3?"
+
+    with watch_signals(), pytest.raises(Interrupted, match="SIGINT"):
+        load.build_tokenizer(texts(), 400)
 
 
 @pytest.mark.parametrize("prompt", ["r1_zero", "question_only", "chat", "think_answer"])

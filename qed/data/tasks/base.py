@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 
+from qed.console.progress import report_progress, say_on_stderr
 from qed.data.sources import hub, local, schemas
 from qed.data.sources.explain import explain_no_problems
 from qed.data.sources.fields import SkippedRow, build_problem
 from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError, UsageError, suggest_nearest
-from qed.guards.signals import check_signals
 from qed.types import Problem
 
 Originals = dict[str, list[Row]]  # the rows that were read, by problem id
-ROWS_BETWEEN_CHECKS = 1000  # of whether a signal has stopped the run: some tenths of a second
 
 
 @dataclass(frozen=True)
@@ -124,9 +123,7 @@ def build_problems(
     problems: list[Problem] = []
     seen: list[tuple[Place, Row]] = []
     reasons: Counter[str] = Counter()
-    for place, row in rows:
-        if not place.number % ROWS_BETWEEN_CHECKS:
-            check_signals("read")
+    for _, (place, row) in report_progress(rows, say_on_stderr, "Reading", f"rows of {prefix}"):
         original = schemas.rename_columns(row, mapping, place) if mapping else row
         seen = [*seen[:1], (place, original)]
         try:
