@@ -71,9 +71,10 @@ def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | 
         problems[0] = first
     for number, phase in enumerate(phases):
         if number == 0 or has_own_data(phases):
-            lines += _describe_problems(phase, problems[number], graders[number])
+            written = _measure_demonstrations(phase, problems[number])
+            lines += _describe_problems(phase, problems[number], graders[number], sum(map(bool, written)))
         lines += _describe_phase(phase, problems[number])
-        lines += _describe_tokens(phase, problems[number], outline, ranks) if outline else []
+        lines += _describe_tokens(phase, problems[number], outline, ranks, max(written)) if outline else []
     lines += [f"no effect   {line}" for line in describe_unread(settings, origins or {})]
     lines += preview_device_defaults(settings, origins, pick_device(settings.model.device)) if origins else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
@@ -103,10 +104,17 @@ def _describe_model(name: str, outline: Outline | None) -> str:
     return f": about {parameters / 1e6:.1f} M parameters, {mebibytes:.0f} MiB with gradients and optimizer state"
 
 
-def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: Grader) -> list[str]:
+def _measure_demonstrations(settings: Settings, problems: Sequence[Problem]) -> list[int]:
+    """Return the characters of each problem's demonstration; 0 without one."""
+    prompt = load_prompt(settings.data)
+    return [len(find_demonstration(prompt, problem) or "") for problem in problems]
+
+
+def _describe_problems(
+    settings: Settings, problems: Sequence[Problem], grader: Grader, demonstrations: int
+) -> list[str]:
     """Describe the problems of a phase, its prompt and its reward."""
-    data, prompt, algorithm = settings.data, load_prompt(settings.data), settings.algorithm
-    demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
+    data, algorithm = settings.data, settings.algorithm
     pairs = sum(problem.is_preference for problem in problems)
     if settings.imitates and not demonstrations:
         raise DataError(NO_DEMONSTRATION)
@@ -123,14 +131,16 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     ]
 
 
-def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: Outline, ranks: int) -> list[str]:
-    """Describe a phase's prompts in tokens, and estimate its memory for the longest rows."""
+def _describe_tokens(
+    settings: Settings, problems: Sequence[Problem], outline: Outline, ranks: int, longest_reply: int
+) -> list[str]:
+    """Describe a phase's prompts in tokens, and estimate its memory for the longest rows; a reply is in characters."""
     prompt = load_prompt(settings.data)
     template = PromptTemplate(prompt, outline.tokenizer, find_end_ids(outline.model, outline.tokenizer, prompt.CHAT))
     answer = settings.sampling.max_tokens if settings.algorithm.online else 0
     lengths, limit = template.lengths(problems), read_window(outline.model) - answer
     longest = max(0, min(max(lengths), settings.data.max_prompt_tokens or limit, limit))
-    reply = max(len(find_demonstration(prompt, problem) or "") for problem in problems) // CHARACTERS_PER_TOKEN
+    reply = longest_reply // CHARACTERS_PER_TOKEN
     shape, device = measure_shape(outline.model), pick_device(settings.model.device).type
     training, sampling = estimate_memory(shape, settings, longest, reply, len(problems), device, ranks)
     weights = training.parts["weights"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qed.config import plugins
+from qed.config.resolve import resolve_settings
 from qed.config.task_names import parse_task
+from qed.data.prompts import demonstrations
 from qed.data.prompts.base import PromptTemplate, load_leaf
 from qed.data.prompts.demonstrations import (
     CUT_OFF,
@@ -31,6 +35,7 @@ from qed.data.tasks.base import build_problems
 from qed.data.tools.inspect import inspect_data
 from qed.data.tools.load import Data
 from qed.data.tools.prompting import PromptView
+from qed.loops.dry_run import run_dry
 from qed.models import load
 from qed.rewards.base import load_reward
 from qed.types import Problem
@@ -222,6 +227,38 @@ def test_what_cannot_be_made_is_counted(trouble: str) -> None:
     figures = inspect_data(data, PromptView(leaf))
     assert figures["demonstrations_in_trouble"] == {trouble: 1}
     assert figures["demonstrations"] == 2 - (trouble == CUT_OFF)
+
+
+def test_tools_write_each_demonstration_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written: list[str] = []
+    write = demonstrations._adapt
+    monkeypatch.setattr(
+        demonstrations, "_adapt", lambda leaf, one, reply: written.append(reply) or write(leaf, one, reply)
+    )
+    rows = [{"problem": f"{Q} {number}", "expected_answer": A, "generated_solution": TRACE} for number in range(20)]
+    data = Data("x", parse_task("x.jsonl"), "train", list(map(read, rows)), {})
+    inspect_data(data, PromptView(load_leaf("r1_zero")))
+    assert len(written) == 20
+    file, folder = tmp_path / "x.jsonl", tmp_path / "model"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for part in load.build_model("new:tiny", [TRACE], seed=0):
+        part.save_pretrained(folder)
+    words = [
+        "--model",
+        str(folder),
+        "--tasks",
+        str(file),
+        "--data.prompt",
+        "r1_zero",
+        "--evaluation.tasks",
+        "arithmetic",
+    ]
+    written.clear()
+    run_dry(resolve_settings("sft", words).settings)
+    assert "20 with a demonstration" in capsys.readouterr().out
+    assert len(written) == 20
 
 
 @pytest.mark.parametrize("prompt", ["r1_zero", "working_out"])

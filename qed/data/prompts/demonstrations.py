@@ -219,14 +219,14 @@ def measure_most(leaf: Any, problem: Problem) -> float:
     return measure_reward(leaf, problem, text) if text else 0.0
 
 
-def find_trouble(leaf: Any, problem: Problem) -> str:
+def find_trouble(leaf: Any, problem: Problem, made: Demonstration | None = None) -> str:
     """Return why a problem's demonstration does not teach the right answer in the prompt's form; empty if it does.
 
     The form is that of the run's reward where that is not the prompt's own and can be asked, see `load_run_grader`.
     Empty also without a demonstration, and where the reward is user code. Without a known answer only the prompt's form
-    counts.
+    counts. `made` is the demonstration, where it is written already.
     """
-    made = write_demonstration(leaf, problem)
+    made = made or write_demonstration(leaf, problem)
     reply = problem.meta.get("completion") or problem.solution
     if made.text is None:
         return CUT_OFF if reply and problem.meta.get("completion", "") is not None else ""

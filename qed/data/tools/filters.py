@@ -104,12 +104,12 @@ def _drop_long(problems: list[Problem], filters: Filters, view: PromptView, left
     """Drop problems that exceed one of the three limits; the percentile is applied first."""
     kept = problems
     if filters.max_prompt_percentile < 100 and kept:
-        lengths = [view.measure_lengths(problem)[0] for problem in kept]
+        lengths = [view.measure_lengths(problem, None)[0] for problem in kept]
         limit = compute_percentile_length(lengths, filters.max_prompt_percentile)
         reason = f"with a prompt beyond the {filters.max_prompt_percentile:g}th percentile, {limit} {view.unit}"
         kept = _keep_up_to(kept, lengths, limit, reason, left_out)
     if filters.max_tokens:
-        lengths = [sum(view.measure_lengths(problem)) for problem in kept]
+        lengths = [sum(view.measure_lengths(problem, view.demonstration(problem))) for problem in kept]
         reason = f"with more than {filters.max_tokens} {view.unit} in prompt and answer"
         kept = _keep_up_to(kept, lengths, filters.max_tokens, reason, left_out)
     if filters.max_characters:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qed.data.prompts.demonstrations import find_trouble, list_demonstrations, write_demonstration
+from qed.data.prompts.demonstrations import Demonstration, find_trouble, list_demonstrations, write_demonstration
 from qed.data.selection import compute_percentile_length
 from qed.data.sources import schemas
 from qed.data.sources.finished import recognize_prompt
@@ -35,7 +35,11 @@ def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
     problems = data.problems
     answered = [problem for problem in problems if problem.answer]
     broken = {problem.answer: reason for problem in answered if (reason := explain_unreadable(problem.answer))}
-    lengths = [view.measure_lengths(problem) for problem in problems]
+    made = [write_demonstration(view.leaf, problem) for problem in problems]
+    lengths = [
+        view.measure_lengths(problem, own.text or view.demonstration(problem))
+        for problem, own in zip(problems, made, strict=True)
+    ]
     shown = [(prompt, answer) for prompt, answer in lengths if answer]
     table = data.rows()
     return {
@@ -50,7 +54,7 @@ def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
         "columns": dict(Counter(str(name) for row in table for name, value in row.items() if value is not None)),
         "answers": len(answered),
         "solutions": sum(bool(problem.solution) for problem in problems),
-        **_count_demonstrations(problems, view),
+        **_count_demonstrations(problems, made, view),
         "unreadable_answers": sum(problem.answer in broken for problem in answered),
         "unreadable_examples": dict(list(broken.items())[:MAX_EXAMPLES]),
         "unit": view.unit,
@@ -65,13 +69,14 @@ def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
     }
 
 
-def _count_demonstrations(problems: Sequence[Problem], view: PromptView) -> dict[str, Any]:
+def _count_demonstrations(
+    problems: Sequence[Problem], made: Sequence[Demonstration], view: PromptView
+) -> dict[str, Any]:
     """Count the demonstrations, those that the prompt wrote from their parts, and those that do not teach its form.
 
     Also the prompts that the data has rendered already, by what rendered them.
     """
-    made = [write_demonstration(view.leaf, problem) for problem in problems]
-    troubles = Counter(find_trouble(view.leaf, problem) for problem in problems)
+    troubles = Counter(find_trouble(view.leaf, problem, own) for problem, own in zip(problems, made, strict=True))
     several = Counter(len(list_demonstrations(view.leaf, each)) for each in problems if each.meta.get("traces"))
     rendered = [recognize_prompt(text) for problem in problems if (text := problem.meta.get("rendered"))]
     return {

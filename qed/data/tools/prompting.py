@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from qed.data.prompts.base import PromptTemplate, make_prompt, remove_opened, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
-from qed.data.prompts.demonstrations import find_demonstration
+from qed.data.prompts.demonstrations import iterate_demonstrations
 from qed.errors import UsageError
 from qed.types import Problem
 
@@ -38,20 +38,21 @@ class PromptView:
         """Return the unit of lengths."""
         return "characters" if self.template is None else "tokens"
 
-    def measure_lengths(self, problem: Problem) -> tuple[int, int]:
-        """Return the lengths of the prompt and of the demonstration, end token included; 0 without a demonstration.
+    def measure_lengths(self, problem: Problem, text: str | None) -> tuple[int, int]:
+        """Return the lengths of the prompt and of a demonstration, end token included; 0 without a demonstration.
 
         Without a tokenizer, these are the lengths of the bare question and of the demonstration's text.
         """
         if self.template is None:
-            return len(problem.question), len(self.demonstration(problem) or "")
-        rollout = self.template.demonstration(problem)
-        prompt = rollout.prompt if rollout else self.template.tokens(self.template.prompt(problem))
-        return len(prompt), len(rollout.output) if rollout else 0
+            return len(problem.question), len(text or "")
+        if not text:
+            return len(self.template.tokens(self.template.prompt(problem))), 0
+        rollout = self.template.build_rollout(problem, text)
+        return len(rollout.prompt), len(rollout.output)
 
     def demonstration(self, problem: Problem) -> str | None:
-        """Return the text of the demonstration, or None."""
-        return find_demonstration(self.leaf, problem)
+        """Return the text of the first demonstration, or None."""
+        return next(iterate_demonstrations(self.leaf, problem), None)
 
     def sample(self, problem: Problem) -> tuple[str, str]:
         """Return the prompt and the trained text; the latter is empty without a demonstration."""
