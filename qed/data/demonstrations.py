@@ -29,10 +29,13 @@ from qed.data.prompts.demonstrations import iterate_demonstrations
 from qed.data.prompts.in_environment import PromptInEnvironment
 from qed.data.prompts.with_reward import PromptWithReward
 from qed.data.token_store import TokenRow, TokenStore, build_store, open_store, pack_ids
+from qed.errors import DataError
+from qed.guards.signals import check_signals
 from qed.types import Problem, Prompt, Rollout
 
 CACHED_CHARACTERS = 8_000_000  # about 2 million tokens, which take 8 MB; less is tokenised at every start
 BATCH_CHARACTERS = 1_000_000  # tokenised in one call, in parallel
+SAMPLED = 1_000  # rows of large data that are looked at before all others, up to one that fits
 PROBED = 32  # rows that are rendered anew for every key
 FORMAT = 1  # of the store's files
 CODE = (
@@ -161,7 +164,7 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
     Raises:
         QedError: the cache cannot be written.
     """
-    if sum(map(_count_characters, problems)) < CACHED_CHARACTERS:
+    if not _is_large(problems):
         return build_store(_tokenize(template, enumerate(problems)))
     began = time.monotonic()
     folder = host.find_cache() / "demonstrations" / build_key(template, problems)
@@ -181,6 +184,30 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
     else:
         say(f"{what}, tokenised before: read from {folder}.")
     return store
+
+
+def require_fitting(template: PromptTemplate, problems: Sequence[Problem], limit: int) -> None:
+    """Refuse large data of which no demonstration in an evenly spaced sample fits, before all of it is tokenised.
+
+    Raises:
+        DataError: those in the sample have more tokens than the limit.
+    """
+    step = len(problems) // SAMPLED
+    if not (step > 1 and _is_large(problems)):
+        return
+    long = 0
+    for problem in problems[::step]:
+        check_signals("load")
+        for row in _tokenize(template, [(0, problem)]):
+            if len(row.prompt) + len(row.reply) <= limit:
+                return
+            long += 1
+    if long:
+        raise DataError(
+            f"{long:,} demonstrations, evenly spaced among those of {len(problems):,} problems, are all longer than "
+            f"the model's window of {limit} tokens; the others are not tokenised. Use a model with a longer window, "
+            "shorter demonstrations, or data.window, which cuts long ones."
+        )
 
 
 def build_key(template: PromptTemplate, problems: Sequence[Problem]) -> str:
@@ -235,6 +262,11 @@ def parallel_tokenizer() -> Iterator[None]:
             del os.environ[PARALLEL]
         else:
             os.environ[PARALLEL] = before
+
+
+def _is_large(problems: Sequence[Problem]) -> bool:
+    """Return whether the demonstrations of problems take long to tokenise."""
+    return sum(map(_count_characters, problems)) >= CACHED_CHARACTERS
 
 
 def _count_characters(problem: Problem) -> int:

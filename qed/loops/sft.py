@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from qed.config.phases import Settings
-from qed.data.demonstrations import Demonstrations, Windows, tokenize_problems
+from qed.data.demonstrations import Demonstrations, Windows, require_fitting, tokenize_problems
 from qed.errors import DataError, UsageError
 from qed.loops.epochs import settle_steps
 from qed.loops.evaluator import Measure
@@ -116,6 +116,8 @@ def collect_demonstrations(setup: Setup, limit: int | None = None) -> Demonstrat
     Raises:
         DataError: there is none.
     """
+    if limit is not None:
+        require_fitting(setup.template, setup.problems, limit)
     store = tokenize_problems(setup.template, setup.problems, setup.console.say)
     fitting = Demonstrations(store, setup.problems, limit, setup.template)
     missing, too_long = len(setup.problems) - len(store), len(store) - len(fitting)

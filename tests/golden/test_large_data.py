@@ -1,17 +1,23 @@
-"""Data that takes long to read and to tokenise: a signal stops it at once, and many rows are tokenised together."""
+"""Data that takes long to read and to tokenise: a signal stops it at once, many rows are tokenised together, and what
+does not fit the model's window is refused first.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from qed.console import progress
+from qed.data import demonstrations
 from qed.data.changed_chat import change_chat
+from qed.data.demonstrations import require_fitting
 from qed.data.prompts.base import PromptTemplate, load_leaf
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.sources.fields import convert_to_text
 from qed.data.sources.rows import Place, Row
 from qed.data.tasks.base import build_problems
@@ -94,3 +100,28 @@ def test_half_of_a_pair_is_refused_wherever_it_is(code: int) -> None:
     for text in (half, f"x₁{half}", f"{'é' * 10_000}{half}b"):
         with pytest.raises(DataError, match="half of a UTF-16 pair"):
             convert_to_text(text, PLACE, "question")
+
+
+def test_large_data_that_does_not_fit_is_refused_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demonstrations, "SAMPLED", 10)
+    monkeypatch.setattr(demonstrations, "CACHED_CHARACTERS", 0)
+    template = PromptTemplate(load_leaf("r1_zero"), TOKENIZER, (1,))
+    encoded: list[int] = []
+    monkeypatch.setattr(
+        template, "encode", lambda rows: encoded.append(len(rows)) or PromptTemplate.encode(template, rows)
+    )
+    short, long = (Problem("p", "What is 2 + 3?", "5", "It is 5. " * times) for times in (1, 100))
+    limit = sum(map(len, template.encode([template.write(short, find_demonstration(template.leaf, short) or "")])[0]))
+    encoded.clear()
+    with pytest.raises(
+        DataError, match=r"^10 demonstrations, evenly spaced among those of 40 problems, are all longer"
+    ):
+        require_fitting(template, [long] * 40, limit)
+    assert encoded == [1] * 10
+    require_fitting(template, [long, long, long, long, short, *[long] * 35], limit)
+    assert encoded == [1] * 12  # up to the second of the sample, which fits
+    require_fitting(template, [replace(long, solution="", answer="")] * 40, limit)  # without any demonstration
+    require_fitting(template, [long] * 19, limit)  # the sample would be most of them
+    monkeypatch.setattr(demonstrations, "CACHED_CHARACTERS", 1_000_000)
+    require_fitting(template, [long] * 40, limit)  # all of small data is counted
+    assert encoded == [1] * 12
