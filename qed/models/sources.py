@@ -13,6 +13,7 @@ from qed.errors import ModelError, suggest_nearest
 from qed.models import adapters
 from qed.models.families import remove_attention_kernels, require_known_layers
 
+LISTED = 5  # folders that a message names
 # What transformers raises for a model that is missing or cannot be read.
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
@@ -50,13 +51,16 @@ def silence_length_warning(tokenizer: Any) -> None:
 
 
 def require_folder(name: str) -> None:
-    """Refuse a path without a folder: a name that begins with a dot, a slash or `~`, or has more than one slash.
+    """Refuse a path without a folder, before the hub is asked for it.
+
+    A path begins with a dot, a slash, `~` or `runs/`, or has more than one slash. Any other name with a slash may be a
+    model of the hub, also where there is a folder of its owner's name.
 
     Raises:
         ModelError: there is no such folder.
     """
-    if (name.startswith((".", "/", "~")) or name.count("/") > 1) and not Path(name).is_dir():
-        raise ModelError(f"There is no model folder {name}.{_suggest_folder(name)}")
+    if (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1) and not Path(name).is_dir():
+        raise ModelError(f"There is no model folder {name}.{_suggest_folder(name) or _list_folders(Path(name).parent)}")
 
 
 def require_configuration(folder: Path) -> None:
@@ -89,6 +93,15 @@ def _suggest_folder(name: str) -> str:
     if path.exists() or not path.parent.is_dir():
         return ""
     return suggest_nearest(path.name, [near.name for near in path.parent.iterdir() if near.is_dir()])
+
+
+def _list_folders(parent: Path) -> str:
+    """Return a sentence that lists the folders in another one."""
+    if not parent.is_dir():
+        return f" There is no folder {parent} either, seen from {Path.cwd()}."
+    names = sorted(path.name for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
+    shown = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
+    return f" {parent} has {shown}." if names else f" {parent} has no folder in it."
 
 
 def _check_folder(folder: Path) -> None:

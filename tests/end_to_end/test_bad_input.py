@@ -17,7 +17,9 @@ from safetensors.torch import load_file, save_file
 # Those that import `write_bytes` by name come first: one that is loaded while it is patched would keep the patch.
 import qed.loops.resume
 import qed.report.write  # noqa: F401
+from qed.errors import ModelError
 from qed.models.load import build_model
+from qed.models.sources import require_folder
 from qed.runs import run as run_files
 from qed.runs.run import read_lines
 
@@ -281,3 +283,23 @@ def test_a_checkpoint_that_is_damaged_is_passed_over(qed: Callable[..., Any], tm
     assert weights.read_bytes() == whole, "the damaged step is made again, bit by bit"
     rejected = [event for event in read_lines(run / "events.jsonl") if event["event"] == "checkpoint_rejected"]
     assert "model.safetensors is damaged" in rejected[0]["reason"]
+
+
+def test_a_path_without_a_model_is_refused_before_the_hub_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that may be one of the hub is not, also where a folder has its owner's name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=r"no model folder runs/none\. There is no folder runs either, seen from "):
+        require_folder("runs/none")
+    for name in ("grpo--a", "sft--b", "Qwen"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"no model folder runs/none\. runs has Qwen, grpo--a, sft--b\."):
+        require_folder("runs/none")
+    with pytest.raises(ModelError, match=r"no model folder runs/sft--c\. Did you mean 'sft--b'\?"):
+        require_folder("runs/sft--c")
+    with pytest.raises(ModelError, match=r"no model folder runs/Qwen/hf\. runs/Qwen has no folder in it\."):
+        require_folder("runs/Qwen/hf")
+    (tmp_path / "Qwen").mkdir()
+    for name in ("runs/Qwen", "Qwen/Qwen3-8B", "gpt2"):
+        require_folder(name)
