@@ -13,7 +13,7 @@ from qed.config.callables import is_callable_name
 from qed.config.fields import Setting
 from qed.config.layers import Entry
 from qed.config.reward_names import AUTO, parse_reward
-from qed.config.task_names import explain_start, parse_task
+from qed.config.task_names import explain_pattern, explain_start, parse_task
 from qed.config.values import COMMAND_LINE, Raw
 from qed.errors import UsageError
 
@@ -106,5 +106,5 @@ def _check_task(text: str, origin: str, key: str, flags: Flags, reads_data: bool
     except UsageError as error:
         raise UsageError(f"{origin}: {key}: {error}") from error
     if (reads_data or origin == COMMAND_LINE) and task.path and not Path(task.path).exists():
-        start = "" if origin == COMMAND_LINE else explain_start(task.path)
+        start = explain_pattern(task.path) or ("" if origin == COMMAND_LINE else explain_start(task.path))
         raise UsageError(f"{origin}: {key}: There is no file {task.path}.{start}")

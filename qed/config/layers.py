@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import yaml
 
 import qed
+from qed.config.task_names import DATA_SUFFIXES
 from qed.config.values import Raw, read_node
 from qed.config.yaml_text import compose_yaml
 from qed.errors import UsageError, suggest_nearest
@@ -114,6 +115,11 @@ def _shorten_path(path: Path) -> str:
 
 def _read_entries(path: Path) -> Iterator[Entry]:
     """Yield all settings of a YAML file under dotted keys."""
+    if path.name.lower().endswith(DATA_SUFFIXES) and path.suffix.lower() != ".json":  # which may be read as YAML
+        raise UsageError(
+            f"{_shorten_path(path)} is a data file, and is read as a configuration here. Several data files are one "
+            "value, --tasks A,B or their folder: a shell that expands a pattern such as *.jsonl makes each a word."
+        )
     node = _parse_yaml(path)
     if node is None:
         return

@@ -93,6 +93,11 @@ def explain_start(path: str) -> str:
     )
 
 
+def explain_pattern(path: str) -> str:
+    """Return a sentence about a path that does not exist and is a pattern of names; an empty text for another one."""
+    return " A pattern of names is not read: name the folder, or each file, with commas between them." * ("*" in path)
+
+
 def _parse_columns(name: str, query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)

@@ -145,6 +145,14 @@ def test_a_file_that_cannot_be_read_is_named(write: Write, monkeypatch: pytest.M
         layers.read_layers(Path(config))
 
 
+def test_data_is_no_configuration(error: Refused, tmp_path: Path) -> None:
+    """Files that a shell makes of a pattern, of which all but the first are words of their own."""
+    (tmp_path / "b.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n' * 2)
+    message = error("grpo", "--tasks", "a.jsonl", "./b.jsonl")
+    assert message.startswith("b.jsonl is a data file")
+    assert "--tasks A,B or their folder" in message
+
+
 def test_bytes_that_are_no_text_are_refused(error: Refused, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"run: \xff\xfe\n")
     assert "not UTF-8" in error("grpo", "x.yaml")
