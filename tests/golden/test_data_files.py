@@ -8,12 +8,15 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import zstandard
+from pyarrow.parquet import write_table
 
 from qed.config.task_names import COMPRESSIONS, DATA_SUFFIXES, parse_task
 from qed.data import tasks
@@ -182,3 +185,61 @@ def test_a_list_in_jsonl_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(json.dumps(ROWS))
     with pytest.raises(DataError, match=r"row 1: expected an object with columns, found list. .* is a .json file"):
         list(local.read_rows(str(tmp_path / "x.jsonl"), ""))
+
+
+def write_parquet(file: Path, answers: list[Any]) -> list[Row]:
+    rows = [{"question": f"{file.name} {number}?", "answer": answer} for number, answer in enumerate(answers)]
+    write_table(
+        pyarrow.table({name: pyarrow.array([row[name] for row in rows]) for name in ("question", "answer")}), file
+    )
+    return rows
+
+
+def test_parquet_files_beside_text_are_read(tmp_path: Path) -> None:
+    """They were left out in silence."""
+    (tmp_path / "a.jsonl").write_text(lines(ROWS))
+    rows = ROWS + write_parquet(tmp_path / "b.parquet", ["1", "2"])
+    assert sorted(row["question"] for row in load(tmp_path)) == sorted(row["question"] for row in rows)
+    assert validate_file(tmp_path, {}).rows == len(rows)
+
+
+def test_an_empty_parquet_file_among_others_is_read(tmp_path: Path) -> None:
+    """The library takes the rows of a file as the size of its batches."""
+    table = pyarrow.table({name: pyarrow.array([], pyarrow.string()) for name in ("question", "answer")})
+    write_table(table, tmp_path / "train-0.parquet")
+    rows = write_parquet(tmp_path / "train-1.parquet", ["1", "2"])
+    assert load(tmp_path) == rows
+    assert not validate_file(tmp_path, {}).errors
+
+
+def test_a_bad_parquet_file_of_a_folder_is_named(tmp_path: Path) -> None:
+    for number in range(3):
+        write_parquet(tmp_path / f"train-{number}.parquet", ["1"])
+    (tmp_path / "train-1.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"ArrowInvalid: .* footer.* /.*train-1\.parquet is broken: restore"):
+        load(tmp_path)
+    write_parquet(tmp_path / "train-0.parquet", [7])
+    write_parquet(tmp_path / "train-1.parquet", ["a"])
+    with pytest.raises(DataError, match=r"answer is string in .*train-1\.parquet, and int64 in .*train-0\.parquet"):
+        load(tmp_path)
+
+
+def test_a_folder_is_validated(tmp_path: Path) -> None:
+    """Rows are compared across its files, of which one may be empty; hidden ones are not its data."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.jsonl").write_text(lines(ROWS))
+    (tmp_path / "b.jsonl").write_text("")
+    (tmp_path / ".c.jsonl").write_text("{")
+    (tmp_path / "sub" / "d.jsonl").write_text(lines(ROWS[:1]) + "{")
+    check = validate_file(tmp_path, {})
+    assert (check.rows, len(check.errors), len(check.remarks)) == (4, 1, 1)
+    assert str(check.errors[0].place) == f"{tmp_path / 'sub' / 'd.jsonl'}, row 2"
+    assert check.remarks[0].reason == f"the same as {tmp_path / 'a.jsonl'}, row 1."
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match=r"none has no \.jsonl, .* `qed data inspect`"):
+        validate_file(tmp_path / "none", {})
+
+
+def test_a_pattern_of_names_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape("*.jsonl. A pattern of names is not read: name the folder")):
+        load(tmp_path / "*.jsonl")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 USAGE = """Usage: qed data inspect TASK|FILE…       show statistics, and three samples with the trained tokens marked
        qed data convert IN OUT           convert from one schema to another, with filters
        qed data prepare --tasks … --to DIR   write an offline snapshot of tasks, compared with benchmarks
-       qed data validate FILE…           check every row
+       qed data validate FILE|FOLDER…    check every row
 
 `qed data ACTION --help` lists the options of each."""
 TARGETS = ("jsonl", "csv", "parquet", "verl", "luffy", "trl", "gsm8k")
@@ -121,7 +121,11 @@ def _build_validate_parser() -> Parser:
         "validate", about, "example:\n  qed data validate train.jsonl --map question=problem --strict"
     )
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="jsonl, json, csv, tsv (also compressed) or parquet"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE|FOLDER",
+        help="jsonl, json, csv, tsv (also compressed) or parquet; all such files of a folder and its subfolders",
     )
     parser.add_argument("--strict", action="store_true", help="treat remarks as errors")
     return parser

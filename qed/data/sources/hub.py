@@ -18,6 +18,7 @@ from qed.errors import DataError
 
 NEWEST = "main"
 SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`, for several splits and for one
+BATCH_ROWS = 1000  # rows of a parquet file that the library converts at once
 PROBE_SECONDS = 5.0  # timeout of the check whether the hub responds
 
 
@@ -100,9 +101,45 @@ def _load_parts(folder: Path, configs: Sequence[str]) -> list[Any]:
             return [datasets.load_from_disk(str(folder), keep_in_memory=True)]
         available = datasets.get_dataset_config_names(str(folder))
         selected: list[str | None] = [config for config in configs if config in available] or [None]
-        return [datasets.load_dataset(str(folder), config) for config in selected]
+        return [_load_files(folder, config) for config in selected]
     except Exception as error:
-        raise DataError(f"{folder} cannot be read as a folder of data: {type(error).__name__}: {error}") from error
+        reason = f"{explain_cause(error)}.{_name_odd_file(folder)}"
+        raise DataError(f"{folder} cannot be read as a folder of data: {reason}") from error
+
+
+def _load_files(folder: Path, config: str | None) -> Any:
+    datasets = load_datasets_library()
+    # The library takes the first row group of a parquet file as the size of its batches, and fails on an empty one.
+    is_parquet = hasattr(datasets.load_dataset_builder(str(folder), config).config, "batch_size")
+    return datasets.load_dataset(str(folder), config, **({"batch_size": BATCH_ROWS} if is_parquet else {}))
+
+
+def _name_odd_file(folder: Path) -> str:
+    """Return a sentence about a parquet file that is broken or has other types than the first, or an empty text."""
+    from pyarrow.parquet import read_schema  # noqa: PLC0415 -- heavy, and needed for this one message
+
+    first: tuple[Path, Any] | None = None
+    for file in sorted(folder.rglob("*.parquet")):
+        try:
+            schema = read_schema(file)
+        except Exception:  # noqa: BLE001 -- the reason is that of the library, which reads all files in turn
+            return f" {file} is broken: restore it from a copy, or take it away."
+        first = first or (file, schema)
+        known = {column.name: column.type for column in first[1]}
+        if other := [column for column in schema if known.get(column.name, column.type) != column.type]:
+            name = other[0].name
+            return (
+                f" The column {name} is {other[0].type} in {file}, and {known[name]} in {first[0]}: give it one type "
+                "in all files."
+            )
+    return ""
+
+
+def explain_cause(error: BaseException) -> str:
+    """Return the first cause of an error of the datasets library, whose own message often says nothing; on one line."""
+    while error.__cause__:
+        error = error.__cause__
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
 
 
 def _select_split(data: Any, split: str, folder: Path) -> Any:

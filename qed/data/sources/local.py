@@ -10,9 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from qed.config.task_names import COMPRESSIONS, TEXT_SUFFIXES, explain_start
+from qed.config.task_names import COMPRESSIONS, DATA_SUFFIXES, TEXT_SUFFIXES, explain_pattern, explain_start
 from qed.data.sources.delimited import parse_table
-from qed.data.sources.hub import SAVED, HubDataset, list_folder_splits, load_datasets_library, load_folder
+from qed.data.sources.hub import (
+    SAVED,
+    HubDataset,
+    explain_cause,
+    list_folder_splits,
+    load_datasets_library,
+    load_folder,
+)
 from qed.data.sources.json_files import has_part, parse_json, parse_line, parse_lines
 from qed.data.sources.rows import Place, Row, Rows, decode_texts
 from qed.data.sources.texts import guess_encoding, read_bytes, read_text
@@ -39,7 +46,7 @@ def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
     elif place.is_file():
         yield from _read_file(place, split)
     else:
-        raise DataError(f"There is no data file {path}.{explain_start(path)}")
+        raise DataError(f"There is no data file {path}.{explain_pattern(path) or explain_start(path)}")
 
 
 def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
@@ -58,15 +65,44 @@ def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
 def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
     """Return the files of a split, and whether the folder has others: its subfolder's, those with its name, or all.
 
-    Only files of text are read here; folders with parquet or Arrow files are read by the datasets library.
+    Folders with files of text are read here, and parquet files beside the text too; folders with nothing but parquet
+    or Arrow files are read by the datasets library.
     """
     inner = folder / split if split and (folder / split).is_dir() else folder
-    described = inner / "dataset_infos.json"  # metadata in older repositories of the hub
-    plain = sorted(path for path in inner.iterdir() if path.name.lower().endswith(TEXT_SUFFIXES) and path != described)
-    if not plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
+    files = sorted(filter(_is_data, inner.iterdir()))
+    is_plain = any(path.name.lower().endswith(TEXT_SUFFIXES) for path in files)
+    if not is_plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
         return [], False
-    named = [path for path in plain if split and split in re.split(r"[-_.]", path.name)]
-    return named or plain, inner != folder or 0 < len(named) < len(plain)
+    named = [path for path in files if split and split in re.split(r"[-_.]", path.name)]
+    return named or files, inner != folder or 0 < len(named) < len(files)
+
+
+def _is_data(path: Path) -> bool:
+    """Return whether a path in a folder has the name of a data file, and not that of metadata of the hub."""
+    return path.name.lower().endswith(DATA_SUFFIXES) and path.name != "dataset_infos.json"
+
+
+def list_files(place: Path) -> list[Path]:
+    """Return the data files of a folder and its subfolders, without those that are hidden; of a file, itself.
+
+    Raises:
+        DataError: there is no such file or folder, or no file of a format that is read here in the folder.
+    """
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise DataError(f"There is no file {place} to validate.{explain_pattern(str(place))}")
+    files = sorted(
+        path
+        for path in place.rglob("*")
+        if _is_data(path) and path.is_file() and not any(part[0] == "." for part in path.relative_to(place).parts)
+    )
+    if not files or any((place / name).is_file() for name in SAVED):
+        raise DataError(
+            f"The folder {place} has no .jsonl, .json, .csv, .tsv or .parquet files of its own, whose rows could be "
+            "checked one by one. `qed data inspect` also reads what the datasets library saves."
+        )
+    return files
 
 
 def _read_file(file: Path, split: str) -> Rows:
@@ -135,5 +171,5 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
             return
         table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True)
     except Exception as error:
-        raise DataError(f"{file} cannot be read as parquet: {error}") from error
+        raise DataError(f"{file} cannot be read as parquet: {explain_cause(error)}") from error
     yield from enumerate(map(decode_texts, table), 1)

@@ -46,10 +46,10 @@ def group_issues(issues: Sequence[Issue]) -> list[str]:
 
 @dataclass
 class FileCheck:
-    """The result of checking one file.
+    """The result of checking one file, or the files of one folder.
 
     Attributes:
-        file: the file.
+        file: the file or folder.
         rows: number of rows.
         errors: issues that make rows unusable.
         remarks: issues of usable rows: duplicates, answers that the grader cannot read, lost characters.
@@ -82,7 +82,7 @@ class FileCheck:
 
 
 def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
-    """Check every row of a file.
+    """Check every row of a file, or of the files of a folder.
 
     Raises:
         UsageError: the mapping names a column that qed does not have.
@@ -90,10 +90,18 @@ def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
     """
     task = parse_task(str(file))
     file, mapping = Path(task.path or file), task.columns or mapping
-    if not file.is_file():
-        raise DataError(f"There is no file {file} to validate.")
     check = FileCheck(file)
     read: list[tuple[Place, Problem]] = []
+    for part in local.list_files(file):
+        _check_part(part, mapping, check, read)
+    if not check.rows:
+        check.errors.append(Issue(Place(str(file), 1), f"the {'folder' if file.is_dir() else 'file'} has no rows."))
+    _add_duplicate_remarks(read, check)
+    return check
+
+
+def _check_part(file: Path, mapping: Mapping[str, str], check: FileCheck, read: list[tuple[Place, Problem]]) -> None:
+    """Check every row of one file; its problems are added to those that are `read`."""
     for place, row in local.check_rows(file):
         check.rows += 1
         if isinstance(row, DataError):
@@ -105,17 +113,13 @@ def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
             check.left_out[str(reason)] += 1
         except DataError as error:
             check.errors.append(Issue(place, str(error).removeprefix(f"{place}: ")))
-    if not check.rows:
-        check.errors.append(Issue(Place(str(file), 1), "the file has no rows."))
-    _add_duplicate_remarks(read, check)
-    return check
 
 
 def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], check: FileCheck) -> Problem:
     row = schemas.rename_columns(row, mapping, place) if mapping else row
     if odd := next(_find_not_finite(row), ""):
         raise DataError(f"{place}: {odd} is not a finite number (NaN or infinity).")
-    problem = fields.build_problem(schemas.read_fields(row, place), row, place.source)
+    problem = fields.build_problem(schemas.read_fields(row, place), row, str(check.file))
     check.schemas[schemas.name_schema(row)] += 1
     if not problem.answer and not find_reply(problem):
         raise DataError(f"{place}: there is no answer and no demonstration.")
@@ -148,8 +152,13 @@ def _add_duplicate_remarks(read: list[tuple[Place, Problem]], check: FileCheck) 
     for place, problem in read:
         if (before := first.setdefault(problem.id, place)) is not place:
             if problem.id not in repeated:
-                check.remarks.append(Issue(place, f"the same as row {before.number}."))
+                check.remarks.append(Issue(place, f"the same as {_name_row(before, place)}."))
             continue
         where, answer = questions.setdefault(normalize_question(problem.question), (place, problem.answer))
         if answer != problem.answer:
-            check.remarks.append(Issue(place, f"the same question as row {where.number}, with another answer."))
+            check.remarks.append(Issue(place, f"the same question as {_name_row(where, place)}, with another answer."))
+
+
+def _name_row(place: Place, beside: Place) -> str:
+    """Return the name of a row in a remark about another one, with its file if that is another."""
+    return f"row {place.number}" if place.source == beside.source else str(place)
