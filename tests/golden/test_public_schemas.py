@@ -354,3 +354,11 @@ def test_no_rows_is_said(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"{file.name} has no problems: there are no rows"):
             tasks.load_task(str(file), "train", {})
         assert [issue.reason for issue in validate_file(file, {}).errors] == ["the file has no rows."]
+
+
+@pytest.mark.parametrize("mark", ["proof", "notfound"])
+def test_what_numinamath_writes_without_an_answer_is_none(mark: str) -> None:
+    """A run would teach to answer every proof with the word."""
+    numina = {"problem": "Is 2 prime?", "solution": "It is.", "answer": mark, "problem_is_valid": "Yes"}
+    assert [problem.answer for problem in read(numina)] == [""]
+    assert [problem.answer for problem in read({"problem": "What is 80-proof short for?", "answer": mark})] == [mark]

@@ -56,6 +56,8 @@ OTHER_SCHEMAS = (
     "prompt and completion, messages, conversations, chosen and rejected, instruction and output, question and "
     "choices, prompt and reward_model"
 )
+# What NuminaMath 1.5 writes, beside this column, in place of an answer that a proof has not or that was not found.
+NUMINA_NONE, NUMINA_CHECK = ("proof", "notfound"), "problem_is_valid"
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator annotations: 48/2 = <<48/2=24>>24
 # The answer follows the first mark in GSM8K, and the second in its published model solutions.
 GSM8K_MARKS = {"answer": "####", "ground_truth": "\nA: "}
@@ -194,6 +196,8 @@ def _read_worked(row: Row, place: Place) -> Fields:
         question = _join_story(convert_to_text(row[story_key], place, story_key), question)
     solution = convert_solution(row[solution_key], place, solution_key) if solution_key else ""
     answer_key, answer = read_answer(row, place)
+    if answer in NUMINA_NONE and NUMINA_CHECK in row:
+        answer = ""
     mark = GSM8K_MARKS.get(answer_key, "")
     if mark and mark in answer:
         solution, _, answer = answer.rpartition(mark)
