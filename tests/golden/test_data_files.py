@@ -10,6 +10,7 @@ import json
 import lzma
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,8 @@ def test_a_folder_is_validated(tmp_path: Path) -> None:
 def test_a_pattern_of_names_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape("*.jsonl. A pattern of names is not read: name the folder")):
         load(tmp_path / "*.jsonl")
+
+
+def test_decimals_are_numbers(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "x.parquet", [Decimal(text) for text in ("2.50", "100.00", "-0.10", "0.00")])
+    assert [row["answer"] for row in load(tmp_path / "x.parquet")] == ["2.5", "100", "-0.1", "0"]

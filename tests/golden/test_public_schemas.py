@@ -362,3 +362,12 @@ def test_what_numinamath_writes_without_an_answer_is_none(mark: str) -> None:
     numina = {"problem": "Is 2 prime?", "solution": "It is.", "answer": mark, "problem_is_valid": "Yes"}
     assert [problem.answer for problem in read(numina)] == [""]
     assert [problem.answer for problem in read({"problem": "What is 80-proof short for?", "answer": mark})] == [mark]
+
+
+@pytest.mark.parametrize(("gold", "answer"), [('["\\\\frac{1}{2}"]', "\\frac{1}{2}"), ('["1", "2"]', '["1", "2"]')])
+def test_an_answer_in_a_list_of_json_is_read(gold: str, answer: str) -> None:
+    """Skywork-OR1 has it; the rewards of verl's users find the text as it is."""
+    (problem,) = read({"prompt": [USER], "reward_model": {"ground_truth": gold, "style": "rule"}})
+    assert problem.answer == answer
+    assert problem.meta.get("ground_truth", gold) == gold
+    assert ("ground_truth" in problem.meta) == (answer != gold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 from qed.data.sources.fields import Fields, SkippedRow, convert_answer, convert_to_text, read_answer_beside_reply
@@ -120,7 +121,7 @@ def read_verl(row: Row, place: Place) -> Fields:
         ("prompt", "reward_model", "target", TRACES, PROBABILITIES, "__index_level_0__"),
         {key: info[key] for key in ("subject", "level") if info.get(key) is not None}
         # The rewards of verl's users read other values than a text as they are.
-        | ({"ground_truth": gold} if isinstance(gold, dict | list) else {})
+        | ({"ground_truth": gold} if isinstance(_read_listed(gold), dict | list) else {})
         | ({"traces": traces} if traces else {})
         | ({"trace_probabilities": probabilities} if probabilities else {}),
     )
@@ -136,8 +137,18 @@ def _read_traces(given: Any, place: Place) -> list[str]:
     return [read_reply(each, place, TRACES) for each in ([given] if is_single else given) if each]
 
 
+def _read_listed(gold: Any) -> Any:
+    """Return the list of a ground truth that is one text in a list of JSON, as Skywork-OR1 has it; others unchanged."""
+    if isinstance(gold, str) and gold.startswith('["'):
+        with suppress(ValueError):
+            listed = json.loads(gold)
+            return listed if len(listed) == 1 and isinstance(listed[0], str) else gold
+    return gold
+
+
 def _convert_gold(gold: Any, place: Place) -> str:
     """Convert verl's ground truth to text: of a dict its `target`, of several alternatives the first."""
+    gold = _read_listed(gold)
     if not isinstance(gold, dict):
         return convert_answer(gold, place, "reward_model.ground_truth")
     target = gold.get("target", gold.get("answer"))

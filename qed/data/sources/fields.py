@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from qed.data.sources.rows import Place, Row
@@ -95,6 +96,8 @@ def convert_to_text(value: Any, place: Place, key: str) -> str:
         if not value.isascii() and LONE_SURROGATE.search(value):
             raise DataError(f"{place}: {key} contains half of a UTF-16 pair, which is not valid text.")
         return value
+    if isinstance(value, Decimal) and value.is_finite():  # of a table; its places are those of the column's type
+        return f"{value:f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{place}: {key} is {type(value).__name__}, not text: {str(value)[:80]}")
     if isinstance(value, float):  # a whole number may be too large for math.isfinite
