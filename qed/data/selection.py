@@ -75,6 +75,11 @@ def hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, offl
     for index in shuffle_indices(len(answered), seed, "held out"):
         drawn.setdefault(questions[index], answered[index])
     count = min(limit, len(drawn) // HELD_OUT_SHARE or min(few, 1))
+    if not answered and not offline:
+        raise DataError(
+            f"{name}: none of {len(problems):,} problems has an answer, so nothing can be rewarded or evaluated. If a "
+            "column has it, name the column: --data.map answer=COLUMN. qed sft can train on solutions alone."
+        )
     if count == 0 and not offline:
         raise DataError(
             f"{name}: {len(answered)} problems with an answer are too few to hold some out for evaluation. "

@@ -277,6 +277,9 @@ def test_a_run_that_is_rewarded_needs_problems_to_hold_out(tmp_path: Path) -> No
     write_jsonl(tmp_path / "few.jsonl", [{"question": f"{number}?", "answer": "1"} for number in range(9)])
     with pytest.raises(DataError, match="9 problems with an answer are too few to hold some out"):
         load_problems(DataSettings(tasks=(str(tmp_path / "few.jsonl"),)), EvaluationSettings(), seed=0)
+    write_jsonl(tmp_path / "none.jsonl", [{"question": f"{number}?", "solution": "1"} for number in range(90)])
+    with pytest.raises(DataError, match=r"none of 90 problems has an answer, .* --data\.map answer=COLUMN"):
+        load_problems(DataSettings(tasks=(str(tmp_path / "none.jsonl"),)), EvaluationSettings(), seed=0)
 
 
 def test_gsm8k_is_read_whole(shared: Path) -> None:
