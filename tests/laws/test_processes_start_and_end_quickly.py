@@ -3,6 +3,7 @@ all that a user can see of its end is that of any process."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -78,4 +79,17 @@ def test_grading_a_file_loads_no_numpy(tmp_path: Path) -> None:
         "atexit.register(lambda: print('numpy' in sys.modules))\nmain()\n"
     )
     ended, lines = run(code, "grade", str(file), "--json")
+    assert (ended, lines[-1]) == (0, "False")
+
+
+def test_comparing_evaluations_loads_no_torch(tmp_path: Path) -> None:
+    """It would take longer than comparing two evaluations of 20,000 answers, and three times the memory."""
+    rows = [{"id": str(number), "gold": "7", "response": f"It is {number}."} for number in range(9)]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    code = (
+        "import atexit, sys\nfrom qed.cli.main import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules))\nmain()\n"
+    )
+    ended, lines = run(code, "compare", str(file), str(file), "--id-key", "id")
     assert (ended, lines[-1]) == (0, "False")

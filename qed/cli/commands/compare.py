@@ -40,7 +40,6 @@ def run(arguments: Sequence[str]) -> int:
     from qed.evaluation.compare import compare
     from qed.evaluation.compared_runs import find_places
     from qed.evaluation.detectable import show_power
-    from qed.evaluation.parting import show_parting
     from qed.evaluation.stored import Scoring
 
     places = [place for name in (args.before, args.after) if name for place in find_places(name)]
@@ -48,6 +47,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("--policy is for files of answers, which are graded here. An evaluation has its verdicts.")
     console = Console(args.json)
     if args.rollouts:
+        from qed.evaluation.parting import show_parting  # loads torch, which evaluations do not need
+
         result = show_parting(Path(args.before), Path(args.after), console)
     else:
         keys = tuple(args.response_key.split(","))
