@@ -54,14 +54,19 @@ def find_longest(dtype: torch.dtype, width: int) -> int:
     """Return the length of the longest rows that `compute_compiled_states` computes.
 
     There is no limit where torch's attention, forwards and backwards, is slower at every length: on AMD's processors
-    with AVX-512, and in bfloat16 where it multiplies by AMX's tiles.
+    with AVX-512, on processors with AVX2 alone, and in bfloat16 where it multiplies by AMX's tiles.
 
     Args:
         dtype: of products.
         width: of a head.
     """
-    is_fastest = is_faster() or (dtype == torch.bfloat16 and multiplies_in_tiles(width))
+    is_fastest = is_faster() or has_avx2_alone() or (dtype == torch.bfloat16 and multiplies_in_tiles(width))
     return UNLIMITED if dtype in LONGEST and is_fastest else LONGEST.get(dtype, 0)
+
+
+def has_avx2_alone() -> bool:
+    """Return whether torch computes with vectors of 8 numbers, as the functions in C++ then do."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 class PackedRow(NamedTuple):

@@ -425,10 +425,12 @@ def test_other_models_are_left_to_torch(name: str) -> None:
 
 def test_long_rows_are_left_to_torch_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     body, narrow = build(head_dim=32), build(head_dim=24)
-    monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: True)
-    for precision in LONGEST:
-        with compute_in("cpu", precision):
-            assert can_compile_layers(body, 100_000)
+    for has_avx2_alone, is_faster in ((True, False), (False, True)):
+        monkeypatch.setattr("qed.models.compiled_layers.has_avx2_alone", lambda found=has_avx2_alone: found)
+        monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda found=is_faster: found)
+        for precision in LONGEST:
+            with compute_in("cpu", precision):
+                assert can_compile_layers(body, 100_000)
     monkeypatch.setattr("qed.models.compiled_layers.is_faster", lambda: False)
     monkeypatch.setattr("qed.models.compiled_layers.multiplies_in_tiles", lambda width: width == 32)
     for precision, may_be_long in ((torch.float32, False), (torch.bfloat16, True)):
