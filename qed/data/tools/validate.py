@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from qed.config.task_names import parse_task
+from qed.console.progress import report_progress, say_on_stderr
 from qed.data.prompts.demonstrations import find_reply
 from qed.data.questions import normalize_question
 from qed.data.sources import fields, local, schemas
@@ -92,27 +94,32 @@ def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
     file, mapping = Path(task.path or file), task.columns or mapping
     check = FileCheck(file)
     read: list[tuple[Place, Problem]] = []
-    for part in local.list_files(file):
-        _check_part(part, mapping, check, read)
+    rows = chain.from_iterable(map(local.check_rows, local.list_files(file)))
+    for _, (place, row) in report_progress(rows, say_on_stderr, "Checking", f"rows of {file}"):
+        _check_row(place, row, mapping, check, read)
     if not check.rows:
         check.errors.append(Issue(Place(str(file), 1), f"the {'folder' if file.is_dir() else 'file'} has no rows."))
     _add_duplicate_remarks(read, check)
     return check
 
 
-def _check_part(file: Path, mapping: Mapping[str, str], check: FileCheck, read: list[tuple[Place, Problem]]) -> None:
-    """Check every row of one file; its problems are added to those that are `read`."""
-    for place, row in local.check_rows(file):
-        check.rows += 1
+def _check_row(
+    place: Place,
+    row: Row | DataError,
+    mapping: Mapping[str, str],
+    check: FileCheck,
+    read: list[tuple[Place, Problem]],
+) -> None:
+    """Check a row, or count why it could not be read; its problem is added to those that are `read`."""
+    check.rows += 1
+    try:
         if isinstance(row, DataError):
-            check.errors.append(Issue(place, str(row).removeprefix(f"{place}: ")))
-            continue
-        try:
-            read.append((place, _read_problem(place, row, mapping, check)))
-        except SkippedRow as reason:
-            check.left_out[str(reason)] += 1
-        except DataError as error:
-            check.errors.append(Issue(place, str(error).removeprefix(f"{place}: ")))
+            raise row
+        read.append((place, _read_problem(place, row, mapping, check)))
+    except SkippedRow as reason:
+        check.left_out[str(reason)] += 1
+    except DataError as error:
+        check.errors.append(Issue(place, str(error).removeprefix(f"{place}: ")))
 
 
 def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], check: FileCheck) -> Problem:
