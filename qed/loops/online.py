@@ -31,7 +31,7 @@ from qed.sampling.base import Sampler, has_exact_logps, is_remote
 from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
-NO_ANSWER = "No training problem has a reference answer, so nothing can be rewarded; qed sft can train on such data."
+NO_ANSWER = "No training problem has a reference answer for a reward. qed sft trains on solutions, qed dpo on pairs."
 # The metrics of an update that an algorithm adds to a step, and their names beside those of the step's other updates.
 EXTRA = {"train/loss": "extra/loss", "optim/grad_norm": "extra/grad_norm", "policy/entropy": "extra/entropy"}
 EXTRA |= {"train/rows": "extra/rows", "train/tokens": "extra/tokens"}
