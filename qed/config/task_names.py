@@ -44,8 +44,7 @@ class TaskName:
     def label(self) -> str:
         """Return a short name for tables and file names; for the test split it is the task's name alone."""
         if self.leaf == "files":
-            name = Path(self.path).name
-            return next((name[: -len(suffix)] for suffix in DATA_SUFFIXES if name.lower().endswith(suffix)), name)
+            return strip_suffix(Path(self.path).name)
         if self.source:
             name = "-".join(self.source.split("/")[1:]) or self.source
             return name if self.split in ("", "test") else f"{name}-{self.split}"
@@ -91,6 +90,11 @@ def explain_start(path: str) -> str:
         f" A relative path begins in the folder in which qed is started, which is {Path.cwd()}. For the data of a run, "
         "start qed where the run was started."
     )
+
+
+def strip_suffix(name: str) -> str:
+    """Return the name of a data file without its suffix; another name as it is."""
+    return next((name[: -len(suffix)] for suffix in DATA_SUFFIXES if name.lower().endswith(suffix)), name)
 
 
 def explain_pattern(path: str) -> str:

@@ -31,11 +31,13 @@ from qed.data.prompts.with_reward import PromptWithReward
 from qed.data.token_store import TokenRow, TokenStore, build_store, open_store, pack_ids
 from qed.errors import DataError
 from qed.guards.signals import check_signals
+from qed.randomness import shuffle_indices
 from qed.types import Problem, Prompt, Rollout
 
 CACHED_CHARACTERS = 8_000_000  # about 2 million tokens, which take 8 MB; less is tokenised at every start
 BATCH_CHARACTERS = 1_000_000  # tokenised in one call, in parallel
-SAMPLED = 1_000  # rows of large data that are looked at before all others, up to one that fits
+SAMPLED = 1_000  # problems of large data that are looked at before all others, up to one that fits
+ENOUGH = 300  # demonstrations to judge the others by
 PROBED = 32  # rows that are rendered anew for every key
 FORMAT = 1  # of the store's files
 CODE = (
@@ -187,24 +189,23 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
 
 
 def require_fitting(template: PromptTemplate, problems: Sequence[Problem], limit: int) -> None:
-    """Refuse large data of which no demonstration in an evenly spaced sample fits, before all of it is tokenised.
+    """Refuse large data of which no demonstration in a sample fits, before all of it is tokenised.
 
     Raises:
         DataError: those in the sample have more tokens than the limit.
     """
-    step = len(problems) // SAMPLED
-    if not (step > 1 and _is_large(problems)):
+    if not (len(problems) > 2 * SAMPLED and _is_large(problems)):
         return
     long = 0
-    for problem in problems[::step]:
+    for number in shuffle_indices(len(problems), 0, "fitting")[:SAMPLED]:
         check_signals("load")
-        for row in _tokenize(template, [(0, problem)]):
+        for row in _tokenize(template, [(0, problems[number])]):
             if len(row.prompt) + len(row.reply) <= limit:
                 return
             long += 1
-    if long:
+    if long >= ENOUGH:
         raise DataError(
-            f"{long:,} demonstrations, evenly spaced among those of {len(problems):,} problems, are all longer than "
+            f"{long:,} demonstrations, drawn among those of {len(problems):,} problems, are all longer than "
             f"the model's window of {limit} tokens; the others are not tokenised. Use a model with a longer window, "
             "shorter demonstrations, or data.window, which cuts long ones."
         )

@@ -53,8 +53,8 @@ def can_compile_layers(body: Any, longest: int) -> bool:
 def find_longest(dtype: torch.dtype, width: int) -> int:
     """Return the length of the longest rows that `compute_compiled_states` computes.
 
-    There is no limit where torch's attention, forwards and backwards, is slower at every length: on AMD's processors
-    with AVX-512, on processors with AVX2 alone, and in bfloat16 where it multiplies by AMX's tiles.
+    There is no limit where torch's attention, forwards and backwards, is slower at every length that was measured: on
+    AMD's processors with AVX-512, on Zen 3 and so on processors with AVX2 alone, and in bfloat16 with AMX's tiles.
 
     Args:
         dtype: of products.
@@ -65,7 +65,7 @@ def find_longest(dtype: torch.dtype, width: int) -> int:
 
 
 def has_avx2_alone() -> bool:
-    """Return whether torch computes with vectors of 8 numbers, as the functions in C++ then do."""
+    """Return whether torch computes with vectors of 8 numbers."""
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 

@@ -204,6 +204,16 @@ def test_parquet_files_beside_text_are_read(tmp_path: Path) -> None:
     assert validate_file(tmp_path, {}).rows == len(rows)
 
 
+def test_a_parquet_file_with_the_name_of_a_text_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It most likely has the same rows, which would count twice."""
+    (tmp_path / "train.jsonl").write_text(lines(ROWS))
+    write_parquet(tmp_path / "train.parquet", ["1", "2"])
+    for _ in range(2):
+        assert len(list(local.read_rows(str(tmp_path), "train"))) == len(ROWS)
+    told = capsys.readouterr().err
+    assert told.count("train.parquet is not read: train.jsonl beside it has the same name") == 1
+
+
 def test_an_empty_parquet_file_among_others_is_read(tmp_path: Path) -> None:
     """The library takes the rows of a file as the size of its batches."""
     table = pyarrow.table({name: pyarrow.array([], pyarrow.string()) for name in ("question", "answer")})

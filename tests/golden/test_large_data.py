@@ -104,6 +104,7 @@ def test_half_of_a_pair_is_refused_wherever_it_is(code: int) -> None:
 
 def test_large_data_that_does_not_fit_is_refused_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstrations, "SAMPLED", 10)
+    monkeypatch.setattr(demonstrations, "ENOUGH", 10)
     monkeypatch.setattr(demonstrations, "CACHED_CHARACTERS", 0)
     template = PromptTemplate(load_leaf("r1_zero"), TOKENIZER, (1,))
     encoded: list[int] = []
@@ -113,15 +114,17 @@ def test_large_data_that_does_not_fit_is_refused_by_a_sample(monkeypatch: pytest
     short, long = (Problem("p", "What is 2 + 3?", "5", "It is 5. " * times) for times in (1, 100))
     limit = sum(map(len, template.encode([template.write(short, find_demonstration(template.leaf, short) or "")])[0]))
     encoded.clear()
-    with pytest.raises(
-        DataError, match=r"^10 demonstrations, evenly spaced among those of 40 problems, are all longer"
-    ):
+    with pytest.raises(DataError, match=r"^10 demonstrations, drawn among those of 40 problems, are all longer"):
         require_fitting(template, [long] * 40, limit)
     assert encoded == [1] * 10
+    monkeypatch.setattr(demonstrations, "shuffle_indices", lambda *_: [7, 4, *range(38)])
     require_fitting(template, [long, long, long, long, short, *[long] * 35], limit)
     assert encoded == [1] * 12  # up to the second of the sample, which fits
-    require_fitting(template, [replace(long, solution="", answer="")] * 40, limit)  # without any demonstration
+    bare = replace(long, solution="", answer="")
+    require_fitting(template, [*[long] * 5, *[bare] * 35], limit)  # too few to judge by
+    assert encoded == [1] * 18
+    require_fitting(template, [bare] * 40, limit)  # without any demonstration
     require_fitting(template, [long] * 19, limit)  # the sample would be most of them
     monkeypatch.setattr(demonstrations, "CACHED_CHARACTERS", 1_000_000)
     require_fitting(template, [long] * 40, limit)  # all of small data is counted
-    assert encoded == [1] * 12
+    assert encoded == [1] * 18

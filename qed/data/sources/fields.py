@@ -97,7 +97,8 @@ def convert_to_text(value: Any, place: Place, key: str) -> str:
             raise DataError(f"{place}: {key} contains half of a UTF-16 pair, which is not valid text.")
         return value
     if isinstance(value, Decimal) and value.is_finite():  # of a table; its places are those of the column's type
-        return f"{value:f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
+        text = f"{value:f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{place}: {key} is {type(value).__name__}, not text: {str(value)[:80]}")
     if isinstance(value, float):  # a whole number may be too large for math.isfinite

@@ -8,9 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
-from qed.config.task_names import COMPRESSIONS, DATA_SUFFIXES, TEXT_SUFFIXES, explain_pattern, explain_start
+from qed.config.task_names import (
+    COMPRESSIONS,
+    DATA_SUFFIXES,
+    TEXT_SUFFIXES,
+    explain_pattern,
+    explain_start,
+    strip_suffix,
+)
+from qed.console.progress import say_on_stderr
 from qed.data.sources.delimited import parse_table
 from qed.data.sources.hub import (
     SAVED,
@@ -65,16 +74,27 @@ def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
 def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
     """Return the files of a split, and whether the folder has others: its subfolder's, those with its name, or all.
 
-    Folders with files of text are read here, and parquet files beside the text too; folders with nothing but parquet
-    or Arrow files are read by the datasets library.
+    Folders with files of text are read here, and parquet files beside the text too, but for those with the name of a
+    text: these most likely have its rows. Folders with nothing but parquet or Arrow files are read by the datasets
+    library.
     """
     inner = folder / split if split and (folder / split).is_dir() else folder
-    files = sorted(filter(_is_data, inner.iterdir()))
-    is_plain = any(path.name.lower().endswith(TEXT_SUFFIXES) for path in files)
-    if not is_plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
+    found = sorted(filter(_is_data, inner.iterdir()))
+    texts = {strip_suffix(path.name): path for path in found if path.name.lower().endswith(TEXT_SUFFIXES)}
+    if not texts or any((inner / name).is_file() for name in (*SAVED, "README.md")):
         return [], False
+    parquet = {path: strip_suffix(path.name) for path in found if path.name.lower().endswith(".parquet")}
+    copies = {path: texts[name] for path, name in parquet.items() if name in texts}
+    for copy, text in copies.items():
+        _say_left_out(copy, text)
+    files = [path for path in found if path not in copies]
     named = [path for path in files if split and split in re.split(r"[-_.]", path.name)]
     return named or files, inner != folder or 0 < len(named) < len(files)
+
+
+@cache
+def _say_left_out(file: Path, text: Path) -> None:
+    say_on_stderr(f"{file} is not read: {text.name} beside it has the same name, and most likely the same rows.")
 
 
 def _is_data(path: Path) -> bool:

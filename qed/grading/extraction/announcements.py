@@ -40,14 +40,14 @@ DETOUR = re.compile(
 STATING = re.compile(
     r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=—–→])", re.IGNORECASE
 )
-IS_IN_CHINESE = re.compile("[是为為]")
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
 MAX_DETOUR_CHARS = 160
-# 答案是5，因为x=3: a reason in Chinese, without words or letters that may take the answer back.
+# 答案是5，因为x=3: a reason in Chinese, without words or letters that may take the answer back or go on to another one.
 CHINESE_REASON = re.compile(
-    r"(?<=\S)\s?[，,；;]\s?(?:这是|這是)?(?:因为|因為|由于|由於|其中)(?![^\n]*(?:[不但错錯故应應选選]|而是|所以|因此|答案|(?<![A-Za-z])[A-J](?![A-Za-z])))"
-    r"[^\n]*"
+    r"(?<=\S)\s?[，,；;]\s?(?:这是|這是)?(?:因为|因為|由于|由於|其中)"
+    r"(?![^\n]*(?:[不但错錯故应應选選即等得取]|而是|所以|因此|答案|结果|結果|者为|者為|(?<![A-Za-z])[A-J](?![A-Za-z])))[^\n]*"
 )
+VALUE = re.compile(r"[0-9A-Za-z$\\]")
 # The answer would be 5 if x were 2.
 HYPOTHETICAL = re.compile(r"\s{0,3}would (?:be|have been)\b[^,;]{0,80} (?:if|unless|had)(?!\w)", re.IGNORECASE)
 
@@ -62,7 +62,7 @@ def read_announcement(text: str) -> Result:
         word = re.split(r"[:：]|^[はが은는是为]", text[match.end() :])[-1].strip(" .。!*")
         if choices.YES_NO.fullmatch(word):
             return word
-        rest = CHINESE_REASON.sub("", find_announced_part(text[match.end() :]))
+        rest = find_announced_part(_drop_reason(text[match.end() :]))
         if (option := choices.find_announced_option(rest)) is not None:
             return option
         if rest.strip(" .*_:"):
@@ -76,13 +76,19 @@ def find_announced_part(after: str) -> str:
     """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
     connection = words.CONNECTION.match(after)
     length = connection.end() if connection is not None else 0
-    if STATING.search(after, 0, length) or IS_IN_CHINESE.search(after, 0, length) or DIRECTLY.match(after):
+    if STATING.search(after, 0, length) or DIRECTLY.match(after):
         return after[length:]
     foreign = not after[:1].isascii()
     detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
     if detour is not None:
         return after[detour.end() :]
     return after[length:] if foreign and after[:1].strip() else ""
+
+
+def _drop_reason(after: str) -> str:
+    """Drop a reason in Chinese behind a value; its equals sign is no announcement."""
+    reason = CHINESE_REASON.search(after)
+    return after[: reason.start()] if reason is not None and VALUE.search(after, 0, reason.start()) else after
 
 
 def is_inside_formula(text: str, match: re.Match[str]) -> bool:
