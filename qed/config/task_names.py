@@ -99,7 +99,9 @@ def strip_suffix(name: str) -> str:
 
 def explain_pattern(path: str) -> str:
     """Return a sentence about a path that does not exist and is a pattern of names; an empty text for another one."""
-    return " A pattern of names is not read: name the folder, or each file, with commas between them." * ("*" in path)
+    if "*" not in path:
+        return ""
+    return " A pattern of names is not read: name the folder, or each file, with commas between them."
 
 
 def _parse_columns(name: str, query: str) -> dict[str, str]:

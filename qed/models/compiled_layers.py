@@ -53,8 +53,8 @@ def can_compile_layers(body: Any, longest: int) -> bool:
 def find_longest(dtype: torch.dtype, width: int) -> int:
     """Return the length of the longest rows that `compute_compiled_states` computes.
 
-    There is no limit where torch's attention, forwards and backwards, is slower at every length that was measured: on
-    AMD's processors with AVX-512, on Zen 3 and so on processors with AVX2 alone, and in bfloat16 with AMX's tiles.
+    There is no limit where torch's attention, forwards and backwards, was slower at every length: on AMD's processors
+    with AVX-512, on processors with AVX2 alone (measured on Zen 3), and in bfloat16 with AMX's tiles.
 
     Args:
         dtype: of products.

@@ -211,7 +211,7 @@ def test_a_parquet_file_with_the_name_of_a_text_is_left_out(tmp_path: Path, caps
     for _ in range(2):
         assert len(list(local.read_rows(str(tmp_path), "train"))) == len(ROWS)
     told = capsys.readouterr().err
-    assert told.count("train.parquet is not read: train.jsonl beside it has the same name") == 1
+    assert told.count("train.parquet is left out: train.jsonl has the same name") == 1
 
 
 def test_an_empty_parquet_file_among_others_is_read(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_bad_parquet_file_of_a_folder_is_named(tmp_path: Path) -> None:
     for number in range(3):
         write_parquet(tmp_path / f"train-{number}.parquet", ["1"])
     (tmp_path / "train-1.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"ArrowInvalid: .* footer.* /.*train-1\.parquet is broken: restore"):
+    with pytest.raises(DataError, match=r"ArrowInvalid: .* footer.* /.*train-1\.parquet cannot be read: restore"):
         load(tmp_path)
     write_parquet(tmp_path / "train-0.parquet", [7])
     write_parquet(tmp_path / "train-1.parquet", ["a"])

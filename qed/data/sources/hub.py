@@ -115,7 +115,7 @@ def _load_files(folder: Path, config: str | None) -> Any:
 
 
 def _name_odd_file(folder: Path) -> str:
-    """Return a sentence about a parquet file that is broken or has other types than the first, or an empty text."""
+    """Return a sentence about a parquet file that is unreadable or has other types than the first, or an empty text."""
     from pyarrow.parquet import read_schema  # noqa: PLC0415 -- heavy, and needed for this one message
 
     first: tuple[Path, Any] | None = None
@@ -123,7 +123,7 @@ def _name_odd_file(folder: Path) -> str:
         try:
             schema = read_schema(file)
         except Exception:  # noqa: BLE001 -- the reason is that of the library, which reads all files in turn
-            return f" {file} is broken: restore it from a copy, or take it away."
+            return f" {file} cannot be read: restore it from a copy, or take it away."
         first = first or (file, schema)
         known = {column.name: column.type for column in first[1]}
         if other := [column for column in schema if known.get(column.name, column.type) != column.type]:

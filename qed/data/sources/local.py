@@ -94,7 +94,8 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
 
 @cache
 def _say_left_out(file: Path, text: Path) -> None:
-    say_on_stderr(f"{file} is not read: {text.name} beside it has the same name, and most likely the same rows.")
+    reason = f"{text.name} has the same name, so probably the same rows"
+    say_on_stderr(f"{file} is left out: {reason}. To read both, rename one.")
 
 
 def _is_data(path: Path) -> bool:
