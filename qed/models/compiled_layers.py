@@ -8,7 +8,9 @@ products are in bfloat16, and states, norms and attention in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +32,17 @@ BIASED = {"q_proj", "k_proj", "v_proj"}  # linear layers that may have a bias
 # The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
 LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
 UNLIMITED = 1 << 30
+_left_out: ContextVar[bool] = ContextVar("left_out", default=False)
+
+
+@contextmanager
+def leave_out_compiled_layers() -> Iterator[None]:
+    """Compute by the layers of transformers: what is compared with these here must not come from them."""
+    token = _left_out.set(True)
+    try:
+        yield
+    finally:
+        _left_out.reset(token)
 
 
 def can_compile_layers(body: Any, longest: int) -> bool:
@@ -37,7 +50,8 @@ def can_compile_layers(body: Any, longest: int) -> bool:
     config: Any = getattr(body, "config", None)
     layers: Any = getattr(body, "layers", ())
     return (
-        getattr(config, "model_type", "") in LLAMA_LIKE
+        not _left_out.get()
+        and getattr(config, "model_type", "") in LLAMA_LIKE
         and config.hidden_act == "silu"
         and compute_layer_windows(config) is not None
         and len(layers) > 0

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import torch
 
 from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
+from qed.errors import ModelError
 from qed.models import load
+from qed.models.compiled_layers import leave_out_compiled_layers
+from qed.models.families import split_head
 from qed.models.precision import read_precision
 from qed.rollout.policy import Policy
 from qed.rollout.sampler_check import PROBLEMS, Options, SamplerCheck, check_sampler, choose_prompts, require_agreement
 from qed.runs.run import Row
 from qed.sampling.base import Sampler, Sampling
+from qed.training.attention import supports_packing
 from qed.training.scoring import Score, score_with
-from qed.types import Problem
+from qed.types import Problem, Rollout
 
 # Of a forward pass. The prompts of the comparison have very different lengths: in one pass most of it would be padding.
 FORWARD_TOKENS = 1_024
@@ -67,9 +74,35 @@ def require_sampler(
     """
     if not settings.run.preflight:
         return {}
-    score = score_with(policy.model, sampling.temperature or 1.0, tokens=FORWARD_TOKENS)
+    score = score_independently(policy.model, sampling.temperature or 1.0)
     window = load.read_window(policy.model)
     check = compare_sampler(policy.sampler, score, template, problems, window, sampling, settings)
     console.say(check.describe())
     require_agreement(check, policy.sampler, options)
     return check.fields
+
+
+def score_independently(model: Any, temperature: float) -> Score:
+    """Build a function that scores tokens by the layers of transformers, and not by those that compute prompts here.
+
+    On a processor a prompt of several answers is computed once, if the model gives packed rows the same states.
+
+    Args:
+        model: the model, on its device.
+        temperature: divides the logits.
+    """
+    packing = model.device.type == "cpu" and _can_pack(model)
+    score = score_with(model, temperature, packing, FORWARD_TOKENS)
+
+    def score_by_transformers(rows: Sequence[Rollout], precision: torch.dtype) -> list[tuple[float, ...]]:
+        with leave_out_compiled_layers():
+            return score(rows, precision)
+
+    return score_by_transformers
+
+
+def _can_pack(model: Any) -> bool:
+    try:
+        return supports_packing(split_head(model)[0])
+    except ModelError:
+        return False

@@ -17,6 +17,7 @@ import transformers
 from making import make_model
 
 from qed.errors import UsageError
+from qed.rollout.agreement import score_independently
 from qed.rollout.sampler_check import (
     LONGEST,
     TOKENS,
@@ -29,8 +30,9 @@ from qed.rollout.sampler_check import (
 from qed.sampling.base import Sampling, has_exact_logps
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
-from qed.training.scoring import score_with
-from qed.types import Completion
+from qed.training import attention
+from qed.training.scoring import Score, score_with
+from qed.types import Completion, Problem, Rollout
 
 VOCABULARY, WINDOW = 97, 8
 SHAPE: dict[str, Any] = {
@@ -79,9 +81,9 @@ def prompts() -> list[tuple[int, ...]]:
     return [tuple(source.randrange(3, VOCABULARY) for _ in range(length)) for length in (5, 21, 40)]
 
 
-def compare(sampler: Any, model: Any, precision: torch.dtype, packing: bool = False) -> SamplerCheck:
+def compare(sampler: Any, model: Any, precision: torch.dtype, score: Score | None = None) -> SamplerCheck:
     batches = choose_prompts(prompts(), 100, 256)
-    score = score_with(model, TEMPERATURE, packing)
+    score = score or score_with(model, TEMPERATURE)
     return check_sampler(sampler, score, batches, Sampling(TEMPERATURE, 100, top_p=0.5), precision, ("test",))
 
 
@@ -96,12 +98,33 @@ def test_a_healthy_sampler_agrees(name: str, precision: torch.dtype) -> None:
     assert check.tokens > 50
     assert has_exact_logps(sampler) == (precision == torch.float32)
     require_agreement(check, sampler, Options())
+    assert compare(sampler, model, precision, score_independently(model, TEMPERATURE)).passed
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_packed_rows_are_scored_too(precision: torch.dtype) -> None:
     model = family("qwen3")
-    assert compare(HFSampler(model, None, ends=(1,), precision=precision), model, precision, packing=True).passed
+    sampler = HFSampler(model, None, ends=(1,), precision=precision)
+    assert compare(sampler, model, precision, score_with(model, TEMPERATURE, packing=True)).passed
+
+
+def test_prompts_are_compared_once_and_by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers in C++ compute the sampler's prompts, so that a fault of theirs would be in both sides."""
+    model, seen = family("llama"), list[int]()
+    score, prompt = score_independently(model, TEMPERATURE), prompts()[-1]
+    rows = [Rollout(Problem("", "", ""), prompt, (4 + number, 5), (0.0,) * 2, "", "length") for number in range(3)]
+    forward = type(model.model).forward
+
+    def count_and_compute(body: Any, **given: Any) -> Any:
+        seen.append(given["input_ids"].numel())
+        return forward(body, **given)
+
+    monkeypatch.setattr(type(model.model), "forward", count_and_compute)
+    monkeypatch.setattr(attention, "compute_compiled_states", lambda *_: pytest.fail("layers in C++ were called"))
+    found = score(rows, torch.float32)
+    assert sum(seen) < 2 * len(prompt)
+    for one, other in zip(found, score_with(model, TEMPERATURE)(rows, torch.float32), strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
 
 
 class Blind:
@@ -182,6 +205,7 @@ def test_a_broken_sampler_is_found(kind: str, precision: torch.dtype) -> None:
     sampler = broken(kind, model, precision)
     check = compare(sampler, model, precision)
     assert not check.passed, check
+    assert not compare(sampler, model, precision, score_independently(model, TEMPERATURE)).passed
     with pytest.raises(UsageError, match="log-probs are not the model's own"):
         require_agreement(check, sampler, Options())
     if kind == "window":
