@@ -66,10 +66,12 @@ class Batch:
 
     def select(self, rows: Tensor | Sequence[int]) -> Batch:
         """Return a batch of the selected rows, in that order, cut to the longest of them."""
-        attention = self.attention[rows]
+        # Made a tensor once: torch would do so for each column.
+        index = torch.as_tensor(rows, dtype=torch.int64, device=self.inputs.device)
+        attention = self.attention.index_select(0, index)
         width = int(attention.sum(1).max()) if len(attention) else 0
         # Cut the columns first, so that the copy of the rows does not include them.
-        columns = {name: getattr(self, name)[:, :width][rows] for name in COLUMNS}
+        columns = {name: getattr(self, name)[:, :width].index_select(0, index) for name in COLUMNS}
         support = tuple(self.support[int(row)] for row in rows) if self.support else ()
         return Batch(**columns, support=support, teacher=None if self.teacher is None else self.teacher.select(rows))
 
