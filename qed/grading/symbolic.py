@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from qed.grading.fork_server import ForkServer
 from qed.grading.session import FailedError, Limits, NotLoadedError, TimedOutError
@@ -29,6 +29,19 @@ NAME = re.compile(r"[A-Za-z]")
 BOUND = re.compile(r"_\s?\{?\s?([A-Za-z])\s?(?:=|\\to)|d\s?([a-z])")
 INDEX = re.compile(r"(_\s?\{?\s?[A-Za-z]\s?)=")
 CONSTANTS = frozenset("deiC")
+# Compared once when math-verify is loaded. What sympy imports and the parser learns for the first text of a kind takes
+# a third of a second or more, and would be lost with every child: near the limits on a slow or busy machine.
+FAMILIAR = (
+    (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
+    (r"\frac{x}{2}", r"\frac{x^2}{2x}"),
+    (r"\sin^2 x", r"1-\cos^2 x"),
+    (r"\log_2 8x", r"3+\log_2 x"),
+    (r"(1,\frac{1}{2})", "(1,0.5)"),
+    (r"\sqrt{8}+x", r"2\sqrt{2}+x"),
+    (r"\sum_{k=1}^{n} k", r"\frac{n(n+1)}{2}"),
+    (r"\int_0^1 x dx", r"\frac12"),
+    (r"A\cup B", r"A\cap B"),
+)
 # What math-verify computes. It skips commands that it does not know, and would read 5 from 5\\ldots.
 COMPUTED = {
     "operators": "int iint iiint oint sum prod lim limits max min sup inf det partial mod bmod pmod gcd lcm",
@@ -81,20 +94,21 @@ def _find_names(text: str, other: str) -> set[str]:
     return set(NAME.findall(COMMAND.sub(" ", text))) - bound - CONSTANTS
 
 
-def prepare() -> tuple[None, Callable[[list[str]], bool]]:
+def prepare() -> tuple[None, Callable[[Sequence[str]], bool]]:
     """Load math-verify in the server process, and return the function that compares a pair of answers."""
     # Imported only there, because sympy and antlr take seconds to load.
     from math_verify import LatexExtractionConfig, parse, verify  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
     reader = [LatexExtractionConfig()]
-    # Without its own time limits, which use signals of the calling process.
-    parse("$x^2+\\\\frac12$", reader, parsing_timeout=None)
 
-    def is_same(pair: list[str]) -> bool:
+    def is_same(pair: Sequence[str]) -> bool:
+        # Without its own time limits, which use signals of the calling process.
         gold, answer = (parse(f"${text}$", reader, parsing_timeout=None, fallback_mode="no_fallback") for text in pair)
         return bool(gold and answer) and bool(verify(gold, answer, timeout_seconds=None))
 
+    for pair in FAMILIAR:
+        is_same(pair)
     return None, is_same
 
 

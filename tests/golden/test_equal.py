@@ -270,3 +270,28 @@ def test_hostile_labelled_cases(shared: Path, tmp_path: Path) -> None:
         assert seconds < LIMITS.wall + 2, case["prediction"][:100]
         assert ran == [], case["prediction"][:100]
     assert list(tmp_path.iterdir()) == []
+
+
+FIRST_QUESTION = """
+import json, sys
+from qed.grading.symbolic import prepare
+_, is_same = prepare()
+known = set(sys.modules)
+found = [is_same(pair) for pair in json.load(sys.stdin)]
+print(json.dumps([found, sorted(set(sys.modules) - known)]))
+"""
+
+
+def test_a_child_of_the_last_tier_imports_nothing() -> None:
+    """Each question has a child of its own, and what a child imports counts as time of its question."""
+    asked = [
+        (r"\binom{m}{3}", r"\frac{m(m-1)(m-2)}{6}"),
+        (r"\sum_{j=0}^{n} 2^j", "2^{n+1}-1"),
+        (r"\tan a", r"\frac{\sin a}{\cos a}"),
+        (r"\int_0^{\pi} \sin x dx", "2"),
+        (r"\sqrt{3+2\sqrt{2}}", r"1+\sqrt{2}"),
+        (r"\frac{a^2-b^2}{a-b}", "a+b"),
+    ]
+    program = [sys.executable, "-c", FIRST_QUESTION]
+    done = subprocess.run(program, input=json.dumps(asked), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [[True] * len(asked), []]
