@@ -251,6 +251,19 @@ def test_a_folder_is_validated(tmp_path: Path) -> None:
         validate_file(tmp_path / "none", {})
 
 
+def test_subfolders_beside_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were left out in silence, while `qed data validate` reads them."""
+    for name in ("a.jsonl", "more/b.jsonl", "test/c.jsonl", ".git/d.jsonl", "images/README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(lines(ROWS))
+    for _ in range(2):
+        assert load(tmp_path) == ROWS
+    told = capsys.readouterr().err
+    assert told.count("in its subfolders are not read: more.") == 1
+    assert told.rstrip().endswith(f"such as {tmp_path / 'more'}.")
+    assert validate_file(tmp_path, {}).rows == 3 * len(ROWS)
+
+
 def test_a_pattern_of_names_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape("*.jsonl. A pattern of names is not read: name the folder")):
         load(tmp_path / "*.jsonl")

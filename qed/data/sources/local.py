@@ -35,6 +35,8 @@ from qed.data.sources.texts import guess_encoding, read_bytes, read_text
 from qed.errors import DataError
 
 BOM = b"\xef\xbb\xbf"  # some editors write it before UTF-8 text
+# Folders with these names hold a split, which is read when that split is asked for.
+SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
 
 
 def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
@@ -87,6 +89,7 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
     copies = {path: texts[name] for path, name in parquet.items() if name in texts}
     for copy, text in copies.items():
         _say_left_out(copy, text)
+    _say_unread_folders(inner, bool(split))
     files = [path for path in found if path not in copies]
     named = [path for path in files if split and split in re.split(r"[-_.]", path.name)]
     return named or files, inner != folder or 0 < len(named) < len(files)
@@ -96,6 +99,29 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
 def _say_left_out(file: Path, text: Path) -> None:
     reason = f"{text.name} has the same name, so probably the same rows"
     say_on_stderr(f"{file} is left out: {reason}. To read both, rename one.")
+
+
+@cache
+def _say_unread_folders(folder: Path, has_splits: bool) -> None:
+    """Say which subfolders have data that is not read beside the folder's own files.
+
+    They are not read because they may hold anything: another format of the same rows, or answers of a model.
+
+    Args:
+        folder: the folder.
+        has_splits: whether one split is read, so that subfolders with the names of others are none of its data.
+    """
+    unread = [
+        inner
+        for inner in sorted(folder.iterdir())
+        if inner.is_dir() and not (has_splits and inner.name.lower() in SPLITS) and any(_walk_files(inner, folder))
+    ]
+    if unread:
+        names = ", ".join(inner.name for inner in unread)
+        say_on_stderr(
+            f"{folder} has files of its own, so those in its subfolders are not read: {names}. To read them too, name "
+            f"them as well, such as {unread[0]}."
+        )
 
 
 def _is_data(path: Path) -> bool:
@@ -113,17 +139,20 @@ def list_files(place: Path) -> list[Path]:
         return [place]
     if not place.is_dir():
         raise DataError(f"There is no file {place} to validate.{explain_pattern(str(place))}")
-    files = sorted(
-        path
-        for path in place.rglob("*")
-        if _is_data(path) and path.is_file() and not any(part[0] == "." for part in path.relative_to(place).parts)
-    )
+    files = sorted(_walk_files(place, place))
     if not files or any((place / name).is_file() for name in SAVED):
         raise DataError(
             f"The folder {place} has no .jsonl, .json, .csv, .tsv or .parquet files of its own, whose rows could be "
             "checked one by one. `qed data inspect` also reads what the datasets library saves."
         )
     return files
+
+
+def _walk_files(folder: Path, root: Path) -> Iterator[Path]:
+    """Yield the data files of a folder and its subfolders, without those that are hidden below the root."""
+    for path in folder.rglob("*"):
+        if _is_data(path) and path.is_file() and not any(part[0] == "." for part in path.relative_to(root).parts):
+            yield path
 
 
 def _read_file(file: Path, split: str) -> Rows:
