@@ -163,12 +163,23 @@ def test_splits_of_a_json_file(tmp_path: Path) -> None:
         ("x", "expected a list of objects, found str"),
         ([1], "expected a list of objects, found list"),
         ({}, "found an object with nothing"),
+        ({"question": {"0": "x?"}, "answer": {"0": "3"}}, r'pandas .* Write rows: .*orient="records", lines=True\)'),
+        ({"0": {"question": "x?", "answer": "3"}}, r'orient="records", lines=True'),
+        ({"columns": ["question", "answer"], "index": [0], "data": [["x?", "3"]]}, r'orient="records", lines=True'),
+        ({"features": [{"name": "question"}], "rows": [{"row_idx": 0, "row": {"question": "x?"}}]}, r"parquet files"),
     ],
 )
 def test_another_json_is_explained(tmp_path: Path, content: Any, words: str) -> None:
     (tmp_path / "x.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=words):
         load(tmp_path / "x.json")
+
+
+def test_columns_in_one_line_are_explained(tmp_path: Path) -> None:
+    """Without orient and lines, pandas writes one object, whatever the name of the file."""
+    (tmp_path / "x.jsonl").write_text(json.dumps({"question": {"0": "x?"}, "answer": {"0": "3"}}))
+    with pytest.raises(DataError, match=r'x\.jsonl, row 1: this looks like .*orient="records", lines=True'):
+        load(tmp_path / "x.jsonl")
 
 
 def test_a_comma_in_a_header_of_semicolons_needs_quotes(tmp_path: Path) -> None:

@@ -10,6 +10,16 @@ from typing import Any
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
 
+SPLIT = {"columns", "index", "data"}  # what pandas writes with orient="split"
+PANDAS = (
+    "{place}: this looks like a table that pandas wrote with columns and an index in place of rows. Write rows: "
+    'table.to_json("data.jsonl", orient="records", lines=True).'
+)
+VIEWER = (
+    "{place}: this is a page of the hub's viewer, which has 100 rows at most and may cut long texts. Download the "
+    "dataset's parquet files instead, or name it: --tasks hub:OWNER/NAME."
+)
+
 
 def parse_lines(file: Path, text: str, first: int = 1) -> Iterator[tuple[int, Row]]:
     """Yield the objects of JSON lines with the numbers of their lines, from that of the `first`.
@@ -43,6 +53,8 @@ def parse_line(place: Place, line: str) -> Row:
     if not isinstance(row, dict):
         hint = " A list of all rows is a .json file." if isinstance(row, list) else ""
         raise DataError(f"{place}: expected an object with columns, found {type(row).__name__}.{hint}")
+    if row and all(map(_is_indexed, row.values())):
+        raise DataError(PANDAS.format(place=place))
     return row
 
 
@@ -87,6 +99,8 @@ def _list_rows(file: Path, content: Any, split: str) -> list[Row]:
         return list(content)
     if not isinstance(content, dict):
         raise DataError(f"{file}: expected a list of objects, found {type(content).__name__}.")
+    if hint := _recognize_other(content):
+        raise DataError(hint.format(place=file))
     if split and _is_table(content.get(split)):
         return list(content[split])
     parts = _find_parts(content)
@@ -117,6 +131,23 @@ def _zip_columns(file: Path, content: dict[str, Any]) -> list[Row]:
         f"{file}: expected a list of objects, or an object that has such a list under data or the names of splits; "
         f"found an object with {', '.join(map(str, list(content)[:8])) or 'nothing'}."
     )
+
+
+def _recognize_other(content: dict[str, Any]) -> str:
+    """Return what to do with an object in which another program puts rows; empty if it is none of these."""
+    if isinstance(rows := content.get("rows"), list) and rows and all(map(_is_viewed, rows)):
+        return VIEWER
+    indexed = content and all(isinstance(column, dict) for column in content.values())
+    return PANDAS if indexed or (set(content) == SPLIT and not _is_table(content["data"])) else ""
+
+
+def _is_indexed(column: Any) -> bool:
+    """Return whether a value is a column of a table with the numbers of its rows, as pandas writes it."""
+    return isinstance(column, dict) and next(iter(column), "").isdigit()
+
+
+def _is_viewed(row: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("row"), dict) and "row_idx" in row
 
 
 def _is_table(content: Any) -> bool:
