@@ -262,6 +262,23 @@ def test_a_folder_is_validated(tmp_path: Path) -> None:
         validate_file(tmp_path / "none", {})
 
 
+def test_a_file_that_cannot_be_read_at_all_is_named_once(tmp_path: Path) -> None:
+    """It was called by its name, the number of a row, and its name."""
+    said = {"x.txt": "is not a .jsonl", "x.jsonl.gz": "cannot be read: ", "x.json": ": expected a list of objects"}
+    said |= {"x.csv": " has no rows", "y.json": ", line 2: broken JSON", "x.parquet": "cannot be read as parquet"}
+    for name in said:
+        (tmp_path / name).write_text({"x.csv": "question,answer\n", "y.json": "[\n"}.get(name, "3"))
+        found = validate_file(tmp_path / name, {}).as_dict()
+        assert (found["rows"], found["errors"]) == (0, 1)
+        (line,) = found["first_errors"]
+        assert line.startswith(f"{tmp_path / name}"), line
+        assert said[name] in line, line
+        assert (line.count(name), "row " in line) == (1, False), line
+    (tmp_path / "z.csv").write_text("question,answer\n1?,1\n2,3,4\n")
+    (issue,) = validate_file(tmp_path / "z.csv", {}).errors
+    assert str(issue.place) == f"{tmp_path / 'z.csv'}, row 2"
+
+
 def test_subfolders_beside_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They were left out in silence, while `qed data validate` reads them."""
     for name in ("a.jsonl", "more/b.jsonl", "test/c.jsonl", ".git/d.jsonl", "images/README.md"):

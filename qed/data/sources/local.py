@@ -191,7 +191,8 @@ def _find_kind(file: Path) -> str:
 def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
     """Yield the rows of a file, with an error in place of each row that cannot be read.
 
-    The lines of a jsonl file are checked one by one; an error in another format concerns the whole file.
+    The lines of a jsonl file are checked one by one; an error in another format ends the file. Unless it names the
+    row, its place is the whole file.
     """
     number = 0
     try:
@@ -210,7 +211,8 @@ def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
             except DataError as error:
                 yield place, error
     except DataError as error:
-        yield Place(str(file), number + 1), error
+        place = Place(str(file), number + 1)
+        yield place if str(error).startswith(f"{place}: ") else Place(str(file), 0), error
 
 
 def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:

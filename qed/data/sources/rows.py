@@ -9,14 +9,14 @@ Row = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """A row's file or dataset, and its number from 1 (in jsonl, the line)."""
+    """A row's file or dataset, and its number from 1 (in jsonl, the line); 0 stands for the whole file."""
 
     source: str
     number: int
 
     def __str__(self) -> str:
         """Return the place for an error message: `train.jsonl, row 7`."""
-        return f"{self.source}, row {self.number}"
+        return f"{self.source}, row {self.number}" if self.number else self.source
 
 
 Rows = Iterator[tuple[Place, Row]]

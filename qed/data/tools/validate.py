@@ -34,12 +34,18 @@ class Issue(NamedTuple):
 
 
 def group_issues(issues: Sequence[Issue]) -> list[str]:
-    """Format issues as lines: rows with the same issue share a line, which names the first twenty of them."""
+    """Format issues as lines: rows with the same issue share a line, which names the first twenty of them.
+
+    An issue of a whole file is a line that names the file once.
+    """
     rows: dict[tuple[str, str], list[int]] = {}
     for place, reason in issues:
         rows.setdefault((place.source, reason), []).append(place.number)
     lines = []
     for (source, reason), numbers in rows.items():
+        if numbers[0] == 0:
+            lines.append(reason if reason.startswith(source) else f"{source}: {reason}")
+            continue
         named = f"{', '.join(map(str, numbers[:MAX_LINES]))}"
         more = f" and {len(numbers) - MAX_LINES:,} more" if len(numbers) > MAX_LINES else ""
         lines.append(f"{source}, row{'s' * (len(numbers) > 1)} {named}{more}: {reason}")
@@ -97,8 +103,8 @@ def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
     rows = chain.from_iterable(map(local.check_rows, local.list_files(file)))
     for _, (place, row) in report_progress(rows, say_on_stderr, "Checking", f"rows of {file}"):
         _check_row(place, row, mapping, check, read)
-    if not check.rows:
-        check.errors.append(Issue(Place(str(file), 1), f"the {'folder' if file.is_dir() else 'file'} has no rows."))
+    if not check.rows and not check.errors:
+        check.errors.append(Issue(Place(str(file), 0), f"the {'folder' if file.is_dir() else 'file'} has no rows."))
     _add_duplicate_remarks(read, check)
     return check
 
@@ -111,7 +117,7 @@ def _check_row(
     read: list[tuple[Place, Problem]],
 ) -> None:
     """Check a row, or count why it could not be read; its problem is added to those that are `read`."""
-    check.rows += 1
+    check.rows += place.number > 0
     try:
         if isinstance(row, DataError):
             raise row
