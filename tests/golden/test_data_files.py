@@ -246,6 +246,25 @@ def test_a_bad_parquet_file_of_a_folder_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_column_of_a_type_that_is_not_read_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The library knows no maps; the file was refused, whatever the column."""
+    kind = pyarrow.map_(pyarrow.string(), pyarrow.int64())
+    columns = {name: pyarrow.array([row[name] for row in ROWS]) for name in ("question", "answer")}
+    extra = {"tags": pyarrow.array([[("a", 1)]] * len(ROWS), kind), "deep": pyarrow.array([[[]]] * len(ROWS))}
+    extra["deep"] = extra["deep"].cast(pyarrow.list_(pyarrow.list_(pyarrow.int64())))
+    write_table(pyarrow.table({**columns, **extra}), tmp_path / "x.parquet")
+    for _ in range(2):
+        rows = [row for _, row in local.read_rows(str(tmp_path / "x.parquet"), "")]
+        assert rows == [{**row, "deep": [[]]} for row in ROWS]
+    told = capsys.readouterr().err
+    assert told.count("and are left out: tags (map<string, int64>)") == told.count("left out") == 1
+    with pytest.raises(DataError, match=r"The column tags is map<string, int64> in .*x\.parquet, which is not read"):
+        load(tmp_path)
+    write_table(pyarrow.table({"tags": extra["tags"]}), tmp_path / "y.parquet")
+    with pytest.raises(DataError, match=r"y\.parquet cannot be read as parquet: ValueError: Arrow type map"):
+        load(tmp_path / "y.parquet")
+
+
 def test_a_folder_is_validated(tmp_path: Path) -> None:
     """Rows are compared across its files, of which one may be empty; hidden ones are not its data."""
     (tmp_path / "sub").mkdir()

@@ -7,6 +7,7 @@ cache.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,7 +116,10 @@ def _load_files(folder: Path, config: str | None) -> Any:
 
 
 def _name_odd_file(folder: Path) -> str:
-    """Return a sentence about a parquet file that is unreadable or has other types than the first, or an empty text."""
+    """Return a sentence about a parquet file that is unreadable or has other types than the first, or an empty text.
+
+    Or it has a column of a type that is not read.
+    """
     from pyarrow.parquet import read_schema  # noqa: PLC0415 -- heavy, and needed for this one message
 
     first: tuple[Path, Any] | None = None
@@ -124,6 +128,11 @@ def _name_odd_file(folder: Path) -> str:
             schema = read_schema(file)
         except Exception:  # noqa: BLE001 -- the reason is that of the library, which reads all files in turn
             return f" {file} cannot be read: restore it from a copy, or take it away."
+        if unread := find_unread_columns(schema):
+            return (
+                f" The column {unread[0].name} is {name_type(unread[0])} in {file}, which is not read here: take it "
+                "away or make it text in all files, or name the files instead of the folder to read them without it."
+            )
         first = first or (file, schema)
         known = {column.name: column.type for column in first[1]}
         if other := [column for column in schema if known.get(column.name, column.type) != column.type]:
@@ -133,6 +142,25 @@ def _name_odd_file(folder: Path) -> str:
                 "in all files."
             )
     return ""
+
+
+def find_unread_columns(schema: Any) -> list[Any]:
+    """Return the columns of a parquet file whose type the datasets library does not know, such as a map."""
+    from pyarrow import schema as build_schema  # noqa: PLC0415 -- heavy, and needed for this one format
+
+    features = load_datasets_library().Features
+    unread = []
+    for column in schema:
+        try:
+            features.from_arrow_schema(build_schema([column]))
+        except ValueError:
+            unread.append(column)
+    return unread
+
+
+def name_type(column: Any) -> str:
+    """Return the type of a column as text, without the names that some versions of Arrow give to parts of a map."""
+    return re.sub(r" \('[^']*'\)", "", str(column.type))
 
 
 def explain_cause(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from qed.config.task_names import (
     COMPRESSIONS,
@@ -25,9 +26,11 @@ from qed.data.sources.hub import (
     SAVED,
     HubDataset,
     explain_cause,
+    find_unread_columns,
     list_folder_splits,
     load_datasets_library,
     load_folder,
+    name_type,
 )
 from qed.data.sources.json_files import has_part, parse_json, parse_line, parse_lines
 from qed.data.sources.rows import Place, Row, Rows, decode_texts
@@ -219,9 +222,32 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
     from pyarrow.parquet import read_metadata  # noqa: PLC0415 -- heavy, and needed for this one format
 
     try:
-        if read_metadata(file).num_rows == 0:  # of which the library makes no table
+        metadata = read_metadata(file)
+        if metadata.num_rows == 0:  # of which the library makes no table
             return
-        table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True)
+        chosen = _choose_columns(file, metadata.schema.to_arrow_schema())
+        table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True, **chosen)
     except Exception as error:
         raise DataError(f"{file} cannot be read as parquet: {explain_cause(error)}") from error
     yield from enumerate(map(decode_texts, table), 1)
+
+
+def _choose_columns(file: Path, schema: Any) -> dict[str, Any]:
+    """Return arguments of the library that leave out columns of a type that it does not read; they are told."""
+    unread = find_unread_columns(schema)
+    columns = [column for column in schema if column not in unread]
+    if not unread or not columns:
+        return {}
+    _say_unread_columns(file, ", ".join(f"{column.name} ({name_type(column)})" for column in unread))
+    for column in unread:
+        schema = schema.remove(schema.get_field_index(column.name))
+    features = load_datasets_library().Features.from_arrow_schema(schema)
+    return {"columns": [column.name for column in columns], "features": features}
+
+
+@cache
+def _say_unread_columns(file: Path, names: str) -> None:
+    say_on_stderr(
+        f"{file}: columns of these types cannot be read, and are left out: {names}. What is needed of them must be "
+        "text, numbers, lists or structs."
+    )
