@@ -95,14 +95,14 @@ def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> 
 
         run_dry(resolved.settings, origins, resolved.flags.ranks)
         return {}
+    flags, resume = resolved.flags, _should_resume(resolved)  # before the imports, which take long
     from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch
 
-    flags = resolved.flags
     launch = Launch(
         command=("qed", *arguments),
         origins=origins,
-        resume=_should_resume(resolved),
+        resume=resume,
         requeue=flags.requeue,
         overwrite=flags.overwrite,
         home=home,
@@ -118,10 +118,18 @@ def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> 
 
 
 def _should_resume(resolved: Resolved) -> bool:
-    """Return whether to resume a run: with --resume, or with --requeue if its folder has settings."""
+    """Return whether to resume a run: with --resume, or with --requeue if its folder has settings.
+
+    Raises:
+        UsageError: a folder is missing, or has no run to resume.
+    """
     out = resolved.settings.run.out
     if resolved.flags.requeue and not out:
         raise UsageError("--requeue needs the run's folder, to check whether the run has started: add --out DIR.")
+    if resolved.flags.resume and is_first_rank():
+        from qed.runs.folder import require_run
+
+        require_run(out)  # so that a mistake is told before torch is imported; the run is opened later
     return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
 

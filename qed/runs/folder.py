@@ -39,16 +39,14 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
     Raises:
         UsageError: the folder cannot be used; the message says why, and what to do.
     """
+    if launch.resume:
+        require_run(out)
     if not out:
-        if launch.resume:
-            raise UsageError("--resume needs the run's folder: add --out DIR.")
         out = f"runs/{name}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder, aside = Path(out), None
     _require_unused(folder)
     _restore_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
-    if launch.resume and not is_run:
-        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml. Start one without --resume.")
     if _is_occupied(folder) and not launch.resume:
         if not (launch.overwrite and is_run):
             what = (
@@ -68,6 +66,20 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
     except OSError as error:
         raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error
     return folder, aside
+
+
+def require_run(out: str) -> None:
+    """Check that a folder has a run to resume, or one that a killed process has moved aside to replace it.
+
+    Raises:
+        UsageError: it has none, no folder is named, or another process writes it.
+    """
+    if not out:
+        raise UsageError("--resume needs the run's folder: add --out DIR.")
+    folder = Path(out)
+    _require_unused(folder)
+    if not (folder / "settings.yaml").is_file() and not _list_replaced(folder.resolve()):
+        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml. Start one without --resume.")
 
 
 @contextmanager
@@ -140,8 +152,7 @@ def _restore_replaced(folder: Path) -> None:
     A prepared run has a metrics.jsonl, even an empty one. Without it the replaced run is restored, with it deleted.
     """
     folder = folder.resolve()
-    siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
-    asides = [path for path in siblings if path.name.startswith(f".{folder.name}{REPLACED}")]
+    asides = _list_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
     if not asides or (_is_occupied(folder) and not is_run):
         return
@@ -152,3 +163,9 @@ def _restore_replaced(folder: Path) -> None:
             asides.pop().rename(folder)
     for aside in asides:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _list_replaced(folder: Path) -> list[Path]:
+    """Return where runs are that were moved aside to be replaced by one in this folder, whose path is absolute."""
+    siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    return [path for path in siblings if path.name.startswith(f".{folder.name}{REPLACED}")]

@@ -33,13 +33,26 @@ Write = Callable[..., str]
     [["--help"], ["grpo", "--help"], ["pipeline", "--help-all"], ["config", "show", "sft"], ["grpo", "--lrr"]],
 )
 def test_help_and_mistakes_import_nothing_heavy(elsewhere: Path, arguments: list[str]) -> None:
+    assert not list_imported(arguments) & set(HEAVY)
+
+
+def test_a_folder_without_a_run_to_resume_is_refused_at_once(elsewhere: Path) -> None:
+    """Before torch is imported, which takes most of a minute on a busy machine."""
+    imported = list_imported(["grpo", "--resume", "--out", "nothing"])
+    assert "qed" in imported
+    assert not imported & {"torch", "transformers", "datasets"}
+    assert not Path("nothing").exists()
+
+
+def list_imported(arguments: list[str]) -> set[str]:
+    """The packages that a command has imported when it ends."""
     boot = "import sys\nfrom qed.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
     code = f"{boot}print(*sys.modules, sep='\\n')"
     environment = {**os.environ, "COVERAGE_PROCESS_START": ""}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=environment
     )
-    assert not {line.partition(".")[0] for line in done.stdout.splitlines()} & set(HEAVY)
+    return {line.partition(".")[0] for line in done.stdout.splitlines()}
 
 
 def test_the_overview_is_one_screen_with_every_command(run: Run) -> None:
@@ -117,6 +130,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(run: Run, name: str, mea
 
 
 def test_an_algorithm_is_trained_with_its_settings_and_origins(run: Run, recipes: Any, write: Write) -> None:
+    write("", "runs/x/settings.yaml")
     code, out, _ = run("dr-grpo", write("run.seed: 3"), "--lr", "1e-3", "--resume", "--out", "runs/x")
     [(name, settings, launch)] = recipes.calls
     assert (code, out, name) == (0, "", "train")

@@ -172,6 +172,8 @@ def test_functions_and_data_are_named_in_the_settings(elsewhere: Path) -> None:
 
 def test_a_method_is_found_as_a_command_is(elsewhere: Path, recipes: Any) -> None:
     recipes.answer = lambda settings: {"run": "runs/x"}
+    Path("runs/x").mkdir(parents=True)
+    Path("runs/x/settings.yaml").write_text("method: dr_grpo\n")
     run = qed.train("dr-grpo", resume=True, fast=False, out="runs/x", allow_change=["lr", "seed"])
     [(name, settings, launch)] = recipes.calls
     assert (name, settings.method, str(run.path)) == ("train", "dr_grpo", "runs/x")
