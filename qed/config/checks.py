@@ -107,4 +107,12 @@ def _check_task(text: str, origin: str, key: str, flags: Flags, reads_data: bool
         raise UsageError(f"{origin}: {key}: {error}") from error
     if (reads_data or origin == COMMAND_LINE) and task.path and not Path(task.path).exists():
         start = explain_pattern(task.path) or ("" if origin == COMMAND_LINE else explain_start(task.path))
-        raise UsageError(f"{origin}: {key}: There is no file {task.path}.{start}")
+        raise UsageError(f"{origin}: {key}: There is no file {task.path}.{start}{_explain_move(key, flags)}")
+
+
+def _explain_move(key: str, flags: Flags) -> str:
+    """Return how to resume a run whose data has been moved; an empty text if none is resumed."""
+    if not (flags.resume or flags.requeue):
+        return ""
+    allow = "" if key == "evaluation.tasks" else f" --allow-change {key}"
+    return f" If it has been moved since the run began, name its new place: --{key} NEW{allow}."

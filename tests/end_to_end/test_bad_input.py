@@ -303,3 +303,21 @@ def test_a_path_without_a_model_is_refused_before_the_hub_is_asked(
     (tmp_path / "Qwen").mkdir()
     for name in ("runs/Qwen", "Qwen/Qwen3-8B", "gpt2"):
         require_folder(name)
+
+
+def test_a_run_goes_on_with_data_that_was_moved(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Resumed, it says how: named by the command line or by its settings.yaml, the file is not there any more."""
+    file, moved, run = tmp_path / "old.jsonl", tmp_path / "new.jsonl", tmp_path / "run"
+    file.write_text("".join(json.dumps({"question": f"{n} + 7?", "answer": str(n + 7)}) + "\n" for n in range(30)))
+    command = ["grpo", "--model", "new:tiny", *TINY, "--out", run]
+    assert_refused(qed(*command, "--tasks", moved), 2, "There is no file")
+    qed(*command, "--tasks", file)
+    file.rename(moved)
+    change = ("--data.tasks NEW --allow-change data.tasks.",)
+    assert_refused(qed(*command, "--tasks", file, "--steps", 4, "--resume"), 2, "moved since the run began", *change)
+    assert_refused(qed("grpo", "--out", run, "--resume"), 2, "settings.yaml", *change)
+    assert_refused(
+        qed(*command, "--tasks", moved, "--evaluation.tasks", file, "--resume"), 2, "place: --evaluation.tasks NEW."
+    )
+    done = qed("grpo", "--out", run, "--resume", "--data.tasks", moved, "--allow-change", "data.tasks")
+    assert done.code == 0, done.err
