@@ -45,6 +45,11 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--temperature, --stop",
         ),
         (["--model", "new:tiny", "--scoring", "likelihood", "--extract", "strict"], "--extract"),
+        (
+            ["--model", "openai:x", "--url", "http://x/v1", "--rows-per-batch", "4", "--preflight=false"],
+            "--rows-per-batch, --preflight",
+        ),
+        (["--model", "openai:x", "--url", "http://x/v1", "--id-key", "a"], "--id-key"),
         (["--model", "new:tiny", "--sweep", "extract=strict,lenient"], "--extract"),
         (["--sweep", "temperature=0,1", "--responses", "answers.jsonl"], "--temperature"),
     ],

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from qed.cli.commands.base import Parser
+from qed.cli.commands.endpoint_options import is_endpoint
 from qed.errors import UsageError
 
 DECODING = ("temperature", "top_p", "top_k", "min_p")
@@ -25,6 +26,10 @@ STORED = ("gold_key", "response_key", "id_key", "lists", "extract")
 UNUSED = {
     "responses": ("--responses scores every answer of a file, and asks no model.", MODEL),
     "sampled": ("A model's answers are read by its reward, and without --responses no file of answers is.", STORED),
+    "endpoint": (
+        "A model behind an endpoint is asked by single requests, and none is loaded here.",
+        (*STORED, "rows_per_batch", "preflight"),  # threads are those of a reward model, too
+    ),
     "likelihood": (
         "--scoring likelihood samples and grades no text: it compares the log-probs of the choices.",
         (*STORED, *WRITING, "reward", "reward_options", "ties", "policy", "also_grade"),
@@ -51,6 +56,7 @@ def check_modes(parser: Parser, args: argparse.Namespace, given: Sequence[str]) 
     if (args.model is None) == (args.responses is None) and args.url is None:
         return  # which of the two is meant is asked first
     mode = "responses" if args.responses is not None else args.scoring
+    mode = "endpoint" if mode == "sampled" and is_endpoint(args.model) else mode
     # A server that is to compute log-likelihoods is refused where models are loaded, which says what to do instead.
     useful = "sampler" if mode == "likelihood" and args.sampler == "server" else ""
     about, unused = UNUSED[mode]
