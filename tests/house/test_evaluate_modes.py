@@ -96,6 +96,20 @@ def test_greedy_has_no_use_for_parameters_of_sampling() -> None:
         evaluate.run(["--model", "new:tiny", "--greedy", "--top-k", "3", "--top-p", "0.9"])
 
 
+def test_greedy_in_a_file_has_no_use_for_them_either(run: Run, answers: str) -> None:
+    """A file that says both is refused; beside --greedy of the command line, what it says is told to be unused."""
+    Path("both.yaml").write_text("model: none\ntasks: arithmetic\ngreedy: true\ntop_p: 0.9\n")
+    code, _, err = run("evaluate", "both.yaml")
+    assert (code, "--greedy has no use for --top-p: leave" in err) == (2, True)
+    Path("sampled.yaml").write_text("model: none\ntasks: arithmetic\ntop_p: 0.9\n")
+    _, out, err = run("evaluate", "sampled.yaml", "--greedy")
+    assert "no use for" not in err
+    assert "sampled.yaml: top_p has no effect with --greedy." in out
+    Path("settings.yaml").write_text("evaluation:\n  top_p: 0.9\n")
+    _, out, err = run("evaluate", "settings.yaml", "--model", "none", "--tasks", "arithmetic", "--greedy")
+    assert "no effect" not in out + err, "the settings of a run have it whether the user thought of it or not"
+
+
 def test_resume_needs_the_folder_of_scored_answers(run: Run, answers: str) -> None:
     code, _, err = run("evaluate", "--responses", answers, "--resume")
     assert (code, "--resume needs the folder" in err) == (2, True)

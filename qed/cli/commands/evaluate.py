@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         args = parser.parse(written, layered=True)
         report_training_sampling(args, [action.dest for _, action in parser.list_given(written)])
     given = list_given(parser, args, chosen)
-    check_greedy(parser, args, arguments)
+    check_greedy(parser, args, arguments, chosen)
     if args.sweep:
         return run_sweep(parser, written, partial(_check_cell, parser=parser, given=given), _evaluate)
     check_modes(parser, args, given)

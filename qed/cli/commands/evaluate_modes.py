@@ -65,12 +65,34 @@ def check_modes(parser: Parser, args: argparse.Namespace, given: Sequence[str]) 
         raise UsageError(f"qed evaluate: {about} Leave out {_join(wrong)}.")
 
 
-def check_greedy(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Refuse parameters of sampling on the command line beside --greedy, which has no use for them."""
-    given = [action.dest for _, action in parser.list_given(arguments)]
-    wrong = [name for name in DECODING if name in given and _has_effect(parser, args, name)]
-    if args.greedy and wrong:
+def check_greedy(
+    parser: Parser, args: argparse.Namespace, arguments: Sequence[str], chosen: Sequence[str] = ()
+) -> None:
+    """Refuse parameters of sampling beside --greedy, which has no use for them.
+
+    Those of a file are refused beside its own `greedy`. Where the command line says --greedy it counts, as it always
+    does, and they are only told: the file may be meant for other evaluations too.
+
+    Args:
+        parser: of the command.
+        args: the options of the file and the command line.
+        arguments: of the command line.
+        chosen: the options that the file gives under their own names, and `arguments` behind them.
+
+    Raises:
+        UsageError: there are such parameters.
+    """
+    if not args.greedy:
+        return
+    own = chosen[: len(chosen) - len(arguments)]
+    given, in_file = ([action.dest for _, action in parser.list_given(part)] for part in (arguments, own))
+    both = set(in_file if "greedy" in in_file else ()) | set(given)
+    if wrong := [name for name in DECODING if name in both and _has_effect(parser, args, name)]:
         raise UsageError(f"qed evaluate: --greedy has no use for {_join(wrong)}: leave one of the two out.")
+    if unused := [name for name in DECODING if name in in_file and _has_effect(parser, args, name)]:
+        from qed.console.live import Console  # noqa: PLC0415 -- only if there is something to say
+
+        Console(args.json).say(f"{args.config}: {', '.join(unused)} has no effect with --greedy.")
 
 
 def _has_effect(parser: Parser, args: argparse.Namespace, name: str) -> bool:
