@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -174,11 +175,38 @@ def load_reward(
     entries = [parse_reward(name) for name in names]
     parsed = settings.parse_options(options)
     settings.check_names(parsed, [name for entry in entries for name in _list_names(entry)])
-    parts = [part for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
-    for index, part in enumerate(parts):
-        if any(part.name == other.name for other in parts[:index]):
-            raise UsageError(f"Two rewards are named {part.name}: rename one of them.")
-    return Reward(tuple(parts))
+    return Reward(
+        _distinguish(
+            [(entry, part) for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
+        )
+    )
+
+
+def _distinguish(parts: Sequence[tuple[RewardEntry, Part]]) -> tuple[Part, ...]:
+    """Return the parts under names of their own: of functions with one name, that of the file stands before it.
+
+    Raises:
+        UsageError: two have the same name all the same.
+    """
+    times = Counter(part.name for _, part in parts)
+    named = [
+        replace(part, name=f"{entry.name}.{part.name}") if times[part.name] > 1 and entry.name != part.name else part
+        for entry, part in parts
+    ]
+    first: dict[str, RewardEntry] = {}
+    for (entry, _), part in zip(parts, named, strict=True):
+        if (other := first.setdefault(part.name, entry)) is not entry:
+            raise UsageError(f"Two rewards are named {part.name}: {_advise_name(entry, other)}.")
+    return tuple(named)
+
+
+def _advise_name(entry: RewardEntry, other: RewardEntry) -> str:
+    """Return what to do about two rewards of one name."""
+    if entry.folder != other.folder:
+        return f"a run takes one reward model, {other.folder} or {entry.folder}"
+    if entry.source == other.source:
+        return "name it once"
+    return f"rename one, {other.source} or {entry.source}"
 
 
 def _load_parts(

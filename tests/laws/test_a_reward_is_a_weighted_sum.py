@@ -178,7 +178,7 @@ def test_an_entry_is_a_weight_a_name_and_a_function(text: str, entry: tuple[floa
         (["nan*boxed"], [], "not a finite number"),
         (["2*"], [], "has no name"),
         (["boxd"], [], "Did you mean 'boxed'"),
-        (["boxed", "2*boxed"], [], "Two rewards are named boxed"),
+        (["boxed", "2*boxed"], [], "Two rewards are named boxed: name it once."),
         (["./missing.py"], [], "no file ./missing.py"),
         (["overlong"], ["cache=3"], "not of the form NAME.FIELD=VALUE"),
         (["overlong"], ["overlong.cache"], "not of the form NAME.FIELD=VALUE"),
@@ -195,6 +195,21 @@ def test_what_cannot_be_meant_is_refused(names: list[str], options: list[str], w
     with pytest.raises(UsageError) as refused:
         load_reward(names, options, max_tokens=100)
     assert words in str(refused.value)
+
+
+def test_functions_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    """They are usual in files of their own, and were refused; files of one name too cannot be told apart."""
+    files = [tmp_path / name for name in ("short.py", "right.py", "other/right.py")]
+    files[2].parent.mkdir()
+    for number, file in enumerate(files):
+        file.write_text(f"def score(prompts, completions, **columns):\n    return [{number}.0] * len(completions)\n")
+    reward = load_reward([str(files[0]), f"2*{files[1]}:score"])
+    assert [part.name for part in reward.parts] == ["short.score", "right.score"]
+    (grade,) = reward.grade(rollouts(["12"]))
+    assert (grade.reward, grade.parts) == (2.0, {"short.score": 0.0, "right.score": 1.0})
+    assert [part.name for part in load_reward([str(files[0])]).parts] == ["score"]
+    with pytest.raises(UsageError, match=r"named right\.score: rename one, .*right\.py or .*other/right\.py\."):
+        load_reward(list(map(str, files)))
 
 
 SETTINGS = '''
