@@ -91,6 +91,22 @@ def test_convert_with_filters(run: Run, file: Path, tmp_path: Path) -> None:
     assert all(problem.meta["completion"].endswith("}.") for problem in train)
 
 
+def test_a_row_without_an_answer_is_not_converted(run: Run, tmp_path: Path) -> None:
+    """It was an error to `qed data validate`; what is for a reward of one's own is written, as questions alone are."""
+    file, out = tmp_path / "x.jsonl", tmp_path / "out.jsonl"
+    rows = [*ROWS[:3], {"question": "Why?", "answer": ""}, {"question": "How?", "answer": None}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    code, said, _ = run("convert", file, out)
+    assert (code, len(lines(out))) == (0, 3)
+    assert "3 of 5 rows" in said
+    assert "without an answer and a demonstration" in said
+    assert run("validate", out)[0] == 0
+    for more, count in ((rows[3:], 2), ([*rows, {"question": "Sort.", "answer": "", "tests": "sort([2, 1])"}], 4)):
+        file.write_text("\n".join(map(json.dumps, more)))
+        assert run("convert", file, out, "--overwrite")[0] == 0
+        assert len(lines(out)) == count
+
+
 def test_lengths_are_filtered_in_the_unit_that_is_said(run: Run, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     reasons = last(run("convert", file, out, "--max-prompt-percentile", 50, "--json")[1])["left_out"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qed.data.prompts.demonstrations import find_reply
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Row
 from qed.data.sources.writing import SUFFIXES
@@ -83,7 +84,8 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     if schema in ("verl", "luffy"):
         check_chat(prompt, view.leaf, schema)
     left_out = Counter(data.left_out)
-    parts = split_problems(filter_problems(data.problems, filters, view, left_out), filters, left_out)
+    problems = _drop_unanswered(data.problems, left_out)
+    parts = split_problems(filter_problems(problems, filters, view, left_out), filters, left_out)
     names = {"train": data.split, "validation": "validation"}
     tables: dict[str, list[Row]] = {}
     for (part, path), problems in zip(paths.items(), parts, strict=False):
@@ -102,6 +104,23 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
         "without_demonstration": sum(view.demonstration(problem) is None for part in parts for problem in part),
         "left_out": {reason: count for reason, count in left_out.items() if count},
     }
+
+
+def _drop_unanswered(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
+    """Return the problems with an answer or a demonstration, without which `qed data validate` calls a row an error.
+
+    Others may be meant for a judge or a reward of the user's own, and are kept where the data says so: where no row has
+    an answer, and where a row has a column that no row with an answer has, such as the tests of a program.
+    """
+    usable = {problem.id for problem in problems if problem.answer or find_reply(problem)}
+    common = {name for problem in problems if problem.id in usable for name in _list_filled(problem)}
+    kept = [problem for problem in problems if problem.id in usable or not usable or _list_filled(problem) - common]
+    left_out["without an answer and a demonstration"] += len(problems) - len(kept)
+    return kept
+
+
+def _list_filled(problem: Problem) -> set[str]:
+    return {name for name, value in problem.meta.items() if value not in (None, "")}
 
 
 def build_rows(
