@@ -21,6 +21,7 @@ LOCK = ".lock"
 # Files that a process creates before settings.yaml, without which a folder is not a run.
 BEFORE_SETTINGS = {LOCK, "logs", "events.jsonl", "heartbeat.json", ".heartbeat.json.part"}
 REPLACED = ".replaced-"  # in the name of a run that is moved aside while another is prepared in its folder
+NO_RUN = "{folder} holds no run to resume: it has no settings.yaml. Start one without --resume."
 
 
 def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]:
@@ -47,6 +48,8 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
     _require_unused(folder)
     _restore_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
+    if launch.resume and not is_run:  # what was moved aside cannot come back into a folder in use
+        raise UsageError(NO_RUN.format(folder=folder))
     if _is_occupied(folder) and not launch.resume:
         if not (launch.overwrite and is_run):
             what = (
@@ -79,7 +82,7 @@ def require_run(out: str) -> None:
     folder = Path(out)
     _require_unused(folder)
     if not (folder / "settings.yaml").is_file() and not _list_replaced(folder.resolve()):
-        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml. Start one without --resume.")
+        raise UsageError(NO_RUN.format(folder=folder))
 
 
 @contextmanager

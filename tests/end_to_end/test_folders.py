@@ -104,6 +104,8 @@ def test_nobody_elses_files_are_touched(tmp_path: Path) -> None:
     for launch in (Launch(), Launch(overwrite=True)):
         with pytest.raises(UsageError, match="It is not a run"):
             open_folder(str(run), "", launch)
+    with pytest.raises(UsageError, match="holds no run to resume"):
+        open_folder(str(run), "", Launch(resume=True))
     assert (run / "thesis.tex").read_text() == "mine"
     assert aside.is_dir()
 
