@@ -7,6 +7,7 @@ import atexit
 import gc
 import logging
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,14 @@ host.set_passive_waiting()
 # Tests start hundreds of commands. Where no bytecode is written, each of them compiles torch and transformers anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Under nohup, and behind a shell's &, signals are ignored, and what tests start would inherit that.
+for _number, _default in (
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGINT, signal.default_int_handler),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _default)
 
 import torch  # noqa: E402 -- see above
 
