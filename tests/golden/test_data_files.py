@@ -298,6 +298,14 @@ def test_a_file_that_cannot_be_read_at_all_is_named_once(tmp_path: Path) -> None
     assert str(issue.place) == f"{tmp_path / 'z.csv'}, row 2"
 
 
+def test_files_beside_the_folder_of_a_split_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train/a.jsonl", "b.jsonl", "test.jsonl", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(lines(ROWS))
+    assert load(tmp_path) == ROWS
+    assert capsys.readouterr().err == f"{tmp_path / 'train'} has the split, so files beside it are not read: b.jsonl.\n"
+
+
 def test_subfolders_beside_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They were left out in silence, while `qed data validate` reads them."""
     for name in ("a.jsonl", "more/b.jsonl", "test/c.jsonl", ".git/d.jsonl", "images/README.md"):

@@ -93,6 +93,8 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
     for copy, text in copies.items():
         _say_left_out(copy, text)
     _say_unread_folders(inner, bool(split))
+    if inner != folder:
+        _say_unread_files(folder, inner)
     files = [path for path in found if path not in copies]
     named = [path for path in files if split and split in re.split(r"[-_.]", path.name)]
     return named or files, inner != folder or 0 < len(named) < len(files)
@@ -125,6 +127,15 @@ def _say_unread_folders(folder: Path, has_splits: bool) -> None:
             f"{folder} has files of its own, so those in its subfolders are not read: {names}. To read them too, name "
             f"them as well, such as {unread[0]}."
         )
+
+
+@cache
+def _say_unread_files(folder: Path, inner: Path) -> None:
+    """Say which files beside a split's own subfolder are not read, but for those that are named as a split."""
+    files = (path for path in sorted(folder.iterdir()) if _is_data(path) and path.is_file())
+    unread = [path.name for path in files if not {*re.split(r"[-_.]", path.name.lower())} & {*SPLITS}]
+    if unread:
+        say_on_stderr(f"{inner} has the split, so files beside it are not read: {', '.join(unread)}.")
 
 
 def _is_data(path: Path) -> bool:
