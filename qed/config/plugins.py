@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from qed.config.user_code import HOME, load_file, load_module
+from qed.config.user_code import HOME, load_file, load_module, require_callable
 from qed.errors import UsageError, suggest_nearest
 
 NEAR = 0.8  # similarity from which on the name of a method is taken for another one's
@@ -158,6 +158,8 @@ def _require_read(kind: type[Any], name: str) -> None:
             f"{key}: TYPE = ... for another default; a method needs another name."
         )
     functions = {key: value for key, value in own.items() if isinstance(value, FunctionType)}
+    for key in functions.keys() & inherited:
+        _require_parameters(f"{name}: {kind.__name__}.{key}", functions[key], getattr(super(kind, kind), key, None))
     called = {used for function in functions.values() for used in function.__code__.co_names}
     hooks = [key for key in inherited if not key.startswith("_")]
     for key in functions.keys() - inherited - called:
@@ -167,3 +169,12 @@ def _require_read(kind: type[Any], name: str) -> None:
                 f"{name}: {kind.__name__}.{key} is a method that nothing calls. Did you mean {near[0]}? A name that "
                 "begins with _ is left alone."
             )
+
+
+def _require_parameters(what: str, function: FunctionType, inherited: Any) -> None:
+    """Refuse a method that cannot be called as the one that it replaces."""
+    if not isinstance(inherited, FunctionType) or function.__name__.startswith("__"):
+        return
+    parameters = inspect.signature(inherited).parameters.values()
+    given = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    require_callable(what, function, f"({', '.join(given)})", len(given))

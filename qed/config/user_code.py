@@ -11,6 +11,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -42,6 +43,24 @@ PACKAGES = {
 
 HOME = Path(__file__).parents[1]
 PREFIX = "qed_user_"  # of the names under which files and their packages are imported
+
+
+def require_callable(what: str, function: Any, form: str, count: int) -> None:
+    """Refuse what cannot be called with `count` arguments, before a call fails far from the file.
+
+    Raises:
+        UsageError: it is no function, or takes other arguments than `form`.
+    """
+    if not callable(function):
+        raise UsageError(f"{what} must be a function {form}, not {function!r}.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Python does not know the parameters of some built-ins
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        raise UsageError(f"{what}{signature} is called with the arguments {form}: {error}.") from None
 
 
 def load_file(path: Path) -> ModuleType:

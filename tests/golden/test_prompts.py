@@ -277,7 +277,7 @@ def test_an_empty_tag_is_refused(field: str, dash: bool) -> None:
 
 def test_a_prompt_of_ones_own_has_tags_and_stop_strings_too(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
-    text = "CHAT, REWARD, STOP, TAGS = False, 'accuracy', {stop!r}, {tags!r}\nrender = demonstration = None\n"
+    text = "CHAT, REWARD, STOP, TAGS = False, 'accuracy', {stop!r}, {tags!r}\nrender = demonstration = print\n"
     for stop, tags in ((("",), ()), ((), ("<a>", ""))):
         file.write_text(text.format(stop=stop, tags=tags))
         with pytest.raises(UsageError, match="is empty"):

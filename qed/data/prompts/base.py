@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import permutations
 from typing import Any
 
 from qed.config import plugins
+from qed.data.prompts.checking import check_prompt, require_text
 from qed.data.prompts.demonstrations import cut_at_stop, find_demonstration, is_same_answer, list_demonstrations
 from qed.data.prompts.in_environment import encode_between, mask_replies, render_between, split_replies
 from qed.data.sources.finished import is_chat_text
@@ -237,8 +237,8 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
         options: NAME.FIELD=VALUE, such as working_out.reasoning_start=<think>; those of other prompts are ignored.
 
     Raises:
-        UsageError: the prompt does not exist, has no such option, or has tags that cannot be told apart; or an option
-            is of a prompt that does not exist.
+        UsageError: the prompt does not exist, has no such option, or has parts that would be misread; or an option is
+            of a prompt that does not exist.
     """
     module = plugins.load_leaf("prompts", name)
     given = dict(_read_own_options(name, options))
@@ -249,7 +249,7 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
             f"There are: {', '.join(names) or 'none'}."
         )
     leaf = replace(module.LEAF, **given) if given else module
-    _check_tags(name, leaf)
+    check_prompt(name, leaf)
     return leaf
 
 
@@ -271,28 +271,10 @@ def _read_own_options(name: str, options: Sequence[str]) -> Iterator[tuple[str, 
             raise UsageError(f"The prompt option '{option}': {error}") from None
 
 
-def _check_tags(name: str, leaf: Any) -> None:
-    """Refuse tags of which nothing can say where they are: every text has an empty one, and some text has two at once.
-
-    Raises:
-        UsageError: a tag or stop string is empty, or a tag is a part of another one.
-    """
-    tags = getattr(leaf, "TAGS", ())
-    if not all((*tags, *leaf.STOP)):
-        shown = ", ".join(map(repr, dict.fromkeys((*tags, *leaf.STOP))))
-        raise UsageError(f"A tag or stop string of the prompt {name} is empty, so that any text has it: {shown}.")
-    for tag, other in permutations(tags, 2):
-        if tag in other:
-            raise UsageError(
-                f"The tags {tag!r} and {other!r} of the prompt {name} cannot be told apart: choose tags of which none "
-                "is another one or a part of it."
-            )
-
-
 def render_prompt(leaf: Any, problem: Problem, tokenizer: Any) -> str:
     """Return the text of a problem's prompt: as the data has rendered it, or by the leaf."""
-    text: str = problem.meta.get("rendered") or leaf.render(problem, tokenizer)
-    return text
+    rendered: str = problem.meta.get("rendered", "")
+    return rendered or require_text("The prompt's render", leaf.render(problem, tokenizer))
 
 
 def build_boxed_solution(problem: Problem) -> str | None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from qed.config import plugins
+from qed.data.prompts.checking import require_text
 from qed.data.prompts.with_reward import PromptWithReward, load_run_grader
 from qed.grading.equal import equal
 from qed.grading.extract import TAGS, TURNS, extract_final_answer
@@ -72,7 +73,8 @@ def write_demonstration(leaf: Any, problem: Problem) -> Demonstration:
         return Demonstration(None)
     reply = find_reply(problem)
     if not reply:
-        return Demonstration(leaf.demonstration(problem), built=True)
+        built = leaf.demonstration(problem)
+        return Demonstration(built if built is None else require_text("The prompt's demonstration", built), built=True)
     if (completion and not problem.meta.get("adapt")) or is_rendered_otherwise(leaf, problem):
         return Demonstration(reply)
     return _adapt(leaf, problem, reply)

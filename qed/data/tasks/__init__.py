@@ -13,6 +13,7 @@ from typing import Any
 from qed.config import plugins
 from qed.config.task_names import TaskName, parse_task
 from qed.data.sources import local
+from qed.data.tasks.checking import load_own
 from qed.errors import DataError, UsageError, suggest_nearest
 from qed.types import Problem
 
@@ -60,7 +61,7 @@ def load_task(
             f"The task {task.leaf} generates its problems and reads no file: leave out '@', '?' and the rest."
         )
     else:
-        problems = module.load(task.split or split)
+        problems = load_own(task.leaf, module, task.split or split)
     if not problems:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
         raise DataError(f"{name} has no problems: {f'left out are {reasons}' if reasons else 'there are no rows'}.")
@@ -97,7 +98,10 @@ def has_test_split(name: str) -> bool:
 
 def suggest_prompt(name: str) -> str:
     """Return the name of a task's default prompt."""
-    prompt: str = plugins.load_leaf("tasks", parse_task(name).leaf).PROMPT
+    leaf = parse_task(name).leaf
+    prompt = getattr(plugins.load_leaf("tasks", leaf), "PROMPT", None)
+    if not isinstance(prompt, str):
+        raise UsageError(f'The task {leaf} names no prompt. Add PROMPT = "r1_zero" to it, or give --prompt.')
     return prompt
 
 
