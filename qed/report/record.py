@@ -168,7 +168,9 @@ def read_record(folder: Path) -> Record:
     """
     has_evaluation = any(folder.glob("eval/step_*/summary.json")) if folder.is_dir() else False
     if not has_evaluation and not any((folder / name).is_file() for name in ("settings.yaml", "metrics.jsonl")):
-        raise DataError(f"{folder} is no run: there is no settings.yaml in it. Name the folder that a run has written.")
+        inside = any(folder.glob("*/settings.yaml"))
+        hint = f"Its runs are {folder}/*" if inside else "Name the folder that a run has written"
+        raise DataError(f"{folder} is no run: there is no settings.yaml in it. {hint}.")
     rows = _read_with(folder / "metrics.jsonl", read_metrics)
     if not rows and not has_evaluation:
         raise DataError(

@@ -223,6 +223,10 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(DataError, match=r"is no run: there is no settings\.yaml in it"):
             write_report([folder], tmp_path / "report.html")
+    (tmp_path / "lr=1").mkdir()
+    (tmp_path / "lr=1" / "settings.yaml").write_text("method: sft\n")
+    with pytest.raises(DataError, match=rf"Its runs are {tmp_path}/\*\."):
+        write_report([tmp_path], tmp_path / "report.html")
     (tmp_path / "settings.yaml").write_text("method: sft\n")
     with pytest.raises(DataError, match="has no metrics"):
         write_report([tmp_path], tmp_path / "report.html")
