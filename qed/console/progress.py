@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from qed.console.live import Console
@@ -38,6 +40,18 @@ def report_progress(
             due = now + SAID_EVERY
             say(f"{doing}: {number:,}{of} {what}.")
         yield number, item
+
+
+@contextmanager
+def say_if_slow(say: Callable[[str], None], text: str, seconds: float) -> Iterator[None]:
+    """Say a text if what is done in this context takes longer than that."""
+    timer = threading.Timer(seconds, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def say_on_stderr(text: str) -> None:

@@ -39,7 +39,9 @@ class Answers:
     without_reward: float = 0.0
 
 
-def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True, joined: bool = False) -> list[Finding]:
+def check_answers(
+    figures: Answers, max_tokens: int, rewarded: bool = True, joined: bool = False, turns: bool = False
+) -> list[Finding]:
     """Check truncation, format, correctness and rewards of the sampled answers.
 
     Args:
@@ -47,12 +49,14 @@ def check_answers(figures: Answers, max_tokens: int, rewarded: bool = True, join
         max_tokens: the longest answer.
         rewarded: whether the loss reads rewards.
         joined: whether demonstrations join the groups, which then vary also where all sampled answers are alike.
+        turns: whether an environment speaks in the answers.
     """
     truncated, unreadable = "", ""
     if figures.truncated >= MANY:
+        counted = ", in which what the environment says counts too" if turns else ""
         truncated = (
-            f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or "
-            "teach the model to end its answers first (SFT)."
+            f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}{counted}: raise "
+            "it, or teach the model to end its answers first (SFT)."
         )
     if rewarded and figures.readable == 0 and figures.without_reward < 1:
         unreadable = (

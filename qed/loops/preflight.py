@@ -11,10 +11,12 @@ import torch
 
 from qed import host
 from qed.config.reward_names import parse_reward
+from qed.console.progress import say_if_slow
 from qed.data.demonstrations import Demonstrations, Windows
 from qed.data.prompts.demonstrations import find_trouble, is_rewritten
 from qed.data.prompts.with_reward import load_run_grader
 from qed.data.splits import resolve_reward_names
+from qed.environments.base import SINGLE
 from qed.errors import QedError
 from qed.guards import preflight_rules as rules
 from qed.guards.preflight_rules import Answers, Finding
@@ -35,6 +37,7 @@ from qed.training.scoring import score_with
 from qed.types import UNGRADED, Groups, Problem, Request, Rollout
 
 PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about 1 % of a short run's time
+SLOW = 20.0  # seconds of grading until a line says why nothing happens
 WRITTEN = 32  # written answers (demonstrations) that are checked
 
 
@@ -126,7 +129,13 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     sampling = build_sampling(settings.sampling, setup.template.stop)
     address = (settings.run.seed, "preflight", phase.offset)
     groups = sample(requests, setup.sampler, setup.template, sampling, address, grader=setup.grader)
-    grade(groups, setup.grader)
+    sampled, step = sum(map(len, groups)), settings.sampling.problems_per_step * settings.sampling.group_size
+    slow = (
+        f"The reward has worked for {SLOW:.0f} s on the {sampled} answers of the pre-flight; a step has {step}. More "
+        "processes (data.reward_workers), or a coroutine function, grade more of them at once."
+    )
+    with say_if_slow(setup.console.say, slow, SLOW):
+        grade(groups, setup.grader)
     grades = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
     if grades and all(each.tier in UNGRADED for each in grades):
         raise QedError(
@@ -166,8 +175,9 @@ def _check_loss(
         trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
     joined = not figures.signal and _demonstrations_give_signal(phase, groups, demonstrations)
+    turns = setup.template.environment != SINGLE
     return [
-        *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards, joined),
+        *rules.check_answers(figures, phase.settings.sampling.max_tokens, algorithm.reads_rewards, joined, turns),
         *(rules.check_weights(weights) if algorithm.by_advantage and algorithm.reads_rewards else []),
         *rules.check_ends(trained, len(ended), "answers that ended", imitated=False),
     ]
