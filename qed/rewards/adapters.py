@@ -217,5 +217,8 @@ def wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
 def _check_grades(name: str, grades: Sequence[Any]) -> Grades:
     for grade in grades:
         if not isinstance(grade, Grade):
-            raise UsageError(f"The reward {name} returned {type(grade).__name__}; it must return a qed.types.Grade.")
+            raise UsageError(
+                f"The reward {name} returned {type(grade).__name__}; it must return a qed.types.Grade, as "
+                "Grade(reward=1.0, correct=True, format_ok=True, extracted=None)."
+            )
     return [check_grade(grade) for grade in grades]

@@ -274,7 +274,7 @@ def serve_reward(
         "judge": reward.judge,
         "checks_format": reward.checks_format,
         "functions": [
-            describe_function(part.name, part.form, part.called, part.source)
+            describe_function(part.name, part.form, part.called, part.source, conversational)
             for part in reward.parts
             if part.users_own and part.called is not None
         ],

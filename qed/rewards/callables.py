@@ -18,6 +18,7 @@ from typing import Any
 from qed.errors import UsageError
 from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
+from qed.rewards.adapters import find_form
 from qed.rewards.forms.calling import GradeFunction, check_grade, wait_for
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Group, Rollout
@@ -91,6 +92,14 @@ async def _gather(awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[
     return await asyncio.gather(*map(await_one, awaitables), return_exceptions=True)
 
 
+# What to write for a function that has the parameters of another system.
+WRAPPERS = {
+    "TRL": "give it as qed.rewards.trl(FUNCTION)",
+    "verl": "give it as qed.rewards.verl(FUNCTION)",
+    "OpenRLHF": "give its file, as reward='./FILE.py:FUNCTION'",
+}
+
+
 @dataclass
 class Call:
     """A call of a function with some answers; `result` is what it returned or raised, perhaps still to be awaited."""
@@ -118,6 +127,11 @@ class CallableReward:
         self._groups = isinstance(function, GroupFunction)
         if isinstance(function, GroupFunction):
             own, self._function = function.name, function.wrap(conversational)
+        elif (form := find_form(function)) in WRAPPERS:
+            raise UsageError(
+                f"The function {own or name} has the parameters of {form}, and is called with one qed.Rollout here: "
+                f"{WRAPPERS[form]}."
+            )
         self.name = own if own.isidentifier() else name
         self._results: dict[int, Any] = {}
 

@@ -25,8 +25,10 @@ OFFERED = {
 SHOWN_CHARACTERS = 60
 
 
-def describe_function(name: str, form: str, function: Callable[..., Any] | None, source: str) -> Description:
-    """Describe a user's function: the parameters that it needs, and those that mean the correct answer."""
+def describe_function(
+    name: str, form: str, function: Callable[..., Any] | None, source: str, conversational: bool = False
+) -> Description:
+    """Describe a user's function: the parameters that it needs, those that mean the answer, and if it gets messages."""
     if form == "qed" or function is None:
         return {"name": name, "form": form, "source": source}
     return {
@@ -36,6 +38,7 @@ def describe_function(name: str, form: str, function: Callable[..., Any] | None,
         "needs": list_needed(function),
         "golds": list_gold_parameters(function),
         "boxed": reads_mathematics(function),
+        "messages": form == "TRL" and conversational,
     }
 
 
@@ -56,8 +59,18 @@ def explain_functions(functions: Sequence[Description], problems: Sequence[Probl
     for one in functions:
         if one["form"] in OFFERED and problems:
             _require_columns(one, problems)
-            lines += _describe_golds(one, problems[0])
+            lines += [*_describe_golds(one, problems[0]), *_describe_messages(one)]
     return lines
+
+
+def _describe_messages(one: Description) -> list[str]:
+    """Return a sentence about completions that are lists of messages: code for texts finds nothing in them."""
+    if not one.get("messages"):
+        return []
+    return [
+        f"The reward {one['name']} (TRL) gets each completion as a list of messages, because the prompt has a chat "
+        'template: its text is completion[0]["content"].'
+    ]
 
 
 def _require_columns(one: Description, problems: Sequence[Problem]) -> None:

@@ -159,6 +159,14 @@ def test_functions_of_trl_and_verl_have_wrappers() -> None:
     assert qed.rewards.trl(short)(make_groups("12")[0][0]).reward == 0.5  # type: ignore[union-attr]
 
 
+def test_a_function_without_its_wrapper_is_refused() -> None:
+    def of_trl(completions: list[str], answer: list[str]) -> list[float]:
+        return [float(one in text) for text, one in zip(completions, answer, strict=True)]
+
+    with pytest.raises(UsageError, match=r"of_trl has the parameters of TRL, .*: give it as qed\.rewards\.trl\("):
+        make(of_trl)
+
+
 def test_a_function_for_many_answers_that_returns_too_few_is_told() -> None:
     def compute_score(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[float]:
         return [1.0] if len(solution_strs) > 1 else []

@@ -258,6 +258,16 @@ def test_a_worked_solution_without_a_readable_answer_is_replaced_by_the_answer(
     assert capsys.readouterr().out.strip() == handed
 
 
+def test_completions_that_are_messages_are_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", PAY.format(name="first"))
+    grader = make_grader([path], conversational=True, pool=Pool(1))
+    try:
+        (line,) = explain_functions(grader.functions, [group("12")[0].problem])
+        assert line.startswith("The reward first (TRL) gets each completion as a list of messages")
+    finally:
+        grader.close()
+
+
 def test_which_rewards_and_golds_are_told(tmp_path: Path) -> None:
     code = PAY.format(name="first") + "def second(completions, solution, level):\n    return level\n"
     path = written(tmp_path / "mine.py", code)
