@@ -99,9 +99,11 @@ class Run:
         """
         files = sorted((self.path / "rollouts").glob("step_*.jsonl.zst"))
         if step is not None:
-            wanted = self.path / "rollouts" / f"step_{step:06d}.jsonl.zst"
+            wanted = self.path / "rollouts" / f"step_{step:0>6}.jsonl.zst"
             if wanted not in files:
-                raise DataError(f"The run {self.path} has no rollouts of step {step}; it has those of {len(files)}.")
+                found = [int(file.name[5:].partition(".")[0]) for file in files]
+                kept = f"{len(found)} steps between {found[0]} and {found[-1]}" if found else "no step"
+                raise DataError(f"The run {self.path} has no rollouts of step {step}; it has those of {kept}.")
             files = [wanted]
         return Records(row for file in files for row in iterate_rows(file))
 

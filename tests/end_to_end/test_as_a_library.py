@@ -78,6 +78,13 @@ def test_a_function_returns_a_number_a_grade_or_nothing() -> None:
     assert grader.judge == "callable"
 
 
+def test_a_part_that_is_nan_does_not_apply_to_the_answer() -> None:
+    def reward(rollout: Rollout) -> qed.Grade:
+        return qed.Grade(1.0, True, True, None, parts={"kept": 2, "left_out": float("nan")})
+
+    assert make(reward)(make_groups("12"))[0][0].parts == {"kept": 2.0}
+
+
 def test_functions_have_weights_and_join_other_rewards() -> None:
     names = ("accuracy", "0.5*<callable>", "0*<callable 2>")
     failing = "TypeError: object of type 'Rollout' has no len()"
@@ -246,7 +253,7 @@ def _read_back(run: qed.Run) -> None:
     assert "<iframe srcdoc=" in run._repr_html_()
     assert repr(qed.load_run(run.path)) == repr(run)
     assert qed.load_settings(run.path).learner.steps == 3  # type: ignore[union-attr]
-    with pytest.raises(DataError, match="has no rollouts of step 9"):
+    with pytest.raises(DataError, match=r"has no rollouts of step 9; it has those of 3 steps between 1 and 3\."):
         run.rollouts(9)
     with pytest.raises(DataError, match="holds no run"):
         qed.load_run(run.path / "eval")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -159,6 +160,8 @@ def check_grade(grade: Grade) -> Grade:
             f"it returned a Grade with {wrong[0]}={getattr(grade, wrong[0])!r}; reward and each of the parts are "
             "numbers, correct and format_ok are True or False, and extracted is a text or None."
         )
-    parts = {name: float(value) for name, value in grade.parts.items()}
+    numbers = {name: float(value) for name, value in grade.parts.items()}
+    # As in TRL, NaN says that a part does not apply to this answer; one would make the step's mean NaN too.
+    parts = {name: number for name, number in numbers.items() if not math.isnan(number)}
     right, held = bool(grade.correct), bool(grade.format_ok)
     return replace(grade, reward=float(grade.reward), correct=right, format_ok=held, parts=parts)
