@@ -18,7 +18,6 @@ from typing import Any
 from qed.errors import UsageError, suggest_nearest
 from qed.rewards.forms.calling import (
     GradeFunction,
-    Grades,
     check_grade,
     is_async,
     join_results,
@@ -31,12 +30,13 @@ from qed.rewards.forms.calling import (
 from qed.rewards.forms.openrlhf import wrap_openrlhf
 from qed.rewards.forms.trl import wrap_trl
 from qed.rewards.forms.verl import MANY, SIGNS, wrap_verl
+from qed.rewards.verdicts import grade_by_number
 from qed.types import Grade, Rollout
 
 __all__ = ["FORMS", "GradeFunction", "RewardFunction", "find_form", "find_functions", "wrap_function"]
 
 FORMS = (
-    "reward(rollout) -> Grade",
+    "reward(rollout) -> Grade or a number",
     "compute_score(data_source, solution_str, ground_truth, extra_info=None), as in verl",
     "functions with a parameter named completions, (prompts, completions, **columns) -> list of numbers, as in TRL",
     "reward_func(queries, prompts, labels), as in OpenRLHF",
@@ -209,16 +209,18 @@ def wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
     """Return a function of rollouts that calls one of qed's form."""
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> Any:
-        return read_later(join_results([reward(rollout) for rollout in rollouts]), lambda got: _check_grades(name, got))
+        results = join_results([reward(rollout) for rollout in rollouts])
+        return read_later(results, lambda got: [_read_grade(name, *each) for each in zip(got, rollouts, strict=True)])
 
     return grade_rollouts
 
 
-def _check_grades(name: str, grades: Sequence[Any]) -> Grades:
-    for grade in grades:
-        if not isinstance(grade, Grade):
-            raise UsageError(
-                f"The reward {name} returned {type(grade).__name__}; it must return a qed.types.Grade, as "
-                "Grade(reward=1.0, correct=True, format_ok=True, extracted=None)."
-            )
-    return [check_grade(grade) for grade in grades]
+def _read_grade(name: str, result: Any, rollout: Rollout) -> Grade:
+    if isinstance(result, Grade):
+        return check_grade(result)
+    if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
+        raise UsageError(
+            f"The reward {name} returned {type(result).__name__}; it must return a number or a qed.types.Grade, as "
+            "Grade(reward=1.0, correct=True, format_ok=True, extracted=None)."
+        )
+    return grade_by_number(result, rollout)

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from qed.errors import UsageError
@@ -20,7 +20,7 @@ from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
 from qed.rewards.adapters import find_form
 from qed.rewards.forms.calling import GradeFunction, check_grade, wait_for
-from qed.rewards.verdicts import grade_by_final_answer
+from qed.rewards.verdicts import grade_by_number
 from qed.types import Grade, Group, Rollout
 
 POLL_SECONDS = 0.2  # between checks for a signal while coroutines are awaited
@@ -169,4 +169,4 @@ def _read_result(result: Any, rollout: Rollout) -> Grade | None:
         return check_grade(result)
     if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
         raise UsageError(f"it returned {type(result).__name__}; it must return a number, a qed.Grade, or None.")
-    return replace(grade_by_final_answer(rollout), reward=float(result), parts={})
+    return grade_by_number(result, rollout)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from qed.grading.equal import Verdict, equal
 from qed.grading.extract import ANSWER_TAGS, Extracted, Refusal, Tags, find_final_answer
 from qed.grading.policy import MATH, Policy
@@ -36,6 +39,11 @@ def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Poli
         verdict.tier,
         verdict.reason,
     )
+
+
+def grade_by_number(number: Any, rollout: Rollout) -> Grade:
+    """Return the grade of a reward that is a number: whether the answer is correct is that of the final answer."""
+    return replace(grade_by_final_answer(rollout), reward=float(number), parts={})
 
 
 def classify(grade: Grade, gold: str, text: str, policy: Policy = MATH, tags: tuple[Tags, ...] = ANSWER_TAGS) -> str:

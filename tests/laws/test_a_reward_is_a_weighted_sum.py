@@ -212,6 +212,18 @@ def test_functions_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> 
         load_reward(list(map(str, files)))
 
 
+def test_a_file_may_return_plain_numbers(tmp_path: Path) -> None:
+    """As a function in Python may: whether an answer is correct is that of its final answer."""
+    file = tmp_path / "mine.py"
+    file.write_text("def reward(rollout):\n    return len(rollout.text) > 2 and 0.25\n")
+    right, short = load_reward([str(file)]).grade(rollouts(["so \\boxed{12}", "13"]))
+    assert (right.reward, right.correct, right.extracted) == (0.25, True, "12")
+    assert (short.reward, short.correct, short.extracted) == (0.0, False, "13")
+    file.write_text("def reward(rollout):\n    return str(rollout)\n")
+    with pytest.raises(UsageError, match=r"returned str; it must return a number or a qed\.types\.Grade"):
+        load_reward([str(file)]).parts[0].function(rollouts(["12"]))
+
+
 SETTINGS = '''
 """A reward with a setting of each kind."""
 from dataclasses import dataclass
