@@ -150,12 +150,22 @@ def _find_sweep_folder(point: Resolved) -> str:
 
 def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], launches: bool) -> int:
     from qed.config import sweep
+    from qed.runs.folder import RUNS_TABLE
+    from qed.runs.run import write_whole
 
     def train(point: sweep.Point) -> dict[str, Any]:
         if launches:
             return run_point(command, point)
         return run_recipe(point.resolved, arguments, _find_sweep_folder(point.resolved))
 
-    outcomes = sweep.run_points(sweep.list_points(command, rest), train)
+    points = sweep.list_points(command, rest)
+    table = Path(_find_sweep_folder(points[0].resolved)) / RUNS_TABLE
+
+    def record(outcomes: Sequence[sweep.Outcome]) -> None:
+        table.parent.mkdir(parents=True, exist_ok=True)
+        before = table.read_text(encoding="utf-8") if table.is_file() else ""
+        write_whole(table, sweep.encode_table(outcomes, before).encode())
+
+    outcomes = sweep.run_points(points, train, record)
     print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 import re
@@ -20,6 +22,7 @@ from qed.config.screens import format_columns
 from qed.config.values import Raw, format_value, split_items
 from qed.errors import Interrupted, QedError, UsageError
 
+LAST = ("run", "error")  # columns of the table as a file
 MAX_NAME_LENGTH = 120  # characters of a run's folder name; file systems allow 255 bytes
 
 
@@ -66,9 +69,17 @@ def list_points(command: str, arguments: Sequence[str]) -> list[Point]:
     return points
 
 
-def run_points(points: Sequence[Point], train: Callable[[Point], dict[str, Any]]) -> list[Outcome]:
-    """Run the points in order; a failed run is reported, and the sweep continues."""
-    outcomes = []
+def run_points(
+    points: Sequence[Point], train: Callable[[Point], dict[str, Any]], record: Callable[[Sequence[Outcome]], None]
+) -> list[Outcome]:
+    """Run the points in order; a failed run is reported, and the sweep continues.
+
+    Args:
+        points: the runs.
+        train: runs a point, and returns its result.
+        record: is given all outcomes so far after each run.
+    """
+    outcomes: list[Outcome] = []
     for number, point in enumerate(points, 1):
         _print_point(f"sweep {number}/{len(points)}: {name_folder(point.swept)}")
         try:
@@ -78,7 +89,27 @@ def run_points(points: Sequence[Point], train: Callable[[Point], dict[str, Any]]
         except QedError as error:
             _print_point(f"error: {error}")
             outcomes.append(Outcome(point, {}, str(error)))
+        record(outcomes)
     return outcomes
+
+
+def encode_table(outcomes: Sequence[Outcome], before: str = "") -> str:
+    """Return the runs as CSV: the swept values, the numbers of the result, the folder and the error of each.
+
+    Args:
+        outcomes: of the runs.
+        before: the table of an earlier sweep in this folder, whose other runs stay.
+    """
+    rows: dict[str, dict[str, Any]] = {row.get("run", ""): dict(row) for row in csv.DictReader(io.StringIO(before))}
+    for outcome in outcomes:
+        run = outcome.point.resolved.settings.run.out
+        rows[run] = {**outcome.point.swept, **_list_numbers(outcome.result), "run": run, "error": outcome.error}
+    names = dict.fromkeys(name for row in rows.values() for name in row if name not in LAST)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*names, *LAST], lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows.values())
+    return text.getvalue()
 
 
 def format_table(outcomes: Sequence[Outcome]) -> str:

@@ -13,6 +13,7 @@ from qed.console.progress import say_on_stderr
 from qed.errors import DataError
 from qed.evaluation import stored
 from qed.randomness import derive_seed
+from qed.runs.folder import drop_tables
 from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, read_lines
 
 NEEDED = ("decoding", "group_id", "correct")  # columns of an evaluation's rows
@@ -70,7 +71,7 @@ def find_places(name: str) -> list[Path]:
         found = [part] if Path(part).exists() or not glob.has_magic(part) else sorted(glob.glob(part))
         if not found:
             raise DataError(f"No run, evaluation or file matches {part!r}. Check the pattern, and keep it in quotes.")
-        places += map(Path, found)
+        places += drop_tables(list(map(Path, found)))
     return list(dict.fromkeys(places))
 
 

@@ -14,9 +14,9 @@ from qed.config.screens import format_columns
 from qed.config.sweep import number_name
 from qed.errors import DataError
 from qed.evaluation.summary import average_tasks
+from qed.runs.folder import CELLS_FIGURES, CELLS_TABLE
 from qed.runs.run import write_whole
 
-JSON_FILE, CSV_FILE = "sweep.json", "sweep.csv"
 MEAN = "mean of tasks"
 NO_VALUE = "–"
 ESTIMATES = ("pass@", "maj@")
@@ -93,7 +93,7 @@ def _write_key(swept: Mapping[str, str]) -> str:
 
 def _read_outcomes(folder: Path) -> list[CellOutcome]:
     """Return the outcomes in the sweep.json of a folder; none where there is none."""
-    path = folder / JSON_FILE
+    path = folder / CELLS_FIGURES
     if not path.exists():
         return []
     try:
@@ -117,8 +117,8 @@ def _write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
         QedError: they cannot be written.
     """
     described = json.dumps([outcome.describe() for outcome in outcomes], indent=1, default=str)
-    write_whole(folder / JSON_FILE, described.encode())
-    write_whole(folder / CSV_FILE, _encode_table(outcomes))
+    write_whole(folder / CELLS_FIGURES, described.encode())
+    write_whole(folder / CELLS_TABLE, _encode_table(outcomes))
 
 
 def _encode_table(outcomes: Sequence[CellOutcome]) -> bytes:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -21,6 +21,8 @@ LOCK = ".lock"
 # Files that a process creates before settings.yaml, without which a folder is not a run.
 BEFORE_SETTINGS = {LOCK, "logs", "events.jsonl", "heartbeat.json", ".heartbeat.json.part"}
 REPLACED = ".replaced-"  # in the name of a run that is moved aside while another is prepared in its folder
+# The tables in a sweep's folder: of trained runs, and of evaluations with all of their figures.
+RUNS_TABLE, CELLS_TABLE, CELLS_FIGURES = "runs.csv", "sweep.csv", "sweep.json"
 NO_RUN = "{folder} holds no run to resume: it has no settings.yaml. Start one without --resume."
 
 
@@ -172,3 +174,9 @@ def _list_replaced(folder: Path) -> list[Path]:
     """Return where runs are that were moved aside to be replaced by one in this folder, whose path is absolute."""
     siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
     return [path for path in siblings if path.name.startswith(f".{folder.name}{REPLACED}")]
+
+
+def drop_tables(paths: Sequence[Path]) -> list[Path]:
+    """Return paths without the tables of a sweep, which `FOLDER/*` names beside its runs; all if there is no other."""
+    tables = (RUNS_TABLE, CELLS_TABLE, CELLS_FIGURES)
+    return [path for path in paths if path.name not in tables or not path.is_file()] or list(paths)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qed.errors import Diverged
+from qed.runs.folder import drop_tables
 
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[..., str]
@@ -31,6 +32,16 @@ def test_a_sweep_runs_the_product_in_order(run: Run, recipes: Any) -> None:
     assert lines[0].split() == ["learner.lr", "run.seed", "reward", "steps", "run"]
     assert lines[4].split() == ["5e-7", "1", "5e-07", "7", "runs/s/lr=5e-7,seed=1"]
     assert len({line.index("runs/s") for line in lines[1:]}) == 1
+    table = Path("runs/s/runs.csv").read_text().splitlines()
+    assert table[0] == "learner.lr,run.seed,reward,steps,run,error"
+    assert table[4] == '5e-7,1,5e-07,7,"runs/s/lr=5e-7,seed=1",'
+    assert run("grpo", "--sweep", "learner.lr=1e-6", "--sweep", "seed=1,2", "--out", "runs/s")[0] == 0
+    rows = Path("runs/s/runs.csv").read_text().splitlines()
+    assert rows[:5] == table, "those of the sweep before stay"
+    assert len(rows) == 6
+    assert drop_tables(sorted(Path("runs/s").iterdir())) == [Path("runs/s/runs.csv")], "there is nothing else"
+    Path("runs/s/lr=1e-6").mkdir()
+    assert drop_tables(sorted(Path("runs/s").iterdir())) == [Path("runs/s/lr=1e-6")]
 
 
 def test_a_sweep_without_out_makes_a_folder_of_its_own(run: Run, recipes: Any) -> None:

@@ -109,7 +109,8 @@ def _evaluate_cell(args: argparse.Namespace, cell: Cell, evaluate: CellRunner) -
 
 def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> tuple[list[Cell], SweepTable]:
     """Return the cells in order, and the table in the folder of the sweep."""
-    from qed.evaluation.sweeping import JSON_FILE, Cell, SweepTable
+    from qed.evaluation.sweeping import Cell, SweepTable
+    from qed.runs.folder import CELLS_FIGURES
 
     if args.shard or args.cluster:
         raise UsageError(
@@ -121,7 +122,7 @@ def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[st
         raise UsageError("--greedy leaves no temperature to sweep: leave it out; the value 0 is greedy decoding.")
     if args.resume and not args.out:
         raise UsageError("--resume needs the sweep's folder: add --out DIR.")
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / JSON_FILE).is_file()):
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / CELLS_FIGURES).is_file()):
         raise UsageError(f"{folder} already exists and contains no sweep of evaluations; choose another --out.")
     rest = _drop_options(arguments, parser, {"--sweep", "--out", "--resume"})
     cells, table = [], SweepTable(folder)

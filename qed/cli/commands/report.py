@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qed.cli.commands.base import Parser
 from qed.errors import UsageError
+from qed.runs.folder import drop_tables
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -18,10 +19,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write (default: RUN/report.html)")
     asked = parser.parse(arguments)
-    for folder in asked.runs:
+    runs = drop_tables(asked.runs)
+    for folder in runs:
         if not folder.is_dir():
             raise UsageError(f"There is no run {folder}: it is not a folder.")
     from qed.report.write import write_report
 
-    print(write_report(asked.runs, asked.out or asked.runs[0] / "report.html"))  # noqa: T201 -- its result
+    print(write_report(runs, asked.out or runs[0] / "report.html"))  # noqa: T201 -- its result
     return 0
