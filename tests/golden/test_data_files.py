@@ -319,6 +319,27 @@ def test_subfolders_beside_files_are_told(tmp_path: Path, capsys: pytest.Capture
     assert validate_file(tmp_path, {}).rows == 3 * len(ROWS)
 
 
+def test_subfolders_that_are_not_read_cannot_stop_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that may be listed and not entered, a link to the folder itself or one around it, a link to nothing."""
+    for name in ("data/a.jsonl", "data/locked/b.jsonl", "data/.hidden/c.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(lines(ROWS))
+    for name, target in {"self": ".", "around": "..", "loop": "loop", "nothing": "nowhere"}.items():
+        (tmp_path / "data" / name).symlink_to(target)
+    stat = Path.stat
+
+    def refuse_locked(path: Path, **given: Any) -> Any:
+        if path.parent.name == "locked":
+            raise PermissionError(path)
+        return stat(path, **given)
+
+    monkeypatch.setattr(Path, "stat", refuse_locked)
+    assert load(tmp_path / "data") == ROWS
+    assert "in its subfolders are not read: locked. To" in capsys.readouterr().err
+
+
 def test_a_pattern_of_names_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape("*.jsonl. A pattern of names is not read: name the folder")):
         load(tmp_path / "*.jsonl")

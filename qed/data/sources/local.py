@@ -5,6 +5,7 @@ The first four may be compressed (gz, bz2, xz, zst).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -116,10 +117,11 @@ def _say_unread_folders(folder: Path, has_splits: bool) -> None:
         folder: the folder.
         has_splits: whether one split is read, so that subfolders with the names of others are none of its data.
     """
+    splits = SPLITS if has_splits else ()
     unread = [
         inner
         for inner in sorted(folder.iterdir())
-        if inner.is_dir() and not (has_splits and inner.name.lower() in SPLITS) and any(_walk_files(inner, folder))
+        if inner.name[0] != "." and inner.name.lower() not in splits and _holds_data(inner)
     ]
     if unread:
         names = ", ".join(inner.name for inner in unread)
@@ -138,6 +140,19 @@ def _say_unread_files(folder: Path, inner: Path) -> None:
         say_on_stderr(f"{inner} has the split, so files beside it are not read: {', '.join(unread)}.")
 
 
+def _holds_data(folder: Path) -> bool:
+    """Return whether a subfolder, or one inside it, has a data file by its name; what is hidden or unreadable has none.
+
+    Nor has a link to a folder around it, whose files are not those of a subfolder.
+    """
+    for inside, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if any(_is_data(Path(inside, name)) for name in names if not name.startswith(".")):
+            outer = folder.parent.resolve()
+            return folder.resolve() not in (outer, *outer.parents)
+    return False
+
+
 def _is_data(path: Path) -> bool:
     """Return whether a path in a folder has the name of a data file, and not that of metadata of the hub."""
     return path.name.lower().endswith(DATA_SUFFIXES) and path.name != "dataset_infos.json"
@@ -153,20 +168,17 @@ def list_files(place: Path) -> list[Path]:
         return [place]
     if not place.is_dir():
         raise DataError(f"There is no file {place} to validate.{explain_pattern(str(place))}")
-    files = sorted(_walk_files(place, place))
+    files = sorted(
+        path
+        for path in place.rglob("*")
+        if _is_data(path) and path.is_file() and not any(part[0] == "." for part in path.relative_to(place).parts)
+    )
     if not files or any((place / name).is_file() for name in SAVED):
         raise DataError(
             f"The folder {place} has no .jsonl, .json, .csv, .tsv or .parquet files of its own, whose rows could be "
             "checked one by one. `qed data inspect` also reads what the datasets library saves."
         )
     return files
-
-
-def _walk_files(folder: Path, root: Path) -> Iterator[Path]:
-    """Yield the data files of a folder and its subfolders, without those that are hidden below the root."""
-    for path in folder.rglob("*"):
-        if _is_data(path) and path.is_file() and not any(part[0] == "." for part in path.relative_to(root).parts):
-            yield path
 
 
 def _read_file(file: Path, split: str) -> Rows:
