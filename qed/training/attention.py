@@ -72,7 +72,7 @@ def supports_packing(body: nn.Module) -> bool:
     The probe rows are shorter than most attention windows, so each layer must also pass its window to the attention. A
     model that applies its window only by a mask, which is not built here, would attend to everything in longer rows.
     """
-    if not getattr(body, "_supports_attention_backend", False):
+    if not getattr(body, "_supports_attention_backend", False) or not _can_read_probe(body.config):
         return False
     device, width = next(body.parameters()).device, max(map(len, PROBE))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in PROBE], device=device)
@@ -92,6 +92,12 @@ def supports_packing(body: nn.Module) -> bool:
     valid, tolerance = attention.bool(), 0.05 if half else 1e-3
     largest = float(separate[valid].abs().max())
     return torch.allclose(separate[valid], packed[valid], rtol=tolerance, atol=tolerance * largest)
+
+
+def _can_read_probe(config: Any) -> bool:
+    """Return whether a model has the probe's tokens and positions; a very small one has not, and needs no packing."""
+    tokens, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
+    return (tokens is None or tokens > max(map(max, PROBE))) and (not positions or positions >= max(map(len, PROBE)))
 
 
 @contextmanager

@@ -133,3 +133,12 @@ def test_a_model_that_mixes_packed_rows_is_computed_with_padding(monkeypatch: py
     assert not supports_packing(Blind(network.model))
     monkeypatch.setattr("qed.training.learner.supports_packing", lambda body: supports_packing(Blind(body)))
     assert not Learner(network, Sft(), LearnerSettings()).packing
+
+
+def test_a_model_without_the_tokens_or_positions_of_the_probe_is_computed_with_padding() -> None:
+    """An evaluation asks for it too, and looked up a token that the model does not have."""
+    assert not supports_packing(make_model(vocab_size=9).model)
+    assert supports_packing(make_model(vocab_size=10).model)
+    sizes = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4}
+    assert not supports_packing(GPT2LMHeadModel(GPT2Config(**sizes, n_positions=9)).eval().transformer)
+    assert supports_packing(GPT2LMHeadModel(GPT2Config(**sizes, n_positions=10)).eval().transformer)
