@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qed.cluster.environment import describe_separate_tasks, is_first_rank, map_slurm, must_launch
+from qed.cluster.environment import describe_separate_tasks, is_first_rank, map_slurm, must_launch, read_world
 from qed.cluster.launch import run_ranks
 from qed.cluster.sweep import run_point
 from qed.config.arguments import drop_flags
@@ -126,10 +126,12 @@ def _should_resume(resolved: Resolved) -> bool:
     out = resolved.settings.run.out
     if resolved.flags.requeue and not out:
         raise UsageError("--requeue needs the run's folder, to check whether the run has started: add --out DIR.")
-    if resolved.flags.resume and is_first_rank():
+    if resolved.flags.resume and read_world() is None:
         from qed.runs.folder import require_run
 
-        require_run(out)  # so that a mistake is told before torch is imported; the run is opened later
+        # A mistake is told before torch is imported. Ranks are told together, when the run is opened: one that ended
+        # before would leave the others waiting for it.
+        require_run(out)
     return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
 

@@ -44,6 +44,18 @@ def test_a_folder_without_a_run_to_resume_is_refused_at_once(elsewhere: Path) ->
     assert not Path("nothing").exists()
 
 
+def test_ranks_are_refused_together_when_they_have_met(
+    run: Run, recipes: Any, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the first one ended at once, the others would wait for it."""
+    refused = run("grpo", "--resume", "--out", "nothing")
+    assert (refused[0], recipes.calls) == (2, [])
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run("grpo", "--resume", "--out", "nothing")
+    assert [launch.resume for _, _, launch in recipes.calls] == [True]
+
+
 def list_imported(arguments: list[str]) -> set[str]:
     """The packages that a command has imported when it ends."""
     boot = "import sys\nfrom qed.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
