@@ -137,13 +137,19 @@ def _recognize_other(content: dict[str, Any]) -> str:
     """Return what to do with an object in which another program puts rows; empty if it is none of these."""
     if isinstance(rows := content.get("rows"), list) and rows and all(map(_is_viewed, rows)):
         return VIEWER
-    indexed = content and all(isinstance(column, dict) for column in content.values())
-    return PANDAS if indexed or (set(content) == SPLIT and not _is_table(content["data"])) else ""
+    tables = content and all(isinstance(column, dict) for column in content.values())
+    # Other names on both levels are those of splits or ids, which are no index.
+    indexed = tables and (all(map(str.isdigit, content)) or all(map(_is_indexed, content.values())))
+    return PANDAS if indexed or (set(content) == SPLIT and _has_cells(content["data"])) else ""
 
 
 def _is_indexed(column: Any) -> bool:
     """Return whether a value is a column of a table with the numbers of its rows, as pandas writes it."""
     return isinstance(column, dict) and next(iter(column), "").isdigit()
+
+
+def _has_cells(rows: Any) -> bool:
+    return isinstance(rows, list) and bool(rows) and all(isinstance(row, list) for row in rows)
 
 
 def _is_viewed(row: Any) -> bool:
