@@ -101,7 +101,8 @@ def test_a_row_without_an_answer_is_not_converted(run: Run, tmp_path: Path) -> N
     assert "3 of 5 rows" in said
     assert "without an answer and a demonstration" in said
     assert run("validate", out)[0] == 0
-    for more, count in ((rows[3:], 2), ([*rows, {"question": "Sort.", "answer": "", "tests": "sort([2, 1])"}], 4)):
+    tested = {"question": "Sort.", "answer": "", "tests": ["sort([2, 1])"]}
+    for more, count in ((rows[3:], 2), ([*rows, tested], 4), ([{**row, "tests": []} for row in rows] + [tested], 4)):
         file.write_text("\n".join(map(json.dumps, more)))
         assert run("convert", file, out, "--overwrite")[0] == 0
         assert len(lines(out)) == count

@@ -120,7 +120,7 @@ def _drop_unanswered(problems: Sequence[Problem], left_out: Counter[str]) -> lis
 
 
 def _list_filled(problem: Problem) -> set[str]:
-    return {name for name, value in problem.meta.items() if value not in (None, "")}
+    return {name for name, value in problem.meta.items() if value not in (None, "", [], {})}
 
 
 def build_rows(
