@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -204,9 +205,14 @@ def _advise_name(entry: RewardEntry, other: RewardEntry) -> str:
     """Return what to do about two rewards of one name."""
     if entry.folder != other.folder:
         return f"a run takes one reward model, {other.folder} or {entry.folder}"
-    if entry.source == other.source:
+    if entry.source == other.source or _is_file_of(entry, other):
         return "name it once"
     return f"rename one, {other.source} or {entry.source}"
+
+
+def _is_file_of(entry: RewardEntry, other: RewardEntry) -> bool:
+    """Return whether two rewards are of the same file, whose path may be written in several ways."""
+    return entry.source.endswith(".py") and Path(entry.source).resolve() == Path(other.source).resolve()
 
 
 def _load_parts(

@@ -210,6 +210,9 @@ def test_functions_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> 
     assert [part.name for part in load_reward([str(files[0])]).parts] == ["score"]
     with pytest.raises(UsageError, match=r"named right\.score: rename one, .*right\.py or .*other/right\.py\."):
         load_reward(list(map(str, files)))
+    again = f"{tmp_path}/other/../right.py:score"  # has no other name to take
+    with pytest.raises(UsageError, match=r"named right\.score: name it once\."):
+        load_reward([str(files[1]), again])
 
 
 def test_a_file_may_return_plain_numbers(tmp_path: Path) -> None:
