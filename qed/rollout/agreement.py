@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from qed.errors import ModelError
 from qed.models import load
 from qed.models.compiled_layers import leave_out_compiled_layers
 from qed.models.families import split_head
+from qed.models.fast_float32 import compute_batches_in
 from qed.models.precision import read_precision
 from qed.rollout.policy import Policy
 from qed.rollout.sampler_check import PROBLEMS, Options, SamplerCheck, check_sampler, choose_prompts, require_agreement
@@ -91,12 +93,19 @@ def score_independently(model: Any, temperature: float) -> Score:
         model: the model, on its device.
         temperature: divides the logits.
     """
-    packing = model.device.type == "cpu" and _can_pack(model)
-    score = score_with(model, temperature, packing, FORWARD_TOKENS)
+
+    @cache
+    def choose(precision: torch.dtype) -> Score:
+        packing = False
+        if model.device.type == "cpu":
+            # Weights of several precisions, as beside adapters, are computed in that of the comparison alone.
+            with compute_batches_in(model.device.type, precision):
+                packing = _can_pack(model)
+        return score_with(model, temperature, packing, FORWARD_TOKENS)
 
     def score_by_transformers(rows: Sequence[Rollout], precision: torch.dtype) -> list[tuple[float, ...]]:
         with leave_out_compiled_layers():
-            return score(rows, precision)
+            return choose(precision)(rows, precision)
 
     return score_by_transformers
 

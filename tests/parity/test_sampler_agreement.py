@@ -113,6 +113,7 @@ def test_prompts_are_compared_once_and_by_transformers(monkeypatch: pytest.Monke
     model, seen = family("llama"), list[int]()
     score, prompt = score_independently(model, TEMPERATURE), prompts()[-1]
     rows = [Rollout(Problem("", "", ""), prompt, (4 + number, 5), (0.0,) * 2, "", "length") for number in range(3)]
+    score(rows[:1], torch.float32)  # which first tries whether rows can be packed
     forward = type(model.model).forward
 
     def count_and_compute(body: Any, **given: Any) -> Any:
@@ -125,6 +126,19 @@ def test_prompts_are_compared_once_and_by_transformers(monkeypatch: pytest.Monke
     assert sum(seen) < 2 * len(prompt)
     for one, other in zip(found, score_with(model, TEMPERATURE)(rows, torch.float32), strict=True):
         assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_weights_of_several_precisions_are_compared() -> None:
+    """Adapters stay in float32 beside weights in bfloat16: only the precision of the comparison can compute both."""
+    model = family("llama").to(torch.bfloat16)
+    for layer in model.model.layers:
+        layer.input_layernorm.float()
+    rows = [Rollout(Problem("", "", ""), prompts()[0], (4, 5), (0.0,) * 2, "", "length")]
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(input_ids=torch.tensor([[4, 5]]))
+    (found,) = score_independently(model, TEMPERATURE)(rows, torch.bfloat16)
+    (expected,) = score_with(model, TEMPERATURE)(rows, torch.bfloat16)
+    assert found == pytest.approx(expected, abs=0.2)
 
 
 class Blind:
