@@ -116,7 +116,7 @@ def test_weights_that_are_missing_or_broken(qed: Callable[..., Any], tmp_path: P
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("def reward(rollout):\n    return 1.0\n", ["returned float"]),
+        ("def reward(rollout):\n    rollout.text\n", ["returned NoneType", "a number or a qed.types.Grade"]),
         ("def reward(rollout):\n    return rollout.nothing\n", ["AttributeError", "on all of 8 answers"]),
         ("def score(rollout):\n    return 1.0\n", ["defines no reward"]),
         ("import nothing_of_this_name\n", ["nothing_of_this_name", "pip install nothing_of_this_name"]),

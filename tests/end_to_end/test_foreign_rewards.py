@@ -206,7 +206,7 @@ def other(rollout):
     return Grade(3.0, False, True, None)
 
 def wrong(rollout):
-    return 1.0
+    return [1.0]
 """
 
 
@@ -217,7 +217,7 @@ def test_a_native_file_and_its_functions(tmp_path: Path) -> None:
     both = load_reward([path, f"{path}:other"])
     assert [part.name for part in both.parts] == ["mine", "other"]
     assert both.grade(group("a"))[0].reward == 5.0
-    with pytest.raises(UsageError, match=r"wrong returned float; it must return a qed\.types\.Grade"):
+    with pytest.raises(UsageError, match=r"wrong returned list; it must return a number or a qed\.types\.Grade"):
         load_reward([f"{path}:wrong"]).grade(group("a"))
 
 
