@@ -8,7 +8,6 @@ from pathlib import Path
 
 from qed.cli.commands.base import Parser
 from qed.errors import UsageError
-from qed.runs.folder import drop_tables
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -19,6 +18,8 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write (default: RUN/report.html)")
     asked = parser.parse(arguments)
+    from qed.runs.folder import drop_tables
+
     runs = drop_tables(asked.runs)
     for folder in runs:
         if not folder.is_dir():

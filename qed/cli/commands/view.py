@@ -18,7 +18,6 @@ from qed.cli.commands.base import Parser
 from qed.errors import UsageError
 from qed.guards.redaction import strip_control
 from qed.runs.choose import suggest_run
-from qed.runs.folder import drop_tables
 
 if TYPE_CHECKING:
     from qed.viewer.server import ViewerOptions
@@ -45,6 +44,8 @@ def run(arguments: Sequence[str]) -> int:
     args = _build_parser().parse(arguments)
     if args.steps is not None and args.export is None:
         raise UsageError("qed view: --steps chooses what --export writes. Give --export PATH, or leave --steps out.")
+    from qed.runs.folder import drop_tables
+
     args.places = list(map(str, drop_tables([Path(name) for name in args.places])))
     places = [Path(name) for name in args.places] or [Path(RUNS if Path(RUNS).is_dir() else ".")]
     from qed.viewer.library import Library, has_runs
