@@ -129,8 +129,8 @@ def _should_resume(resolved: Resolved) -> bool:
     if resolved.flags.resume and read_world() is None:
         from qed.runs.folder import require_run
 
-        # A mistake is told before torch is imported. Ranks are told together, when the run is opened: one that ended
-        # before would leave the others waiting for it.
+        # A mistake is reported before torch is imported. Ranks report it together, when the run is opened: a rank that
+        # ended earlier would leave the others waiting.
         require_run(out)
     return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
@@ -163,10 +163,11 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], laun
     points = sweep.list_points(command, rest)
     table = Path(_find_sweep_folder(points[0].resolved)) / RUNS_TABLE
 
+    sweep.encode_table([], table)  # another file of this name is told before the first run
+
     def record(outcomes: Sequence[sweep.Outcome]) -> None:
-        table.parent.mkdir(parents=True, exist_ok=True)
-        before = table.read_text(encoding="utf-8") if table.is_file() else ""
-        write_whole(table, sweep.encode_table(outcomes, before).encode())
+        if is_first_rank():
+            write_whole(table, sweep.encode_table(outcomes, table))
 
     outcomes = sweep.run_points(points, train, record)
     print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))

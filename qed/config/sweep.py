@@ -93,23 +93,38 @@ def run_points(
     return outcomes
 
 
-def encode_table(outcomes: Sequence[Outcome], before: str = "") -> str:
+def encode_table(outcomes: Sequence[Outcome], earlier: Path) -> bytes:
     """Return the runs as CSV: the swept values, the numbers of the result, the folder and the error of each.
 
     Args:
         outcomes: of the runs.
-        before: the table of an earlier sweep in this folder, whose other runs stay.
+        earlier: the table of a sweep before in the same folder, if there is one; its other runs stay.
+
+    Raises:
+        UsageError: the file there is another table.
     """
-    rows: dict[str, dict[str, Any]] = {row.get("run", ""): dict(row) for row in csv.DictReader(io.StringIO(before))}
+    rows = _read_table(earlier)
     for outcome in outcomes:
         run = outcome.point.resolved.settings.run.out
         rows[run] = {**outcome.point.swept, **_list_numbers(outcome.result), "run": run, "error": outcome.error}
     names = dict.fromkeys(name for row in rows.values() for name in row if name not in LAST)
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*names, *LAST], lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(text, [*names, *LAST], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows.values())
-    return text.getvalue()
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _read_table(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a sweep's table by their run; none where there is no file."""
+    if not path.is_file():
+        return {}
+    text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # a spreadsheet may have saved it
+    reader = csv.DictReader(io.StringIO(text))
+    rows = {row.get("run"): row for row in reader}
+    if tuple(reader.fieldnames or ())[-len(LAST) :] != LAST or any(None in row or not run for run, row in rows.items()):
+        raise UsageError(f"{path} is not the table of a sweep: move it away, or choose another --out.")
+    return {str(run): dict(row) for run, row in rows.items()}
 
 
 def format_table(outcomes: Sequence[Outcome]) -> str:

@@ -44,6 +44,16 @@ def test_a_sweep_runs_the_product_in_order(run: Run, recipes: Any) -> None:
     assert drop_tables(sorted(Path("runs/s").iterdir())) == [Path("runs/s/lr=1e-6")]
 
 
+@pytest.mark.parametrize("other", ["name,x\nmine,1\n", "seed,run,error\n0,o/seed=0,,more\n", "seed;run;error\n"])
+def test_another_table_of_this_name_is_left_alone(run: Run, recipes: Any, other: str) -> None:
+    Path("o").mkdir()
+    Path("o/runs.csv").write_text(other)
+    code, _, err = run("grpo", "--sweep", "seed=0,1", "--out", "o")
+    assert (code, recipes.calls) == (2, [])
+    assert "o/runs.csv is not the table of a sweep: move it away" in err
+    assert Path("o/runs.csv").read_text() == other
+
+
 def test_a_sweep_without_out_makes_a_folder_of_its_own(run: Run, recipes: Any) -> None:
     run("expert-iteration", "--sweep", "seed=0,1")
     folders = [Path(settings.run.out) for _, settings, _ in recipes.calls]
