@@ -102,8 +102,8 @@ class Run:
             wanted = self.path / "rollouts" / f"step_{step:0>6}.jsonl.zst"
             if wanted not in files:
                 found = [int(file.name[5:].partition(".")[0]) for file in files]
-                kept = f"{len(found)} steps between {found[0]} and {found[-1]}" if found else "no step"
-                raise DataError(f"The run {self.path} has no rollouts of step {step}; it has those of {kept}.")
+                kept = f"those of steps {found[0]} to {found[-1]} ({len(found):,} in all)" if found else "none"
+                raise DataError(f"The run {self.path} has no rollouts of step {step}; it has {kept}.")
             files = [wanted]
         return Records(row for file in files for row in iterate_rows(file))
 

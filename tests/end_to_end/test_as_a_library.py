@@ -253,7 +253,7 @@ def _read_back(run: qed.Run) -> None:
     assert "<iframe srcdoc=" in run._repr_html_()
     assert repr(qed.load_run(run.path)) == repr(run)
     assert qed.load_settings(run.path).learner.steps == 3  # type: ignore[union-attr]
-    with pytest.raises(DataError, match=r"has no rollouts of step 9; it has those of 3 steps between 1 and 3\."):
+    with pytest.raises(DataError, match=r"has no rollouts of step 9; it has those of steps 1 to 3 \(3 in all\)\."):
         run.rollouts(9)
     with pytest.raises(DataError, match="holds no run"):
         qed.load_run(run.path / "eval")

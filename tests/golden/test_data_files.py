@@ -306,7 +306,8 @@ def test_files_beside_the_folder_of_a_split_are_told(tmp_path: Path, capsys: pyt
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(lines(ROWS))
     assert load(tmp_path) == ROWS
-    assert capsys.readouterr().err == f"{tmp_path / 'train'} has the split, so files beside it are not read: b.jsonl.\n"
+    told = f"The split is read from {tmp_path / 'train'}; files beside that folder are not read: b.jsonl.\n"
+    assert capsys.readouterr().err == told
 
 
 def test_subfolders_beside_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

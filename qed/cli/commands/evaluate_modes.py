@@ -92,7 +92,8 @@ def check_greedy(
     if unused := [name for name in DECODING if name in in_file and _has_effect(parser, args, name)]:
         from qed.console.live import Console  # noqa: PLC0415 -- only if there is something to say
 
-        Console(args.json).say(f"{args.config}: {', '.join(unused)} has no effect with --greedy.")
+        have = "has" if len(unused) == 1 else "have"
+        Console(args.json).say(f"{args.config}: {', '.join(unused)} {have} no effect with --greedy.")
 
 
 def _has_effect(parser: Parser, args: argparse.Namespace, name: str) -> bool:

@@ -137,7 +137,7 @@ def _say_unread_files(folder: Path, inner: Path) -> None:
     files = (path for path in sorted(folder.iterdir()) if _is_data(path) and path.is_file())
     unread = [path.name for path in files if not {*re.split(r"[-_.]", path.name.lower())} & {*SPLITS}]
     if unread:
-        say_on_stderr(f"{inner} has the split, so files beside it are not read: {', '.join(unread)}.")
+        say_on_stderr(f"The split is read from {inner}; files beside that folder are not read: {', '.join(unread)}.")
 
 
 def _holds_data(folder: Path) -> bool:
@@ -256,7 +256,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _choose_columns(file: Path, schema: Any) -> dict[str, Any]:
-    """Return arguments of the library that leave out columns of a type that it does not read; they are told."""
+    """Return the arguments of `from_parquet` that leave out columns which it cannot read, and say which these are."""
     unread = find_unread_columns(schema)
     columns = [column for column in schema if column not in unread]
     if not unread or not columns:
