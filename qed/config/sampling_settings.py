@@ -120,6 +120,8 @@ class EvaluationSettings:
     """Devices of the server that a run starts for its evaluations, for example cuda:1; empty takes a free one."""
     at_start: bool = True
     """Also evaluate the model before the first step."""
+    at_end: bool = True
+    """Also evaluate the model after the last step."""
     temperature: float | None = None
     """Temperature of the sampled answers; null samples as in training."""
     top_p: float | None = None

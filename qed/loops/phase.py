@@ -231,15 +231,16 @@ class Phase:
         self.failures.settle()
 
     def evaluate_if_due(self, step: int) -> None:
-        """Evaluate before the first step, after the last, and every `evaluation.every` steps between."""
-        every, at_start = self.settings.evaluation.every, self.settings.evaluation.at_start
+        """Evaluate before the first step and after the last, unless the settings say not to, and at due steps between."""
+        due = self._is_evaluation_due(step)
         self._settle_evaluations(WAITING)
-        if step == self.last or (at_start if step == self.offset else self._is_due(step, every)):
+        if due:
             self._settle_evaluations(WAITING - 1)
             self.evaluator.evaluate(step)
         if step == self.last and self.setup.background is not None:
             self._settle_evaluations(0)
-            self.evaluator.evaluate_here(step)
+            if due:
+                self.evaluator.evaluate_here(step)
 
     def save_if_due(self, step: int) -> None:
         """Save if the step is the best so far, the last, a multiple of `run.save_every`, or requested by SIGUSR1."""
@@ -329,6 +330,11 @@ class Phase:
             return None
         folder = checkpoints.name_folder(setup.run.folder, step)
         return load_policy(self.settings, [], torch.device("cpu"), folder).model
+
+    def _is_evaluation_due(self, step: int) -> bool:
+        wanted = self.settings.evaluation
+        at_an_end = (wanted.at_start and step == self.offset) or (wanted.at_end and step == self.last)
+        return at_an_end or (step != self.offset and self._is_due(step, wanted.every))
 
     def _is_due(self, step: int, every: int) -> bool:
         return every > 0 and (step - self.offset) % every == 0

@@ -177,6 +177,20 @@ def test_evaluations_are_sampled_as_set_and_need_not_be_at_the_start(
     assert texts["sampled"] == texts["greedy"]  # the likeliest token alone is left
 
 
+@pytest.mark.parametrize(("every", "evaluated"), [(0, []), (1, [1, 2]), (2, [2])])
+def test_evaluations_need_not_be_at_the_ends(
+    qed: Qed, tmp_path: Path, both: tuple[Path, Path], every: int, evaluated: list[int]
+) -> None:
+    neither = ["--no-evaluation.at_start", "--no-evaluation.at_end", "--evaluation.every", every]
+    done = qed("sft", *TINY, "--tasks", both[0], "--steps", 2, *neither, "--json", "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert [row["step"] for row in read_lines(tmp_path / "run" / "metrics.jsonl") if "time/evaluate" in row] == evaluated
+    assert sorted(path.name for path in (tmp_path / "run").glob("eval/*")) == [f"step_{n:06d}" for n in evaluated]
+    assert ("first" in json.loads(done.out)) == bool(evaluated)
+    if not evaluated:
+        assert "No held-out evaluation was made" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_a_checkpoint_of_half_precision_resumes_exactly(qed: Qed, tmp_path: Path, both: tuple[Path, Path]) -> None:
     command = ["sft", *TINY, "--tasks", both[0], "--steps", 3, "--run.save_every", 1, "--lr", 1e-3]
     for name, dtype in (("exact", "float32"), ("half", "bfloat16")):

@@ -42,6 +42,8 @@ python3 -m verl.trainer.main_ppo \
         ("critic.ppo_mini_batch_size=64 data.train_batch_size=32", {"algorithm.critic.batch_size": 128}),
         # verl trains the policy from the step of that number on, counted from 1.
         ("trainer.critic_warmup=10", {"algorithm.critic.warmup_steps": 9}),
+        ("trainer.test_freq=-1", {"evaluation.at_end": False}),
+        ("trainer.test_freq=5", {"evaluation.every": 5}),
         ("trainer.critic_warmup=0", {"algorithm.critic.warmup_steps": 0}),
         (
             f"{ACTOR}policy_loss.loss_mode=gspo",

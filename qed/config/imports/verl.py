@@ -70,6 +70,7 @@ def derive(draft: Draft, method: str) -> None:
     if options.has("trainer.logger") and not any(row.theirs == "trainer.logger" for row in draft.rows):
         draft.skip("trainer.logger", "the console is always on")
     _set_length(draft)
+    _set_evaluations(draft)
     _set_truncation(draft, method)
     draft.set("actor_rollout_ref.actor.fsdp_config.dtype", "model.precision", "bfloat16", "mixed precision, as FSDP's")
     if method == "sft":
@@ -100,6 +101,17 @@ def _set_length(draft: Draft) -> None:
             draft.set(count, "learner.warmup_steps", int(options.number(count)))
         elif options.number(share) > 0:
             draft.set(share, "learner.warmup_ratio", options.number(share))
+
+
+def _set_evaluations(draft: Draft) -> None:
+    """Set when to evaluate: verl evaluates every N steps and after the last, and where N is not above 0 at neither."""
+    theirs = "trainer.test_freq"
+    if draft.options.has(theirs):
+        every = draft.options.get(theirs)
+        if str(every) in ("-1", "0"):
+            draft.set(theirs, "evaluation.at_end", False)
+        else:
+            draft.set(theirs, "evaluation.every", every)
 
 
 def _set_truncation(draft: Draft, method: str) -> None:

@@ -110,7 +110,6 @@ RULES = (
     rename("algorithm.entropy", f"{ACTOR}entropy_coeff"),
     rename("algorithm.average_length", f"{ACTOR}loss_scale_factor"),
     rename("algorithm.discount", "algorithm.gamma"),
-    rename("evaluation.every", "trainer.test_freq", values={"-1": 0}, only=False),
     rename("run.save_every", "trainer.save_freq", values={"-1": 0}, only=False),
     rename("run.keep_last", "trainer.max_actor_ckpt_to_keep"),
     rename("run.out", "trainer.default_local_dir"),
