@@ -80,6 +80,10 @@ _PENALTY = (
     "than the answers. sampling.temperature, top_p, top_k and min_p apply to both."
 )
 _ESTIMATOR = " The command chooses it, as qed rloo; algorithm.estimator changes it within a command."
+_COMMAND = (
+    " The command is the algorithm, as qed rloo. To compare several in one sweep: qed pipeline --sft.learner.steps 0 "
+    "--sweep rl.method=grpo,rloo."
+)
 _ROWS = (
     " qed counts the rows of a whole optimizer step in learner.batch_size, and cuts them by "
     "learner.tokens_per_microbatch to fit the memory; neither devices nor accumulation multiply it."
@@ -112,6 +116,8 @@ class ForeignRule:
 def advise(key: str, command: str) -> str:
     """Return what to do instead of a name that corresponds to no single setting; empty if there is no such advice."""
     last = key.rpartition(".")[2]
+    if last in ("method", "algorithm", "algo") and command != "pipeline":
+        return _COMMAND
     return INSTEAD[last].format(command=command, name=last) if last in INSTEAD else ""
 
 
