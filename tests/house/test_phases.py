@@ -127,7 +127,7 @@ def test_values_out_of_range_are_refused(error: Refused, arguments: list[str], w
     assert what in error("sft", *arguments)
 
 
-@pytest.mark.parametrize("name", ["--method", "--algorithm", "--rl.method"])
+@pytest.mark.parametrize("name", ["--method", "--algorithm", "--algo"])
 def test_a_setting_that_names_the_algorithm_leads_to_the_commands(error: Refused, name: str) -> None:
     assert "The command is the algorithm, as qed rloo." in error("grpo", name, "dapo")
 
