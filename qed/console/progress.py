@@ -18,7 +18,12 @@ T = TypeVar("T")
 
 
 def report_progress(
-    items: Iterable[T], say: Callable[[str], None], doing: str, what: str, total: int | None = None
+    items: Iterable[T],
+    say: Callable[[str], None],
+    doing: str,
+    what: str,
+    total: int | None = None,
+    count: Callable[[], int] | None = None,
 ) -> Iterator[tuple[int, T]]:
     """Yield items with their numbers, and say now and then how many of them have been read.
 
@@ -28,6 +33,7 @@ def report_progress(
         doing: the work, such as `Tokenising`.
         what: the items, such as `problems`.
         total: the number of items, if it is known.
+        count: returns what to say in place of the number of an item, for items of several.
     """
     due = 0.0
     of = f" of {total:,}" if total is not None else ""
@@ -38,7 +44,7 @@ def report_progress(
             due = now + SAID_AFTER
         elif now >= due:
             due = now + SAID_EVERY
-            say(f"{doing}: {number:,}{of} {what}.")
+            say(f"{doing}: {number if count is None else count():,}{of} {what}.")
         yield number, item
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from qed.config import plugins
 from qed.config.reward_names import parse_reward
 from qed.console.live import Console
+from qed.console.progress import report_progress
 from qed.data.sources import local
 from qed.data.sources.rows import Place, Rows
 from qed.data.sources.writing import Writer
@@ -127,7 +128,7 @@ class GradeJob:
         summary, rewarded = Summary(), bool(self.reward)
         with Writer(out) if out else nullcontext() as writer:
             try:
-                for each in graded:
+                for _, each in report_progress(graded, console.say, "Grading", "answers", count=lambda: summary.n):
                     each.add_to(summary, writer, rewarded)
             except KeyboardInterrupt:
                 saved = f"; {writer.part} has them" if summary.n and writer is not None and writer.part.exists() else ""

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from qed import host
 from qed.console import progress
 from qed.console.live import Console
+from qed.evaluation import grade_workers
+from qed.evaluation.grade_run import GradeJob
 from qed.evaluation.score_run import ScoreJob
 from qed.evaluation.stored import Scoring, read_answers
 
@@ -42,3 +45,17 @@ def test_grading_says_now_and_then_how_far_it_is(
     assert ScoreJob(str(file), Scoring()).score(None, Console())["tasks"]["many"]["answers"] == 8
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if "Grading" in line] == ["Grading: 1 of 8 answers of many."]
+
+
+@pytest.mark.parametrize("least", [0, 1 << 30])
+def test_grading_in_one_process_and_in_several_counts_answers(
+    file: Path, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SAID_AFTER", 0.0)
+    monkeypatch.setattr(grade_workers, "MIN_BYTES", least)
+    monkeypatch.setattr(grade_workers, "CHUNK_CHARS", 1)
+    monkeypatch.setattr(host, "count_usable_cores", lambda: 2)
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:8]))
+    job = GradeJob((str(file),))
+    assert job.write(job.grade_files(written=False), None, Console())["n"] == 8
+    assert [line for line in capsys.readouterr().out.splitlines() if "Grading" in line] == ["Grading: 1 answers."]
