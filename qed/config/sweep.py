@@ -22,6 +22,7 @@ from qed.config.screens import format_columns
 from qed.config.values import Raw, format_value, split_items
 from qed.errors import Interrupted, QedError, UsageError
 
+BOUNDS = ("ci_lo", "ci_hi")  # of the 95 % interval of an accuracy, in a result
 LAST = ("run", "error")  # columns of the table as a file
 MAX_NAME_LENGTH = 120  # characters of a run's folder name; file systems allow 255 bytes
 
@@ -128,16 +129,25 @@ def _read_table(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def format_table(outcomes: Sequence[Outcome]) -> str:
-    """Format the runs as a table: the swept values, the numbers of the result and the folder."""
+    """Format the runs as a table: the swept values, the numbers of the result with their intervals, and the folder."""
     swept = list(outcomes[0].point.swept)
     results = [_list_numbers(outcome.result) for outcome in outcomes]
-    numbers = list(dict.fromkeys(key for result in results for key in result))
+    numbers = list(dict.fromkeys(key for result in results for key in result if not key.endswith(BOUNDS)))
     rows = [[*swept, *numbers, "run"]]
     for outcome, result in zip(outcomes, results, strict=True):
-        cells = [_round_number(result.get(key)) for key in numbers]
+        cells = [_round_number(result.get(key)) + _format_bounds(result, key) for key in numbers]
         failed = " (failed)" if outcome.error else ""
         rows.append([*outcome.point.swept.values(), *cells, outcome.point.resolved.settings.run.out + failed])
     return format_columns(rows)
+
+
+def _format_bounds(result: dict[str, Any], key: str) -> str:
+    """Return the 95 % interval of a number, in brackets; empty where it has none."""
+    stem = key.removesuffix("accuracy")
+    names = [stem + bound for bound in BOUNDS]
+    if stem == key or not all(name in result for name in names):
+        return ""
+    return f" [{', '.join(_round_number(result[name]) for name in names)}]"
 
 
 def _list_numbers(result: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -231,7 +231,7 @@ class Phase:
         self.failures.settle()
 
     def evaluate_if_due(self, step: int) -> None:
-        """Evaluate before the first step and after the last, unless the settings say not to, and at due steps between."""
+        """Evaluate where it is due: before the first step, after the last, or every `evaluation.every` steps."""
         due = self._is_evaluation_due(step)
         self._settle_evaluations(WAITING)
         if due:

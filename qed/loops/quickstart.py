@@ -32,8 +32,8 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
     """Run SFT, evaluation, RL, evaluation, the control and the report.
 
     Returns:
-        `sft`, `rl` and `control` with `accuracy, format, sampled_accuracy, sampled_format, n`; `mean_tokens_before` and
-        `mean_tokens_after`, of the sampled answers; `seconds`; and `run`, the folder.
+        `sft`, `rl` and `control` with the figures of `collect_figures`; `mean_tokens_before` and `mean_tokens_after`,
+        of the sampled answers; `seconds`; and `run`, the folder.
     """
     if min(settings.sft.learner.steps, settings.rl.learner.steps) < 1:
         raise UsageError("quickstart compares SFT with RL, so learner.steps of both must be at least 1.")

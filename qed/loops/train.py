@@ -157,19 +157,20 @@ def _link_final(folder: Path, name: str, checkpoint: str) -> Path:
 def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
     """Return an evaluation's figures by task, as `--json` prints them.
 
+    Greedy answers have `accuracy` with the bounds `ci_lo` and `ci_hi` of its 95 % interval, `format` and their number
+    `n`; sampled answers have the same names with `sampled_` before them.
     A task that `qed evaluate` has added to the run's folder has no greedy answers, and is left out.
     """
     return {
         task: {
-            "accuracy": decodings["greedy"]["accuracy"],
-            "format": decodings["greedy"]["format"],
-            **(
-                {"sampled_accuracy": decodings["sampled"]["accuracy"], "sampled_format": decodings["sampled"]["format"]}
-                if "sampled" in decodings
-                else {}
-            ),
+            **_collect_shares(decodings["greedy"]),
+            **(_collect_shares(decodings["sampled"], "sampled_") if "sampled" in decodings else {}),
             "n": decodings["greedy"]["n"],
         }
         for task, decodings in summaries.items()
         if "greedy" in decodings
     }
+
+
+def _collect_shares(figures: Row, prefix: str = "") -> dict[str, Any]:
+    return {prefix + name: figures[name] for name in ("accuracy", "ci_lo", "ci_hi", "format")}

@@ -101,6 +101,8 @@ def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path:
     for arm, summary in (("sft", measured[60]), ("rl", measured[63])):
         for key, decoding, figure in (
             ("accuracy", "greedy", "accuracy"),
+            ("ci_lo", "greedy", "ci_lo"),
+            ("sampled_ci_hi", "sampled", "ci_hi"),
             ("format", "greedy", "format"),
             ("sampled_accuracy", "sampled", "accuracy"),
             ("sampled_format", "sampled", "format"),

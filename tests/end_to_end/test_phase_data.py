@@ -184,7 +184,8 @@ def test_evaluations_need_not_be_at_the_ends(
     neither = ["--no-evaluation.at_start", "--no-evaluation.at_end", "--evaluation.every", every]
     done = qed("sft", *TINY, "--tasks", both[0], "--steps", 2, *neither, "--json", "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    assert [row["step"] for row in read_lines(tmp_path / "run" / "metrics.jsonl") if "time/evaluate" in row] == evaluated
+    rows = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if "time/evaluate" in row] == evaluated
     assert sorted(path.name for path in (tmp_path / "run").glob("eval/*")) == [f"step_{n:06d}" for n in evaluated]
     assert ("first" in json.loads(done.out)) == bool(evaluated)
     if not evaluated:

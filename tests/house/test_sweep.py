@@ -44,6 +44,21 @@ def test_a_sweep_runs_the_product_in_order(run: Run, recipes: Any) -> None:
     assert drop_tables(sorted(Path("runs/s").iterdir())) == [Path("runs/s/lr=1e-6")]
 
 
+def test_the_table_has_intervals_beside_accuracies(run: Run, recipes: Any) -> None:
+    shares = {"accuracy": 0.5, "ci_lo": 0.404, "ci_hi": 0.596, "format": 1.0}
+    sampled = {"sampled_accuracy": 0.25, "sampled_ci_lo": 0.2, "sampled_ci_hi": 0.3}
+    recipes.answer = lambda settings: {"sums": {**shares, **(sampled if settings.run.seed else {}), "n": 100}}
+    code, out, _ = run("grpo", "--sweep", "seed=0,1", "--out", "o")
+    assert code == 0
+    header, *rows = ([cell for cell in re.split(r"  +", line) if cell] for line in out.splitlines())
+    assert header == ["run.seed", "sums.accuracy", "sums.format", "sums.n", "sums.sampled_accuracy", "run"]
+    assert rows == [
+        ["0", "0.5 [0.404, 0.596]", "1", "100", "o/seed=0"],
+        ["1", "0.5 [0.404, 0.596]", "1", "100", "0.25 [0.2, 0.3]", "o/seed=1"],
+    ]
+    assert "sums.accuracy,sums.ci_lo,sums.ci_hi,sums.format" in Path("o/runs.csv").read_text()
+
+
 @pytest.mark.parametrize("other", ["name,x\nmine,1\n", "seed,run,error\n0,o/seed=0,,more\n", "seed;run;error\n"])
 def test_another_table_of_this_name_is_left_alone(run: Run, recipes: Any, other: str) -> None:
     Path("o").mkdir()
