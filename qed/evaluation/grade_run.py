@@ -109,7 +109,7 @@ class GradeJob:
 
     def write(
         self,
-        graded: Iterable[Graded] | Iterable[GradedChunk],
+        graded: Iterable[Graded | GradedChunk],
         out: Path | None,
         console: Console,
         together: bool = False,
