@@ -1,4 +1,4 @@
-"""qed teaches language models to reason, and proves that they got better.
+"""qed teaches language models to reason, and measures whether they got better.
 
 The names below are the Python API (docs/python.md). Each is imported when it is first used, so `import qed` is fast and
 starts nothing.

@@ -16,6 +16,7 @@ from qed.errors import DataError
 from qed.guards.redaction import redact
 
 FREE_SECTIONS = ("run.", "evaluation.", "parallel.", "cluster.")
+NOT_FREE = ("run.seed",)  # by which problems and answers are drawn
 # These settings change memory use, speed and places, never the result of a step beyond rounding.
 FREE = (
     *("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing"),
@@ -49,7 +50,7 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     free = [
         key
         for key in different
-        if key.startswith(FREE_SECTIONS)
+        if (key.startswith(FREE_SECTIONS) and key not in NOT_FREE)
         or (key in allowed and not _is_fixed(key, before, after))
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
         or key.removeprefix(last).removeprefix("learner.") in ("steps", "epochs")

@@ -107,7 +107,7 @@ class EvaluationSettings:
     tasks: tuple[str, ...] = ()
     """Held-out tasks; empty uses the test split of the training tasks, or holds out a part of them."""
     problems: int = 200
-    """Number of problems per task, spread evenly over it."""
+    """Number of problems per task, drawn by seed 0 in shares of its sources and subjects."""
     every: int = 0
     """Evaluate every N steps, on the validation split if there is one; 0 evaluates only at the start and the end."""
     samples: int = 1

@@ -35,6 +35,7 @@ CHANGES = {
     "data.prompt": ("--prompt", "question_only"),
     "data.reward": ("--reward", "format_only"),
     "data.validation_split": ("--data.validation_split", 0.2),
+    "run.seed": ("--seed", 1),
 }
 SHORT = (("steps", STEPS), ("lr", 1e-3))
 PIPELINE = ("pipeline", *ONLINE, "--rl.algorithm.kl", 0.1, "--rl.learner.batch_size", 10, "--sft.learner.batch_size", 5)

@@ -182,7 +182,8 @@ RULES = (
     absent("the model is loaded by its name", "model_init_kwargs.", "ref_model_init_kwargs."),
     absent("qed shows them in the report", "log_multimodal", "wandb_log_unique_prompts", "log_completions_hub_repo"),
     absent("open-r1's callbacks and benchmarks: see qed evaluate", "callbacks", "benchmarks"),
-    absent(hf.ONE_PROCESS, "ds3_gather_for_generation", "use_liger_loss"),
+    absent(hf.ONE_PROCESS, "ds3_gather_for_generation"),
+    absent(hf.OF_NO_EFFECT, "use_liger_loss"),
     absent("pairs are of correct and wrong answers; a reward model judges neither", "reward_model_path"),
     *hf.RULES,
 )
