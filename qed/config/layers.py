@@ -6,7 +6,8 @@ PyYAML only composes the tree and does not construct objects, so no file can run
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
@@ -42,13 +43,35 @@ def find_shipped_configs() -> Path:
     return inside if inside.is_dir() else inside.parent.parent / "configs"
 
 
+def list_config_folders() -> tuple[Path, Path]:
+    """Return the folders in which a configuration is found by its name: the user's before that of qed."""
+    return Path("configs"), find_shipped_configs()
+
+
+def list_configs(folders: Iterable[Path]) -> dict[str, Path]:
+    """Return the configurations in folders by name; of one name, that in the first folder."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*")):
+            if file.suffix in SUFFIXES:
+                found.setdefault(file.stem, file)
+    return found
+
+
+def read_title(file: Path) -> str:
+    """Return what the comment in the first line of a configuration says before its first colon or full stop."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        first = lines.readline().strip()
+    return re.split(r"[.:](?:\s|$)", first.lstrip("# "))[0] if first.startswith("#") else ""
+
+
 def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
     """Find the file of a configuration: a path, or a bare name in ./configs and then among those that come with qed.
 
     With `folders`, search only those, and not the current folder.
     """
     path, bare = Path(name), os.path.basename(name) == name
-    places = folders or ((Path("configs"), find_shipped_configs()) if bare else (path.parent,))
+    places = folders or (list_config_folders() if bare else (path.parent,))
     # A bare word means a name first: the current folder may contain an unrelated file of that name.
     files = [path] if not folders and (not bare or path.suffix in SUFFIXES) else []
     files += [place / f"{path.name}{suffix}" for place in places for suffix in ("", *SUFFIXES)]
@@ -61,7 +84,7 @@ def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
 
 
 def _explain_missing(name: str, folders: tuple[Path, ...]) -> str:
-    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES}
+    files = list_configs(folders)
     choices = f" There are: {', '.join(files)}." if files else ""
     return f"There is no configuration {name}.{suggest_nearest(Path(name).stem, files)}{choices}"
 
@@ -100,7 +123,7 @@ def _find_base(path: Path, raw: Raw) -> Path:
     for base in [folder / f"{raw.text}{suffix}" for folder in folders for suffix in ("", *SUFFIXES)]:
         if base.is_file():
             return base
-    names = [file.stem for file in sorted(shipped.glob("*")) if file.suffix in SUFFIXES]
+    names = list(list_configs([shipped]))
     raise UsageError(
         f"{raw.origin}: extends names {raw.text!r}, but there is no file {_shorten_path(path.parent / raw.text)}, and "
         f"no configuration of that name comes with qed.{suggest_nearest(raw.text, names)}"

@@ -335,6 +335,18 @@ def test_a_mistake_on_the_command_line_runs_nothing(run: Run, recipes: Any) -> N
 # Configurations and reports
 
 
+def test_config_list_names_the_configurations_of_the_user_and_of_qed(run: Run, write: Write) -> None:
+    write("# My own settings: for a test.\nrun.seed: 3\n", "configs/mine.yaml")
+    write("run.seed: 3\n", "configs/bare.yml")
+    code, out, _ = run("config", "list")
+    lines = out.splitlines()[1:]
+    assert code == 0
+    assert sorted(lines) == lines
+    assert "  mine               My own settings" in lines
+    assert "  bare" in [line.rstrip() for line in lines]
+    assert "  gsm8k-grpo         GRPO on GSM8K from a small base model, on one GPU" in lines
+
+
 def test_config_show_prints_values_and_origins(run: Run, write: Write) -> None:
     config = write("learner:\n  lr: 1e-3\n")
     code, out, _ = run("config", "show", "sft", config, "--tasks", "arithmetic:test")

@@ -1,4 +1,4 @@
-"""Print settings with their origin (show), check them (validate), or import another system's (import)."""
+"""List configurations, show settings with their origin, check them, or import those of another system."""
 # ruff: noqa: PLC0415, T201 -- the sweep module is imported only for sweeps, and this is where results are printed
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from qed.algorithms.parts.scales import compute_factor
 from qed.algorithms.parts.surrogates import CLIPPING
 from qed.cli.commands.base import Parser
 from qed.config.keys import list_origins, list_values
+from qed.config.layers import list_config_folders, list_configs, read_title
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT, Resolved, resolve_settings
-from qed.config.screens import format_columns
+from qed.config.screens import format_columns, format_listing
 from qed.config.training_commands import resolve_training_command
 from qed.config.unread import describe_unread
 from qed.config.values import format_value
 from qed.errors import UsageError
 
 IN_EACH_RANK = True  # it prints what a run here would have
-ACTIONS = ("show", "validate", "import")
+ACTIONS = ("list", "show", "validate", "import")
 USAGE = (
-    "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
+    "Usage: qed config list\n"
+    "       qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
     "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n"
     "       qed config import trl|open-r1|verl|luffy|llama-factory|axolotl FILE… [--out FILE.yaml] [-- ARGUMENT…]\n\n"
-    "`show` prints every setting with the origin of its value; `validate` only checks the command line. `import`\n"
-    "turns YAML files, shell scripts and arguments of another system into a configuration, and says on stderr what\n"
-    "became of each setting: taken over, renamed, or without an equivalent, and why. Scripts are read, never run."
+    "`list` prints the configurations that a name finds, in ./configs and with qed. `show` prints every setting with\n"
+    "the origin of its value; `validate` only checks the command line. `import` turns YAML files, shell scripts and\n"
+    "arguments of another system into a configuration, and says on stderr what became of each setting: taken over,\n"
+    "renamed, or without an equivalent, and why. Scripts are read, never run."
 )
 
 
@@ -44,6 +47,10 @@ def run(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     action = arguments[0]
+    if list(arguments) == ["list"]:
+        files = list_configs(list_config_folders())
+        print(format_listing("Configurations", {name: read_title(files[name]) for name in sorted(files)}))
+        return 0
     if action not in ("show", "validate") or len(arguments) < 2:
         raise UsageError(f"qed config {' '.join(arguments)} is incomplete or unknown.\n{USAGE}")
     command = resolve_training_command(arguments[1])
