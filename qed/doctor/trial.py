@@ -24,13 +24,14 @@ from qed.config.phases import Settings
 from qed.config.resolve import resolve_settings
 from qed.doctor.rows import Lengths, Work
 from qed.errors import ModelError, QedError, UsageError
+from qed.guards.parents import build_code_command
 from qed.models import threads
 
 Role = Literal["sampler", "learner"]
 ROLES: tuple[Role, ...] = ("sampler", "learner")
-# The child uses the parent's import path, and ends with its parent.
+# The child ends with its parent.
 BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import die_with_parent; "
+    "from qed.guards.parents import die_with_parent; "
     "die_with_parent(int(sys.argv[3]))(); from qed.doctor.trial import main; main(sys.argv[2])"
 )
 # Smaller differences between two peaks say little about a row: allocators round, and keep freed memory.
@@ -79,7 +80,7 @@ def run_trial(request: TrialRequest) -> TrialResult:
     Raises:
         QedError: the model cannot be used, or not even one row can be computed.
     """
-    command = [sys.executable, "-c", BOOT, json.dumps(sys.path), json.dumps(asdict(request)), str(os.getpid())]
+    command = build_code_command(BOOT, json.dumps(asdict(request)), str(os.getpid()))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     if lines and "error" in lines[-1]:

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from typing import Any
 
 from qed import host
 from qed.grading.session import LIMITS, Limits, NotLoadedError, Session
+from qed.guards.parents import build_code_command
 
 END_SECONDS = 5.0
 MESSAGE = 9  # bytes of a request to the server: an operation and a pid
@@ -35,8 +35,7 @@ PLAIN_VARIABLES = (
     "PATH HOME TMPDIR TZ LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH DYLD_LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX PYTHONHOME "
     "PYTHONPATH PYTHONUTF8 PYTHONHASHSEED PYTHONNOUSERSITE PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX"
 )
-# The server gets the caller's sys.path, so that it finds the same packages.
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.grading.child import main; main()"
+BOOT = "from qed.grading.child import main; main()"
 
 
 class ForkServer:
@@ -90,7 +89,7 @@ class ForkServer:
             # The kernel kills a child when the thread that created it ends, so only the main thread may request that.
             parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
             control = [str(theirs.fileno()), str(parent)]
-            command = [sys.executable, "-c", BOOT, json.dumps(sys.path), self._config, *control]
+            command = build_code_command(BOOT, self._config, *control)
             # In its own session, so that Ctrl-C in the terminal reaches only the caller, which then decides.
             with self.log.open("ab") if self.log else nullcontext() as log:
                 process = subprocess.Popen(

@@ -125,6 +125,8 @@ def are_equal(gold: str, answer: str) -> Result:
     try:
         # Another thread may have asked the same question in the meantime: the answers of a group are often alike.
         result = _cache.get((gold, answer)) or _ask_child(gold, answer, time.monotonic() - start)
+    except NotLoadedError as error:  # perhaps for this moment: the system had no process left
+        return False, "error", f"math-verify cannot be loaded: {error}"
     finally:
         CHILD.slots.release()
     if len(_cache) >= MAX_CACHED:
@@ -145,8 +147,6 @@ def _ask_child(gold: str, answer: str, waited: float) -> Result:
             correct = session.ask([gold, answer], waited=waited)
         finally:
             session.close()
-    except NotLoadedError as error:
-        return False, "unknown", f"math-verify cannot be loaded: {error}"
     except TimedOutError as error:
         return False, "timeout", str(error)
     except FailedError as error:

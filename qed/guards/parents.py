@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -36,11 +37,21 @@ def die_with_launcher() -> None:
         die_with_parent(int(launcher))()
 
 
-def build_child_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command of a child that runs `qed ARGUMENTS` with this interpreter.
+def build_child_command(arguments: Sequence[str], module: str = "qed") -> list[str]:
+    """Return the command of a child that runs `qed ARGUMENTS`, or another module, with this interpreter.
 
     The current folder is on the child's import path only if it is on ours: a user's `datasets.py` there must not stand
     in for the library.
     """
     safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
-    return [sys.executable, *safe, "-m", "qed", *arguments]
+    return [sys.executable, *safe, "-m", module, *arguments]
+
+
+def build_code_command(code: str, *arguments: str) -> list[str]:
+    """Return the command of a child that runs code with this interpreter and our import path.
+
+    `sys.argv[2:]` are the arguments. The current folder is not on the path with which the child starts: a user's
+    `types.py` there would stand in for Python's own.
+    """
+    take_path = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    return [sys.executable, "-P", "-c", take_path + code, json.dumps(sys.path), *arguments]

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -27,6 +26,7 @@ from qed.config.settings import LearnerSettings, ModelSettings
 from qed.config.values import format_value
 from qed.console.live import Console
 from qed.errors import QedError
+from qed.guards.parents import build_code_command
 from qed.loops.device_defaults import (
     LEAST_ROWS,
     MOST_ROWS,
@@ -59,9 +59,9 @@ NOT_OF_MEMORY = {
     *("steps", "epochs", "batch_size", "passes", "tokens_per_microbatch", "lr", "schedule", "warmup_steps"),
     *("warmup_ratio", "betas", "weight_decay", "clip_norm", "skip_norm"),
 }
-# The child uses the parent's import path, also where qed is not installed, and ends with its parent.
+# The child ends with its parent.
 BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import die_with_parent; "
+    "from qed.guards.parents import die_with_parent; "
     "die_with_parent(int(sys.argv[2]))(); from qed.cli.main import main; sys.exit(main(sys.argv[3:]))"
 )
 
@@ -158,7 +158,7 @@ def measure_sizes(
     if known is not None:
         return known
     say(f"Measuring which batches fit {card.name}, once for this model and these settings: qed doctor --fit.")
-    command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(os.getpid()), *request.arguments]
+    command = build_code_command(BOOT, str(os.getpid()), *request.arguments)
     try:
         done = run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
         found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None

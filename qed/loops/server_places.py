@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ import torch
 
 from qed.config.phases import Settings
 from qed.errors import UsageError
+from qed.guards.parents import build_child_command
 from qed.models import load
 from qed.rollout.policy import Policy
 from qed.sampling.server.dialect import Server
@@ -130,13 +129,8 @@ def _build_native_command(
         "--rows-per-batch": settings.sampling.rows_per_batch,
         "--max-body-mb": BODY_MB,
     }
-    # The current folder is on the child's import path only if it is on ours, as for the ranks of a run.
-    safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
     given = [str(word) for option in options.items() for word in option]
-    return lambda port: [
-        *(sys.executable, *safe, "-m", "qed", "serve", str(find_model()), "--port", str(port), "--json"),
-        *given,
-    ]
+    return lambda port: build_child_command(["serve", str(find_model()), "--port", str(port), "--json", *given])
 
 
 def require_fit(server: Server, policy: Policy, settings: Settings) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import NamedTuple
+
+from qed.guards.parents import build_child_command
 
 
 class EngineProcess(NamedTuple):
@@ -30,7 +31,7 @@ class EngineProcess(NamedTuple):
 def start_process() -> EngineProcess:
     """Start the process of an engine; it ends with the thread that calls this, or when the pipe is closed."""
     ours, theirs = Pipe()
-    arguments = [sys.executable, "-m", "qed.serving.engine_process", str(theirs.fileno()), str(os.getpid())]
+    arguments = build_child_command([str(theirs.fileno()), str(os.getpid())], module="qed.serving.engine_process")
     # Its own process group, so that Ctrl-C reaches only the one that decides what to do about it.
     process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0)
     theirs.close()

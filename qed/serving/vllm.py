@@ -153,6 +153,7 @@ def build_environment(vllm: Vllm, options: VllmOptions) -> dict[str, str]:
         "VLLM_MAX_STOP_STRINGS": "64",  # 4 by default, and an environment with tools has more
         "DO_NOT_TRACK": "1",
         "PYTHONPATH": str(PLUGIN),
+        "PYTHONSAFEPATH": "1",  # a user's types.py in the current folder must not stand in for Python's own
         "PATH": os.pathsep.join([str(vllm.python.parent), os.environ.get("PATH", "")]),
     }
     if options.lora_rank:

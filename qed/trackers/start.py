@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,13 +14,11 @@ from typing import Any, Protocol
 
 from qed.config import plugins
 from qed.errors import QedError, UsageError
+from qed.guards.parents import build_code_command
 from qed.runs.run import Run
 from qed.trackers.process import LAST_SECONDS, find_home, read_state
 
-# The process gets our sys.path, so that it finds the same packages.
-BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.trackers.process import main; main(sys.argv[2])"
-)
+BOOT = "from qed.trackers.process import main; main(sys.argv[2])"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 QUIET_SECONDS = 2.0  # of waiting at the end before it is said
 
@@ -71,7 +68,7 @@ class RunTrackers:
             try:
                 # In its own session, so that Ctrl-C in the terminal reaches only training, which then decides.
                 self._processes[tracker] = subprocess.Popen(
-                    [sys.executable, "-c", BOOT, json.dumps(sys.path), json.dumps(request)],
+                    build_code_command(BOOT, json.dumps(request)),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -168,7 +170,7 @@ def test_no_descriptor_and_no_zombie_is_left(code: ForkServer) -> None:
     assert not children.exists() or children.read_text().split() == []
 
 
-def test_a_system_that_gives_no_process_is_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_gives_no_process_is_an_error_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -178,8 +180,21 @@ def test_a_system_that_gives_no_process_is_a_verdict(monkeypatch: pytest.MonkeyP
     with pytest.raises(NotLoadedError, match="Resource temporarily unavailable"):
         fresh.open_session()
     correct, tier, reason = symbolic.are_equal("5", "\\sum_{k=1}^{2} k")
-    assert (correct, tier) == (False, "unknown")
+    assert (correct, tier) == (False, "error"), "which is no wrong answer"
     assert "Resource temporarily unavailable" in reason
+    monkeypatch.undo()
+    assert symbolic.are_equal("5", "\\sum_{k=1}^{2} k")[:2] == (False, "symbolic"), "by now there is a process"
+
+
+def test_files_of_the_current_folder_stand_in_for_no_module_of_python(tmp_path: Path) -> None:
+    for name in ("types", "json", "re", "enum", "functools", "collections", "operator", "select", "socket"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('a file of the user')\n")
+    code = "from qed.grading.symbolic import are_equal; print(are_equal('3', r'\\sum_{k=1}^{2} k')[:2])"
+    command = [sys.executable, "-P", "-c", code]
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "(True, 'symbolic')"
 
 
 def test_a_judge_whose_process_cannot_come_back_says_so_in_the_grade(monkeypatch: pytest.MonkeyPatch) -> None:
