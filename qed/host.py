@@ -7,9 +7,11 @@ MKL before its first matrix product.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import gc
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -107,9 +109,26 @@ def read_memory(root: Path = ROOT) -> tuple[int, int]:
 
 
 def find_cache() -> Path:
-    """Return the folder of qed's cache: `QED_CACHE`, or `qed` in the user's folder of caches."""
+    """Return the folder of qed's cache: `QED_CACHE`, or `qed` in the user's folder of caches.
+
+    A user without a home, as in a container with a number for a user, has a folder among the temporary files.
+
+    Raises:
+        OSError: the latter cannot be made, or others may write there.
+    """
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(os.environ.get(CACHE) or caches / "qed").expanduser()
+    try:
+        return Path(os.environ.get(CACHE) or caches / "qed").expanduser()
+    except RuntimeError:
+        import tempfile  # noqa: PLC0415 -- few need it, and everything imports this module
+
+        folder = Path(tempfile.gettempdir(), f"qed-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()  # anyone may have put something there first
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+            refusal = f"others own it or can write there; the environment variable {CACHE} names another folder"
+            raise PermissionError(errno.EACCES, refusal, str(folder)) from None
+        return folder
 
 
 def may_have_cuda(root: Path = ROOT) -> bool:

@@ -164,7 +164,7 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
         say: prints a line, of large data alone.
 
     Raises:
-        QedError: the cache cannot be written.
+        OSError: there is no folder for the cache.
     """
     if not _is_large(problems):
         return build_store(_tokenize(template, enumerate(problems)))
@@ -179,10 +179,19 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
             numbered = report_progress(problems, say, "Tokenising", "problems", len(problems))
             yield from _tokenize(template, numbered)
 
-    store = open_store(folder, make, say)
+    place = f"; cached in {folder}"
+    try:
+        store = open_store(folder, make, say)
+    except OSError as error:
+        place = ""
+        say(
+            f"The tokenised data cannot be kept in {folder}: {error.strerror or error}. Each run tokenises it for "
+            f"itself; to keep it, set the environment variable {host.CACHE} to a folder that you can write, with space."
+        )
+        store = build_store(make())
     what = f"{len(store):,} demonstrations, {len(store.tokens):,} tokens"
     if made:
-        say(f"Tokenised {what} in {time.monotonic() - began:.1f} s; cached in {folder}.")
+        say(f"Tokenised {what} in {time.monotonic() - began:.1f} s{place}.")
     else:
         say(f"{what}, tokenised before: read from {folder}.")
     return store

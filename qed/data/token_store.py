@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qed import host
-from qed.errors import QedError
 from qed.guards.signals import check_signals
 from qed.types import Column
 
@@ -98,24 +96,18 @@ def open_store(folder: Path, make: Callable[[], Iterable[TokenRow]], say: Callab
         say: prints a line.
 
     Raises:
-        QedError: the store cannot be written.
+        OSError: the store can be neither read nor written.
     """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if (store := read_store(folder)) is None:
-            with _lock(folder, say) as held:
-                store = read_store(folder)  # another process may have written it in the meantime
-                if store is None:
-                    if held:
-                        _remove_leftovers(folder)
-                    store = _write_store(folder, make())
-        with suppress(OSError):
-            os.utime(folder)  # when it was used last
-    except OSError as error:
-        raise QedError(
-            f"The tokenised data cannot be written to {folder}: {error.strerror or error}. Free some space, or set the "
-            f"environment variable {host.CACHE} to another folder."
-        ) from error
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if (store := read_store(folder)) is None:
+        with _lock(folder, say) as held:
+            store = read_store(folder)  # another process may have written it in the meantime
+            if store is None:
+                if held:
+                    _remove_leftovers(folder)
+                store = _write_store(folder, make())
+    with suppress(OSError):
+        os.utime(folder)  # when it was used last
     return store
 
 

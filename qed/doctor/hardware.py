@@ -80,11 +80,11 @@ def check_products() -> Finding:
 
 def check_kernels() -> Finding:
     """Check whether there are functions in C++ for decoding steps and updates on the CPU."""
-    library, reason = load_library()
+    library, reason, mending = load_library()
     if library is not None:
         return Finding(("in C++, compiled for this processor",), {"compiled": True, "reason": ""})
     faster = "With a C++ compiler (g++) sampling and updates on the CPU are faster."
-    advice = (faster,) if platform.system() == "Linux" else ()
+    advice = (f"{faster} {mending}".rstrip(),) if platform.system() == "Linux" else ()
     return Finding((f"none in C++: {reason}",), {"compiled": False, "reason": reason}, advice)
 
 

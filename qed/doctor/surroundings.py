@@ -136,7 +136,8 @@ def check_disk(folder: Path = Path("runs")) -> Finding:
 def check_hub() -> Finding:
     """Check the cache of the hub's models and data sets, and whether the network may be used."""
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    # As the hub's library does it: without a home the name stays as it is.
+    cache = Path(os.path.expanduser(os.environ.get("HF_HUB_CACHE") or home / "hub"))
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in TRUE
     cached = sorted(path.name for path in cache.glob("*s--*")) if cache.is_dir() else []
     line = f"{cache}: {f'{len(cached)} models and data sets' if cached else 'nothing yet'}; HF_HUB_OFFLINE is " + (

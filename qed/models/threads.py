@@ -14,7 +14,7 @@ from qed import host
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.console.live import Console
-from qed.kernels.build import will_compile
+from qed.kernels.build import load_library, will_compile
 from qed.kernels.functions import has_kernels
 from qed.models import alignment, fast_float32
 from qed.runs.environment import RECORD
@@ -70,6 +70,8 @@ def set_compute(
     set_threads(threads, settings.run.matmul_precision)
     if device.type == "cpu" and will_compile():
         console.say("qed compiles functions in C++ for this processor, once: this takes some seconds.")
+    if device.type == "cpu" and (built := load_library()).advice:
+        console.say(f"torch computes in place of functions in C++, more slowly: {built.reason}. {built.advice}")
     for name, now in read_kernel_settings(device).items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)
