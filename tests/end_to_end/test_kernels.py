@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from qed import host
+from qed.kernels import build
 from qed.models.alignment import depends_on_alignment
 from qed.runs.run import read_json, read_lines
 
@@ -43,6 +45,26 @@ def test_a_resumed_run_computes_as_it_began(qed: Callable[..., Any], tmp_path: P
         row for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "matmul_precision_changed"
     )
     assert (told["before"], told["now"]) == ("medium", "high")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the functions in C++ are for Linux")
+def test_a_compiler_that_fails_is_told_once(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho 'error: no such instruction' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv(host.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", str(compiler))
+    build.load_library.cache_clear()
+    try:
+        done = qed("sft", *SMALL, "--sampling.max_tokens", 4, "--steps", 1, "--out", tmp_path / "run")
+    finally:
+        build.load_library.cache_clear()
+    assert done.code == 0, done.err
+    assert "qed compiles functions in C++" in done.out
+    assert done.out.count("compiler failed: error: no such instruction") == 1
+    assert read_json(tmp_path / "run" / "env.json", {})["kernels"] == "torch"
 
 
 def test_a_precision_that_is_none_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
