@@ -6,6 +6,8 @@ A message says what failed, where, why, and what to do. The command line prints 
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,16 @@ if TYPE_CHECKING:
     from qed.types import Rollout
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ends
-# What says that memory has run out: CUDA, MPS, cuBLAS, and the CPU's allocator on Linux and on Windows.
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
+# What says that memory has run out: CUDA, MPS, cuBLAS, the CPU's allocator on Linux and on Windows, the system, and the
+# loader of libraries.
+OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "STATUS_ALLOC_FAILED",
+    os.strerror(errno.ENOMEM),
+    "failed to map segment",
+)
 
 
 class QedError(Exception):
@@ -88,7 +98,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory of the device or of the host has run out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
+    kinds = (RuntimeError, ImportError, OSError)
+    return isinstance(error, kinds) and any(sign in str(error) for sign in OUT_OF_MEMORY)
+
+
+def advise_space(error: BaseException) -> str:
+    """Return what to do about a full disk or a limit on the size of files; an empty string for another error."""
+    code = getattr(error, "errno", None)
+    if code == errno.EFBIG or os.strerror(errno.EFBIG) in str(error):  # that of safetensors has no code
+        return "Raise the limit on the size of files (ulimit -f)"
+    return "Free some space" if code in (errno.ENOSPC, errno.EDQUOT) else ""
 
 
 def suggest_nearest(name: str, candidates: Iterable[str]) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qed import host
 from qed.api.keywords import use_keywords
+from qed.api.process import prepare_process
 from qed.api.runs import Records, Run
 from qed.cli.commands.evaluate import evaluate_model, is_switch
 from qed.errors import UsageError, suggest_nearest
@@ -128,8 +128,7 @@ def evaluate(model: str | os.PathLike[str] | Run | None = None, tasks: Any = Non
         qed.errors.ModelError: the model cannot be used.
         qed.errors.Interrupted: a signal stopped the evaluation; the same call with `out=` of its folder goes on.
     """
-    host.set_passive_waiting()
-    host.make_products_reproducible()
+    prepare_process()
     known = model.given if isinstance(model, Run) else None
     with use_keywords({"evaluation.tasks": tasks, **options}, known) as texts:
         result = evaluate_model(list_model_options(model, texts))

@@ -9,9 +9,9 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
-from qed import host
 from qed.api.evaluation import list_model_options
 from qed.api.keywords import use_keywords
+from qed.api.process import prepare_process
 from qed.api.runs import Run
 from qed.cli.commands.evaluate import resolve_model
 from qed.data.sources.fields import convert_to_text
@@ -39,8 +39,7 @@ class Sampler:
     """
 
     def __init__(self, model: str | os.PathLike[str] | Run, **options: Any) -> None:
-        host.set_passive_waiting()
-        host.make_products_reproducible()
+        prepare_process()
         with use_keywords(options) as texts:
             settings, self.step = resolve_model(list_model_options(model, texts))
         load.check_name(settings.model.name)

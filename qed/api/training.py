@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qed import host
 from qed.api.keywords import list_options, use_keywords
+from qed.api.process import prepare_process
 from qed.api.runs import Run
 from qed.cli.training import run_recipe
 from qed.config.layers import find_config, read_method
@@ -46,7 +46,7 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
         qed.errors.NothingTrained: no step had a gradient; the run is complete otherwise.
         qed.errors.Interrupted: a signal stopped the run, and the last complete step is saved.
     """
-    _prepare_process()
+    prepare_process()
     with use_keywords(settings) as texts:
         arguments = [*_list_configs(config), *list_options(texts)]
         resolved = resolve_settings(resolve_training_command(method), arguments)
@@ -77,7 +77,7 @@ def load_settings(
     Raises:
         qed.errors.UsageError: a setting is unknown or invalid, or there is no such file.
     """
-    _prepare_process()
+    prepare_process()
     configs = _list_configs(config)
     if not method:
         method = read_method(find_config(configs[0])) if configs else "pipeline"
@@ -92,9 +92,3 @@ def _list_configs(config: Config | Sequence[Config] | None) -> list[str]:
     configs = [config] if isinstance(config, str | os.PathLike) else config
     files = [(os.fspath(each), Path(each) / "settings.yaml") for each in configs]
     return [str(saved) if saved.is_file() else name for name, saved in files]
-
-
-def _prepare_process() -> None:
-    """Set the modes of the numeric libraries, as the command line does; too late for one that is already in use."""
-    host.set_passive_waiting()
-    host.make_products_reproducible()

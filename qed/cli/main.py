@@ -6,10 +6,10 @@ Each command imports its heavy dependencies itself, so that help and error messa
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from qed.cluster.environment import describe_idle_rank
 from qed.config import plugins
 from qed.config.user_code import find_users_line
 from qed.console.unread import drop_unread
-from qed.errors import INTERRUPTED, DataError, QedError, UsageError, is_out_of_memory
+from qed.errors import INTERRUPTED, DataError, QedError, UsageError, advise_space, is_out_of_memory
+from qed.guards.interpreter import require_usable_process
 from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
@@ -96,18 +97,20 @@ def _describe(error: Exception) -> str:
     text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
     cause = "a bug in qed, or an unusual environment"
     if is_out_of_memory(error):
-        cause = "memory has run out: use a smaller model, batch or length; qed doctor --fit measures what fits"
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        own = "" if limit == resource.RLIM_INFINITY else f" (this shell allows {limit / 2**30:.1f} GiB: ulimit -v)"
+        cause = f"memory has run out{own}: use a smaller model, batch or length; qed doctor --fit measures what fits"
     return f"{text} ({find_users_line(error) or cause}; {where})"
 
 
 def _explain_refusal(error: OSError) -> str:
-    """Return what the system refuses of a path that the user gave or of a full disk, or an empty string."""
+    """Return what the system refuses of a path that the user gave, or for lack of space, or an empty string."""
     if error.filename is not None:
         name = str(error.filename)
         shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"
         return f"{shown!r} cannot be used: {error.strerror}."
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return f"{error.strerror}. Free some space, and run the command again." if full else ""
+    space = advise_space(error)
+    return f"{error.strerror}. {space}, and run the command again." if space else ""
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -115,6 +118,8 @@ def _run(arguments: Sequence[str]) -> int:
         print(format_overview(), file=sys.stderr)
         return UsageError.exit_code
     command, rest = arguments[0], list(arguments[1:])
+    if not command.startswith("-") and {"-h", "--help", "--help-all"}.isdisjoint(rest):
+        require_usable_process()
     if command in ("-h", "--help", "--help-all"):
         print(format_overview())
     elif command == "--version":

@@ -35,7 +35,7 @@ from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config
 from qed.models.fast_float32 import is_faster, recompute_alike
-from qed.models.initial_weights import seed_initial_weights
+from qed.models.initial_weights import build_turn, seed_initial_weights
 from qed.models.precision import KeepFloat64, cast_weights, read_weights_dtype, require_float64
 from qed.models.rounded_products import lacks_bfloat16
 from qed.models.sources import (
@@ -186,16 +186,17 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
-        model, loading_info = AutoModelForCausalLM.from_pretrained(
-            settings.name,
-            config=config,
-            dtype=read_weights_dtype(settings),
-            use_safetensors=True,
-            attn_implementation=choose_attention(config, settings.attention),
-            output_loading_info=True,
-            **qlora.build_quantization_options(settings, pick_device(settings.device)),
-            **source,
-        )
+        with build_turn:
+            model, loading_info = AutoModelForCausalLM.from_pretrained(
+                settings.name,
+                config=config,
+                dtype=read_weights_dtype(settings),
+                use_safetensors=True,
+                attn_implementation=choose_attention(config, settings.attention),
+                output_loading_info=True,
+                **qlora.build_quantization_options(settings, pick_device(settings.device)),
+                **source,
+            )
     except LOADING_ERRORS as error:
         raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
@@ -229,7 +230,7 @@ def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
-        with torch.device("meta"):
+        with build_turn, torch.device("meta"):
             model = AutoModelForCausalLM.from_config(
                 config, attn_implementation=choose_attention(config, settings.attention)
             )

@@ -19,6 +19,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, lora
 from qed.models.device_layers import fits_kernels, has_layer_kernels
+from qed.models.initial_weights import build_turn
 from qed.models.load import SIZES, is_new
 from qed.models.own_layers import LLAMA_LIKE
 from qed.models.sources import LOADING_ERRORS, explain_loading, require_configuration
@@ -252,7 +253,7 @@ def _build_outline(path: Path) -> Any:
         require_configuration(path)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-        with torch.device("meta"):
+        with build_turn, torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except LOADING_ERRORS as error:
         raise explain_loading(str(path), error) from error

@@ -62,7 +62,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
                 else "It is not a run; choose another folder."
             )
             raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
-        folder = folder.resolve()
+        folder = _resolve(folder)
         aside = folder.with_name(f".{folder.name}{REPLACED}{secrets.token_hex(4)}")
     try:
         if aside is not None:
@@ -83,7 +83,7 @@ def require_run(out: str) -> None:
         raise UsageError("--resume needs the run's folder: add --out DIR.")
     folder = Path(out)
     _require_unused(folder)
-    if not (folder / "settings.yaml").is_file() and not _list_replaced(folder.resolve()):
+    if not (folder / "settings.yaml").is_file() and not _list_replaced(_resolve(folder)):
         raise UsageError(NO_RUN.format(folder=folder))
 
 
@@ -151,12 +151,17 @@ def _is_occupied(folder: Path) -> bool:
     return any(path.name not in BEFORE_SETTINGS for path in folder.iterdir())
 
 
+def _resolve(folder: Path) -> Path:
+    """Return a folder's absolute path, also where links lead in a circle: making the folder then fails."""
+    return Path(os.path.realpath(folder))  # `Path.resolve` raises a RuntimeError of such links before Python 3.13
+
+
 def _restore_replaced(folder: Path) -> None:
     """Clean up after a process that was killed while it prepared a run that replaces another.
 
     A prepared run has a metrics.jsonl, even an empty one. Without it the replaced run is restored, with it deleted.
     """
-    folder = folder.resolve()
+    folder = _resolve(folder)
     asides = _list_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
     if not asides or (_is_occupied(folder) and not is_run):

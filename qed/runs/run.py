@@ -12,7 +12,6 @@ disk, its written part is removed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -26,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from qed.errors import DataError, Interrupted, QedError
+from qed.errors import DataError, Interrupted, QedError, advise_space
 from qed.guards.redaction import redact
 from qed.runs import manifest
 from qed.runs.step_file import encode_line, encode_lines, explain_damage, iterate_lines, name_step_file, parse_row
@@ -330,7 +329,8 @@ def read_evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
 
 def _explain_unwritable(path: Path, error: OSError, advice: str) -> QedError:
     less = ", or set run.save_rollouts=false" if advice == RESUME else ""
-    first = f"Free some space{less}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Make it writable"
+    space = advise_space(error)
+    first = f"{space}{less}" if space else "Make it writable"
     return QedError(
         f"Cannot write {path}: {error.strerror or error}. Everything written before is complete. {first}, and {advice}."
     )

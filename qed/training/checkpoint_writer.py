@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from qed.errors import QedError
+from qed.errors import QedError, advise_space
 from qed.guards import faults
 from qed.models import lora
 from qed.models.save import ModelFiles, list_exact_weights
@@ -279,9 +279,10 @@ class CheckpointWriter:
             # A full disk raises an OSError, a SafetensorError, or a bare Exception from tokenizers.
             if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
                 raise
+            earlier = "Earlier checkpoints are complete. " if manifest.list_checkpoints(self.run.folder) else ""
             raise QedError(
-                f"Cannot write {self.target}: {error}. Earlier checkpoints are complete. Free some space, or fix "
-                f"the folder, and continue with --resume --out {self.run.home}."
+                f"Cannot write {self.target}: {error}. {earlier}{advise_space(error) or 'Free some space'}, or fix the "
+                f"folder, and continue with --resume --out {self.run.home}."
             ) from error
 
 

@@ -167,7 +167,15 @@ def explain_cause(error: BaseException) -> str:
     """Return the first cause of an error of the datasets library, whose own message often says nothing; on one line."""
     while error.__cause__:
         error = error.__cause__
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+    if isinstance(error, OSError) and error.filename is not None:
+        cache, refused = Path(load_datasets_library().config.HF_DATASETS_CACHE), Path(str(error.filename))
+        if refused in (cache, *cache.parents) or cache in refused.parents:
+            text += (
+                f". The library that reads the data needs a folder for its cache, {cache}: name one that can be "
+                "written, in the environment variable HF_HOME or HF_DATASETS_CACHE"
+            )
+    return text
 
 
 def _select_split(data: Any, split: str, folder: Path) -> Any:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
@@ -43,7 +44,8 @@ def _clear_not_finite(value: Any) -> Any:
 class Writer:
     """Writes rows one by one; the file appears under its name once all rows are written.
 
-    A jsonl file is first written to `FILE.part`, which remains if a command is interrupted.
+    A jsonl file is first written to `FILE.part`, which remains if a command is interrupted or the disk is full: rows may
+    have taken long to make.
 
     Args:
         path: the file; its suffix determines the format.
@@ -88,7 +90,7 @@ class Writer:
         try:
             self._lines.write(lines)
         except OSError as error:
-            raise self._explain_unwritable(error) from error
+            raise self._explain_unwritable(error, self._keep_rows()) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,15 +105,23 @@ class Writer:
                 self.part.replace(self.path)
         except OSError as failure:
             if error is None:
-                raise self._explain_unwritable(failure) from failure
+                raise self._explain_unwritable(failure, self._keep_rows()) from failure
         except (ValueError, TypeError) as failure:
             self.part.unlink(missing_ok=True)
             raise QedError(
                 f"The rows do not fit into one table, which {self.path.name} needs: {failure}. Write jsonl instead."
             ) from failure
 
-    def _explain_unwritable(self, error: OSError) -> QedError:
-        return QedError(f"{self.path} cannot be written: {error.strerror or error}.")
+    def _keep_rows(self) -> str:
+        """Return a sentence about the rows that are written; remove a part without rows, or of a table."""
+        with suppress(OSError):
+            if self._lines is not None and self.part.stat().st_size > 0:
+                return f" The rows until then are in {self.part}: delete it if you do not need them."
+            self.part.unlink()
+        return ""
+
+    def _explain_unwritable(self, error: OSError, kept: str = "") -> QedError:
+        return QedError(f"{self.path} cannot be written: {error.strerror or error}.{kept}")
 
 
 def _encode_csv(rows: list[Row], exact: bool) -> bytes:
