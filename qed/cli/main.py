@@ -98,8 +98,8 @@ def _describe(error: Exception) -> str:
     cause = "a bug in qed, or an unusual environment"
     if is_out_of_memory(error):
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        own = "" if limit == resource.RLIM_INFINITY else f" (this shell allows {limit / 2**30:.1f} GiB: ulimit -v)"
-        cause = f"memory has run out{own}: use a smaller model, batch or length; qed doctor --fit measures what fits"
+        own = "" if limit == resource.RLIM_INFINITY else f"ulimit -v allows {limit / 2**30:.1f} GiB here: raise it, or "
+        cause = f"memory has run out: {own}use a smaller model, batch or length; qed doctor --fit measures what fits"
     return f"{text} ({find_users_line(error) or cause}; {where})"
 
 

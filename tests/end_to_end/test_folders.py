@@ -64,6 +64,16 @@ def test_a_disk_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest
         pass
 
 
+@pytest.mark.parametrize("name", ["a", "a/run"])
+def test_links_in_a_circle_are_no_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(UsageError, match=f"The folder .*/{name} cannot be made or written: "):
+        open_folder(str(tmp_path / name), "x", Launch())
+    with pytest.raises(UsageError, match="holds no run to resume"):
+        open_folder(str(tmp_path / name), "x", Launch(resume=True))
+
+
 def test_what_was_killed_before_it_had_begun_counts_as_nothing(qed: Callable[..., Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
     killed_early(run)

@@ -237,6 +237,16 @@ def test_an_empty_parquet_file_among_others_is_read(tmp_path: Path) -> None:
     assert not validate_file(tmp_path, {}).errors
 
 
+@pytest.mark.parametrize("name", ["x.parquet", ""])
+def test_a_cache_of_the_library_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_parquet(tmp_path / "x.parquet", ["1"])
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", Path("/dev/null/datasets"))
+    with pytest.raises(DataError, match=r"cache, /dev/null/datasets: name one that can be written, in .* HF_HOME or"):
+        list(local.read_rows(str(tmp_path / name), ""))
+
+
 def test_a_bad_parquet_file_of_a_folder_is_named(tmp_path: Path) -> None:
     for number in range(3):
         write_parquet(tmp_path / f"train-{number}.parquet", ["1"])

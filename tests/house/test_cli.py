@@ -44,6 +44,26 @@ def test_a_folder_without_a_run_to_resume_is_refused_at_once(elsewhere: Path) ->
     assert not Path("nothing").exists()
 
 
+def test_a_folder_that_is_gone_is_told_before_anything_is_loaded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = run("sft", "--out", str(tmp_path / "run"))
+    assert (code, err.startswith("error: The current folder no longer exists. Go to a folder that exists")) == (2, True)
+    assert run("sft", "--help")[0] == run("--version")[0] == 0
+
+
+def test_python_without_docstrings_is_refused() -> None:
+    done = subprocess.run([sys.executable, "-OO", "-m", "qed", "sft"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "python -OO, or PYTHONOPTIMIZE of 2 or more" in done.stderr
+    helped = subprocess.run([sys.executable, "-OO", "-m", "qed", "--help"], capture_output=True, text=True)
+    assert helped.returncode == 0
+
+
 def test_ranks_are_refused_together_when_they_have_met(
     run: Run, recipes: Any, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,17 @@ def test_a_full_disk_is_said(run: Run, file: Path, tmp_path: Path, name: str) ->
     (tmp_path / f"{name}.part").symlink_to("/dev/full")
     code, _, err = run("grade", file, "--out", tmp_path / name)
     assert (code, err) == (1, f"error: {tmp_path / name} cannot be written: No space left on device.\n")
+
+
+@pytest.mark.parametrize("name", ["g.jsonl", "g.csv"])
+def test_rows_that_fit_on_a_full_disk_are_named(tmp_path: Path, name: str) -> None:
+    row = {"gold": "4", "response": f"{'x' * 200} 4"}
+    (tmp_path / "x.jsonl").write_text(f"{json.dumps(row)}\n" * 400)
+    command = f"ulimit -f 40; exec {sys.executable} -m qed grade x.jsonl --out {name}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    kept = f" The rows until then are in {name}.part: delete it if you do not need them." if "jsonl" in name else ""
+    assert (done.returncode, done.stderr) == (1, f"error: {name} cannot be written: File too large.{kept}\n")
+    assert (tmp_path / f"{name}.part").exists() == bool(kept)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from making import make_model
+from safetensors import SafetensorError
 
 from qed.errors import DataError, QedError
 from qed.runs import disk, manifest
@@ -251,6 +252,23 @@ def test_a_full_disk_leaves_what_was_there(run: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     assert newest(run)[0] == (6 if step == 6 and "LATEST" in name else 4)
     assert not [left for left in names(run) if left.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EFBIG, "File too large"), SafetensorError("File too large (os error 27)")]
+)
+def test_a_limit_on_the_size_of_files_is_told(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Words, "save_pretrained", refuse)
+    advice = r"Raise the limit on the size of files \(ulimit -f\), or fix the folder, and continue with --resume"
+    with pytest.raises(QedError, match=rf"too large.*\. Earlier checkpoints are complete\. {advice}"):
+        save(run, 6)
+    for earlier in (run.folder / "checkpoints").glob("step_*"):
+        shutil.rmtree(earlier)
+    with pytest.raises(QedError, match=rf"too large[^.]*\. {advice}"):
+        save(run, 6)
 
 
 def test_a_tokenizer_reports_a_full_disk_in_its_own_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
+import os
 import random
 import weakref
 from collections import Counter
@@ -64,6 +66,12 @@ def memory_for(model: torch.nn.Module, tokens: int) -> Iterator[Counter[str]]:
         yield counted
     finally:
         handle.remove()
+
+
+def test_errors_of_the_system_and_of_its_loader_are_those_of_memory() -> None:
+    assert is_out_of_memory(ImportError("libtorch_cpu.so: failed to map segment from shared object"))
+    assert is_out_of_memory(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+    assert not is_out_of_memory(ImportError("No module named 'x'"))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), MemoryError(), *map(RuntimeError, MESSAGES)])

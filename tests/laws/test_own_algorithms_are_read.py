@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from qed.algorithms.base import Algorithm, StepContext
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.config.plugins import load_algorithm
 from qed.config.sampling_settings import SamplingSettings
+from qed.config.settings import ModelSettings
 from qed.config.user_code import list_files
 from qed.errors import UsageError
 from qed.models.initial_weights import seed_initial_weights
+from qed.models.load import build_model, load_model
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream, assign_advantages
 from qed.types import Grade, Group, Problem, Rollout
@@ -273,3 +276,25 @@ def test_threads_that_draw_initial_weights_do_not_share_their_draws() -> None:
     for seed, own in enumerate(expected):
         assert all(map(torch.equal, own, found[seed]))
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_threads_that_load_models_take_turns(tmp_path: Path) -> None:
+    """Loading replaces methods of transformers' classes for all threads; two at a time would leave them replaced."""
+    for part in build_model("new:tiny", ["1 + 1 = 2"], 0):
+        part.save_pretrained(tmp_path)
+    tie, failed = PreTrainedModel.tie_weights, list[Exception]()
+
+    def load() -> None:
+        try:
+            for _ in range(5):
+                load_model(ModelSettings(name=str(tmp_path), device="cpu"))
+        except Exception as error:  # noqa: BLE001 -- of a thread; asserted below
+            failed.append(error)
+
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert PreTrainedModel.tie_weights is tie

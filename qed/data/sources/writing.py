@@ -44,8 +44,8 @@ def _clear_not_finite(value: Any) -> Any:
 class Writer:
     """Writes rows one by one; the file appears under its name once all rows are written.
 
-    A jsonl file is first written to `FILE.part`, which remains if a command is interrupted or the disk is full: rows may
-    have taken long to make.
+    A jsonl file is first written to `FILE.part`, which remains if a command is interrupted or the disk is full: rows
+    may have taken long to make.
 
     Args:
         path: the file; its suffix determines the format.
