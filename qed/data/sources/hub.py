@@ -168,9 +168,9 @@ def explain_cause(error: BaseException) -> str:
     while error.__cause__:
         error = error.__cause__
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-    if isinstance(error, OSError) and error.filename is not None:
-        cache, refused = Path(load_datasets_library().config.HF_DATASETS_CACHE), Path(str(error.filename))
-        if refused in (cache, *cache.parents) or cache in refused.parents:
+    if isinstance(error, OSError):
+        cache = Path(load_datasets_library().config.HF_DATASETS_CACHE)
+        if str(cache) in text or (error.filename and Path(str(error.filename)) in cache.parents):
             text += (
                 f". The library that reads the data needs a folder for its cache, {cache}: name one that can be "
                 "written, in the environment variable HF_HOME or HF_DATASETS_CACHE"
