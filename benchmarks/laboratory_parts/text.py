@@ -23,8 +23,8 @@ the best control.
 **The setting.** A model of 0.6 M parameters (`new:tiny`) and three tasks made of the two-step word problems of
 `arithmetic`. Each run has {budget} billion multiply–adds, counted by its own metrics (`perf/flops`): sampling, and
 forward and backward passes of the policy, of teachers and of references. Training the start and the teacher, and
-evaluations, are not counted. Pilots find the steps of each method, task and rate: the first final run is within 5 %
-of the budget where steps allow it, and any run that is more than 10 % off is made again with other steps, because
+evaluations, are not counted. Pilot runs set the number of steps of each method, task and rate. The first final run is within
+5 % of the budget if whole steps allow it. A run more than 10 % off is repeated with another number of steps, because
 on `withheld` the step at which a policy begins to answer at length depends on the seed. The tables have what the
 final runs needed. An online step has {problems} problems with {answers} answers of at most {tokens} tokens, an SFT
 step 32 demonstrations. The learning rate, one of {rates} with linear decay, is the best on 300 validation problems
