@@ -23,13 +23,14 @@ the best control.
 **The setting.** A model of 0.6 M parameters (`new:tiny`) and three tasks made of the two-step word problems of
 `arithmetic`. Each run has {budget} billion multiply–adds, counted by its own metrics (`perf/flops`): sampling, and
 forward and backward passes of the policy, of teachers and of references. Training the start and the teacher, and
-evaluations, are not counted. Pilot runs set the number of steps of each method, task and rate. The first final run is within
-5 % of the budget if whole steps allow it. A run more than 10 % off is repeated with another number of steps, because
-on `withheld` the step at which a policy begins to answer at length depends on the seed. The tables have what the
-final runs needed. An online step has {problems} problems with {answers} answers of at most {tokens} tokens, an SFT
-step 32 demonstrations. The learning rate, one of {rates} with linear decay, is the best on 300 validation problems
-with one seed; {seeds} other seeds make the final runs. Everything else is each method's default. *SFT → GRPO* is
-`qed pipeline` with a quarter of the compute for SFT. The longest final run took {longest} CPU seconds.
+evaluations, are not counted. Pilot runs set the number of steps of each method, task and rate. The first final run
+is within 5 % of the budget if whole steps allow it. A run more than 10 % off is repeated with another number of
+steps, because on `withheld` the step at which a policy begins to answer at length depends on the seed. The tables
+have what the final runs needed. An online step has {problems} problems with {answers} answers of at most {tokens}
+tokens, an SFT step 32 demonstrations. The learning rate, one of {rates} with linear decay, is the best on 300
+validation problems with one seed; {seeds} other seeds make the final runs. Everything else is each method's default.
+*SFT → GRPO* is `qed pipeline` with a quarter of the compute for SFT. The longest final run took {longest} CPU
+seconds.
 
 **The measure** is the share of right answers sampled at temperature 1, {samples} for each of {test} held-out
 problems. Differences are tested on the same problems with seeds and problems both as random

@@ -126,7 +126,9 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
         policy = load_remote_policy(settings)
         require_one_version(policy, settings.model.name, console)
     else:
-        policy = load_policy(settings, problems, pick_device(settings.model.device), None)
+        device = pick_device(settings.model.device)
+        threads.prepare_kernels(device, console.say)
+        policy = load_policy(settings, problems, device, None)
     report_handover(policy.sampler, console.say)
     lengths = {bench.label: _choose_max_tokens(bench, request, policy) for bench in loaded}
     checks = {bench.label: _check_sampler(bench, request, policy, lengths[bench.label], console) for bench in loaded}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -68,10 +68,7 @@ def set_compute(
     same = before.get("local_ranks", 1) == ranks
     threads = settings.run.threads or (before.get("threads", 0) if same else 0) or host.choose_threads(ranks=ranks)
     set_threads(threads, settings.run.matmul_precision)
-    if device.type == "cpu" and will_compile():
-        console.say("qed compiles functions in C++ for this processor, once: this takes some seconds.")
-    if device.type == "cpu" and (built := load_library()).advice:
-        console.say(f"torch computes in place of functions in C++, more slowly: {built.reason}. {built.advice}")
+    prepare_kernels(device, console.say)
     for name, now in read_kernel_settings(device).items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)
@@ -82,6 +79,14 @@ def set_compute(
     if device.type == "cpu" and alignment.depends_on_alignment():
         run.event("alignment_matters", mkl_cbwr=alignment.read_mkl_mode())
         console.say(alignment.explain_alignment())
+
+
+def prepare_kernels(device: torch.device, say: Callable[[str], None]) -> None:
+    """Compile the functions in C++ for a processor if that has not been done, and say so; say also what went wrong."""
+    if device.type == "cpu" and will_compile():
+        say("qed compiles functions in C++ for this processor, once: this takes some seconds.")
+    if device.type == "cpu" and (built := load_library()).advice:
+        say(f"torch computes in place of functions in C++, more slowly: {built.reason}. {built.advice}")
 
 
 def read_kernel_settings(device: torch.device) -> dict[str, Any]:

@@ -59,11 +59,16 @@ def test_a_compiler_that_fails_is_told_once(
     build.load_library.cache_clear()
     try:
         done = qed("sft", *SMALL, "--sampling.max_tokens", 4, "--steps", 1, "--out", tmp_path / "run")
+        build.load_library.cache_clear()
+        measured = qed(
+            "evaluate", "--model", tmp_path / "run", "--limit", 1, "--max-tokens", 4, "--out", tmp_path / "e"
+        )
     finally:
         build.load_library.cache_clear()
     assert done.code == 0, done.err
     assert "qed compiles functions in C++" in done.out
     assert done.out.count("compiler failed: error: no such instruction") == 1
+    assert measured.out.count("compiler failed: error: no such instruction") == 1, measured.err
     assert read_json(tmp_path / "run" / "env.json", {})["kernels"] == "torch"
 
 

@@ -136,7 +136,9 @@ def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Pol
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     if settings.sampling.sampler == "server":
         return load_remote_policy(settings)
-    policy = load_policy(settings, [], load.pick_device(settings.model.device), None)
+    device = load.pick_device(settings.model.device)
+    threads.prepare_kernels(device, say)
+    policy = load_policy(settings, [], device, None)
     report_handover(policy.sampler, say)
     policy.model.requires_grad_(False)
     if settings.model.precision == "bfloat16":
