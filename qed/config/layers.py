@@ -53,7 +53,7 @@ def list_configs(folders: Iterable[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*")):
-            if file.suffix in SUFFIXES:
+            if file.suffix in SUFFIXES and file.is_file():
                 found.setdefault(file.stem, file)
     return found
 

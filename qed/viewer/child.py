@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,6 +16,8 @@ from qed.errors import QedError
 from qed.guards.parents import die_with_parent
 from qed.viewer.params import Refused
 
+SAFE_PATH = "PYTHONSAFEPATH"
+STARTING = threading.Lock()
 CHILDREN = threading.BoundedSemaphore(4)  # processes at the same time
 
 
@@ -48,10 +51,12 @@ def _wait_for_child(function: Callable[..., Any], arguments: tuple[Any, ...], se
     process = context.Process(target=_work, args=(os.getpid(), theirs, function, arguments), daemon=True)
     # Ctrl-C in a terminal reaches every process of it; this one ends with the server, and has nothing to say. The first
     # start of the module's tracker would let the signal through again, so it comes before.
-    resource_tracker.ensure_running()
+    with _without_current_folder():
+        resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        with _without_current_folder():
+            process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
@@ -65,6 +70,21 @@ def _wait_for_child(function: Callable[..., Any], arguments: tuple[Any, ...], se
         process.kill()
         process.join()
         ours.close()
+
+
+@contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Start Python without the current folder on its path: a user's `types.py` there would stand in for Python's."""
+    with STARTING:
+        before = os.environ.get(SAFE_PATH)
+        os.environ[SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SAFE_PATH]
+            else:
+                os.environ[SAFE_PATH] = before
 
 
 def _work(parent: int, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -226,7 +226,7 @@ def test_a_proposal_is_always_a_setting() -> None:
         ("--use_vllm", "In TRL it is a setting; qed has none: see sampling.sampler: native or vllm"),
         ("--deepspeed", "is not a setting of qed grpo."),
         ("--gpu_memory_utilization", "In verl it is a setting; qed has none: it changes the speed and the memory"),
-        ("--trainer.n_gpus_per_node", "qed has none: qed's own are --ranks and parallel.shard."),
+        ("--trainer.n_gpus_per_node", "qed has none: qed spreads a run by --ranks and parallel.shard."),
         ("--actor_rollout_ref.actor.optim.lr", "Did you mean '--learner.lr'?"),
         ("--val_size", "Did you mean '--data.validation-split'?"),
         ("--cutoff_len", "In LLaMA-Factory it is a setting; qed has none: demonstrations that do not fit"),

@@ -44,6 +44,7 @@ python3 -m verl.trainer.main_ppo \
         ("trainer.critic_warmup=10", {"algorithm.critic.warmup_steps": 9}),
         ("trainer.test_freq=-1", {"evaluation.at_end": False}),
         ("trainer.test_freq=5", {"evaluation.every": 5}),
+        ("trainer.test_freq=0", {"evaluation.at_end": False}),
         ("trainer.critic_warmup=0", {"algorithm.critic.warmup_steps": 0}),
         (
             f"{ACTOR}policy_loss.loss_mode=gspo",
@@ -72,6 +73,11 @@ python3 -m verl.trainer.main_ppo \
 def test_a_setting_of_verl_keeps_its_meaning(tmp_path: Path, arguments: str, expected: dict[str, Any]) -> None:
     result = import_files(tmp_path, "verl", [], "actor_rollout_ref.rollout.n=4", *arguments.split())
     assert {key: result.values[key] for key in expected} == expected
+
+
+def test_sft_of_verl_is_evaluated_at_its_end_however_often_it_is_tested(tmp_path: Path) -> None:
+    result = import_files(tmp_path, "verl", [], "method=sft_trainer", "trainer.test_freq=-1")
+    assert (result.imported.command, result.values["evaluation.at_end"]) == ("sft", True)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "remax", "gdpo", "reinforce_plus_plus_baseline"])

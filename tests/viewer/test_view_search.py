@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,16 @@ def test_a_secret_is_neither_shown_nor_found(tmp_path: Path, monkeypatch: pytest
     assert ask("search", run="run", step=1, q=SECRET[3:20])["hits"] == []
     (hit,) = ask("search", run="run", step=1, q="keep")["hits"]
     assert SECRET[3:] not in hit["before"]
+
+
+def test_files_of_the_current_folder_stand_in_for_no_module_of_python(tmp_path: Path) -> None:
+    for name in ("types", "re", "enum", "operator", "select", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('a file of the user')\n")
+    code = "import math; from qed.viewer.child import call_in_child; print(call_in_child(math.sqrt, (4.0,), 60, ''))"
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    command, environment = [sys.executable, "-P", "-c", code], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "2.0\n", done.stderr
 
 
 def test_an_endless_expression_is_ended_and_the_next_search_works(

@@ -27,7 +27,7 @@ PRECISION = {
     **dict.fromkeys(("float32", "fp32", "torch.float32"), "float32"),
     **dict.fromkeys(("float64", "torch.float64"), "float64"),
 }
-ONE_PROCESS = "qed's own are --ranks and parallel.shard"
+ONE_PROCESS = "qed spreads a run by --ranks and parallel.shard"
 OWN_SAMPLER = "see sampling.sampler: native or vllm"
 HUB = "hub"  # the task that reads any data set of the hub, where qed has it
 NO_HUB = "qed sends nothing to the hub while it trains"

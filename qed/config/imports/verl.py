@@ -71,7 +71,7 @@ def derive(draft: Draft, method: str) -> None:
     if options.has("trainer.logger") and not any(row.theirs == "trainer.logger" for row in draft.rows):
         draft.skip("trainer.logger", "the console is always on")
     _set_length(draft)
-    _set_evaluations(draft)
+    _set_evaluations(draft, method)
     _set_truncation(draft, method)
     draft.set("actor_rollout_ref.actor.fsdp_config.dtype", "model.precision", "bfloat16", "mixed precision, as FSDP's")
     if method == "sft":
@@ -104,15 +104,17 @@ def _set_length(draft: Draft) -> None:
             draft.set(share, "learner.warmup_ratio", options.number(share))
 
 
-def _set_evaluations(draft: Draft) -> None:
-    """Set when to evaluate: verl evaluates every N steps and after the last, and where N is not above 0 at neither."""
+def _set_evaluations(draft: Draft, method: str) -> None:
+    """Set when to evaluate: verl does so every N steps and after the last; without N, after the last of SFT alone."""
     theirs = "trainer.test_freq"
     if draft.options.has(theirs):
         every = draft.options.get(theirs)
-        if str(every) in ("-1", "0"):
+        if str(every) not in ("-1", "0"):
+            draft.set(theirs, "evaluation.every", every)
+        elif method != "sft":
             draft.set(theirs, "evaluation.at_end", False)
         else:
-            draft.set(theirs, "evaluation.every", every)
+            draft.set(theirs, "evaluation.every", 0)
 
 
 def _set_truncation(draft: Draft, method: str) -> None:
