@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from itertools import accumulate
 
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
@@ -20,6 +21,7 @@ DIGIT_KINDS = {"number", "letter", "word"}
 
 def read_based(tokens: list[Token]) -> Node | None:
     """Read a numeral with its base, in digits or in words; None if the tokens are none."""
+    tokens = _remove_braces(tokens)
     if len(tokens) > 3 and tokens[0].kind == "letter" and tokens[1].text == "=":  # N = 245_7
         tokens = tokens[2:]
     if len(tokens) > 1 and tokens[0].text == "0":
@@ -38,6 +40,14 @@ def read_based(tokens: list[Token]) -> Node | None:
     if letters and (_is_invalid(text, radix) or len(text) < 2 or radix < 11):  # x_12 is a name
         return None
     return _build_based(text, radix)
+
+
+def _remove_braces(tokens: list[Token]) -> list[Token]:
+    """Remove one pair of braces around all tokens, such as a box leaves."""
+    if not tokens or tokens[0].text != "{" or tokens[-1].text != "}":
+        return tokens
+    depths = list(accumulate((token.text == "{") - (token.text == "}") for token in tokens))
+    return tokens[1:-1] if 0 not in depths[:-1] else tokens
 
 
 def _split_base(tokens: list[Token]) -> tuple[list[Token], list[Token]]:

@@ -60,6 +60,8 @@ NEXT_EQUATION = re.compile(
     r"(?<![,;=<>&{(\[\\\s]) {0,3}(?:\\q?quad(?![A-Za-z])|\n|(?<= )for )(?:\s|\\q?quad(?![A-Za-z])){0,5}"
     r"(?=(?:[A-Za-z]|\\math(?:bf|rm) ?\{[A-Za-z]\})(?:_\{?\w{1,3}\}?)?(?:\([A-Za-z\d]\))? ?=)"
 )
+# A word before that space joins the equations without a comma: x = 2 \\quad \\text{or} \\quad x = 3.
+JOINED = re.compile(r"(?<![A-Za-z])(?:or|and) ?\}?$")
 LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
 
 
@@ -74,7 +76,13 @@ def clean_text(text: str) -> str:
     if "," in text and "{" in text:
         text = BRACED_COMMA.sub(r",\\!", BRACED_DECIMAL.sub(_read_braced_comma, text))
     text = INTRODUCTION.sub("", _strip_dollars(text), count=1)
-    return rewrite_mixed(NEXT_EQUATION.sub(", ", text) if text.count("=") > 1 and "\\begin" not in text else text)
+    several = text.count("=") > 1 and "\\begin" not in text
+    return rewrite_mixed(NEXT_EQUATION.sub(_separate_equations, text) if several else text)
+
+
+def _separate_equations(match: re.Match[str]) -> str:
+    start = match.start()
+    return " " if JOINED.search(match.string, max(start - 6, 0), start) else ", "
 
 
 def _read_braced_comma(match: re.Match[str]) -> str:

@@ -28,8 +28,10 @@ MODULO = re.compile(r"(?:\( ?\\?b?mod|(?<![\\A-Za-z])mod) ?([^(){},]{1,30})(?:\)
 MODULO_WORD = re.compile(r"\\(?:text|mathrm|operatorname) ?\{ ?mod ?\}")
 SET_BUILDER = re.compile(r"^\{ ?([a-z] ?(?:[:|]|\\mid|\\in)[^{}]{1,200})\}$")
 EXCEPT = re.compile(
-    r"^(?:\\text ?\{ ?)?all (?:real (?:numbers|values)|reals|real x|x)(?: except(?: for)?| but| other than) ?\}? ?"
-    r"(?:x ?= ?)?([^A-Za-z]{1,30}[^ ]{0,30})$"
+    r"^(?:\\text ?\{ ?)?(?:all|every) (?:real (?:numbers?|values?)|reals|real x|x)"
+    r"(?: except(?: for)?| but| other than) ?\}? ?"
+    r"(?:x ?= ?)?([^A-Za-z]{1,30}[^ ]{0,30})$",
+    re.IGNORECASE,
 )
 SYMBOLS = r"[gmsL]|[ckm]m|[km]g|m[lL]|ft|in|lb|oz|mi|hr"
 WORDS = rf"(?:{SYMBOLS})(?=\\|\))|[A-Za-z][A-Za-z '-]{{2,60}}"

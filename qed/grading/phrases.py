@@ -8,16 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from qed.grading.vocabulary import NUMBER_WORDS
+from qed.grading.vocabulary import FUNCTION_WORDS, JOINERS, NUMBER_WORDS, UNITS
 
+# Units behind a slash: 12/hour. Others of two or three letters are products of variables there, as in 12/ms.
+RATE_UNITS = sorted(name for name in UNITS if len(name) > 3 and name.isascii() and not name.startswith("per"))
+RATE = rf"(?:{'|'.join(RATE_UNITS)}|inch|hr|min|sec|day|yr|km|kg|lb)s?(?![A-Za-z])"
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
     r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|only|just|numbers?|at|ratio|or)"
-    r"(?![A-Za-z])|n't |^(?:\\(?:text|mathrm) ?\{ ?)?\\?(?:max|min)(?![A-Za-z])|'s |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]",
+    r"(?![A-Za-z])|n't |^(?:\\(?:text|mathrm) ?\{ ?)?\\?(?:max|min)(?![A-Za-z])|'s |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]"
+    rf"|\\forall|/ ?(?:\\[a-z]{{2,10}} ?\{{ ?)?{RATE}",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
-MARKS = (" ", "\\in", "\\text", "+-", "-to-", "=", ":")  # every phrase has one
+MARKS = (" ", "\\in", "\\text", "+-", "-to-", "=", ":", "/")  # every phrase has one
 MAX_CHARS = 300  # of a text whose phrases are rewritten
 OPERAND = r"(?:\d(?:[\d.,/]{0,30}\d)?|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
@@ -61,6 +65,27 @@ PROPERTY = re.compile(
 REAL_PARAMETER = re.compile(
     r"(?<=[^ ,;])[,;] ?(?:where |with |for )?\(?[A-Za-z](?:_\d)? ?\\in ?\\mathbb ?\{? ?R ?\}?\)?$"
 )
+# A function of all real numbers: f(x) = 2x for all x.
+EVERYWHERE = re.compile(
+    r"^([A-Za-z]\(([A-Za-z])\) ?=.{1,200}?)(?: |,|\\q?quad|\\[,;:]|\()*"
+    r"(?:(?<![A-Za-z\\])for (?:all|every|any|each)|\\forall) ?(?:real (?:numbers? )?)?"
+    r"\2(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)?\)?$"
+)
+PLAIN_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
+# Of integers from a number on, the number alone is the answer.
+FROM = r"(?:>|\\g(?:eq?|eqslant)(?![a-z]))"
+INTEGERS_FROM = re.compile(
+    rf"^(?:for )?(?:all|any|every) (?:positive )?integers? (?=[nmk] ?{FROM} ?\d{{1,30}}$)", re.IGNORECASE
+)
+MEMBERS_FROM = re.compile(
+    rf"^(([nmk]) ?{FROM} ?-?\d{{1,30}})(?:[,;]| |\\q?quad){{0,6}}(?:where |with |for )?"
+    r"\2 ?\\in ?\\mathbb ?\{? ?[ZN] ?\}?$"
+)
+SLASHED = re.compile(
+    r"^((?:[A-Za-z] ?= ?)?-?(?:\\?[$€£] ?)?\d[\d.,]{0,30})((?: [A-Za-z]{1,20}){0,3})"
+    rf" ?/ ?({RATE})$",
+    re.IGNORECASE,
+)
 TWO_BOUNDS = re.compile(rf"^([a-z]) (>|<|\\geq|\\leq) ({SIGNED}) and (>|<|\\geq|\\leq) ({SIGNED})$")
 OR_MORE = re.compile(
     rf"^({SIGNED}) or (more|greater|above|larger|higher|less|fewer|below|smaller|lower)$", re.IGNORECASE
@@ -98,6 +123,12 @@ def _write_between(match: re.Match[str]) -> str:
     return f"{name} \\in {interval}" if name else interval
 
 
+def _drop_everywhere(match: re.Match[str]) -> str:
+    """Drop `for all x`, unless there are other words, such as `fails`, which may deny it."""
+    words = {word.lower() for word in PLAIN_WORD.findall(match.group(1))}
+    return match.group(1) if words <= FUNCTION_WORDS.keys() | JOINERS else match.group()
+
+
 def _write_half_line(match: re.Match[str]) -> str:
     return match.expand(HALF_LINES[match.group(1)])
 
@@ -126,7 +157,10 @@ RULES: tuple[Rule, ...] = (
     (_compile(r"n't(?= )"), " not"),
     (_compile(r"^(there|it|that|here|he|she)'s (?=[a-z\d-])"), r"\1 is "),
     (_compile(rf"^(?:exactly|only|just) (?={SMALL}\b)"), ""),
+    (SLASHED, r"\1\\text{\2 per \3}"),
+    (EVERYWHERE, _drop_everywhere),
     (REAL_PARAMETER, ""),
+    (MEMBERS_FROM, r"\1"),
     (MEMBER, r", \1 \\in \2"),
     (INTEGER_WORDS, lambda match: f", {match.group(1) or match.group(2)} \\in \\mathbb{{Z}}"),
     (CONSTANT_WORDS, ""),
@@ -136,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     (_compile(rf"^({SMALL}) (to|out of|in) ({SMALL})$"), _write_digits),
     (SUBJECT, lambda match: match.group(1) or match.group(2)),
     (_compile(r"^(?:for )?(?:all|any|every) (?:real )?(?=[a-z] ?(?:[<>=]|\\[gln]))"), ""),
+    (INTEGERS_FROM, ""),
     (REAL_NUMBERS, ""),
     (PROPERTY, r"\1"),
     (_compile(r"^([a-z]) (?:is|equals) (?=-?[\d\\])"), r"\1 = "),
@@ -169,12 +204,18 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def rewrite_phrases(text: str) -> str:
-    """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
+def rewrite_phrases(text: str, products: bool = False) -> str:
+    """Rewrite the phrases of a cleaned text; return the text itself if it has none.
+
+    Args:
+        text: the text.
+        products: whether letters are variables: 2/hr has no unit then.
+    """
     if len(text) > MAX_CHARS or not any(mark in text for mark in MARKS) or TRIGGER.search(text) is None:
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain
     for pattern, replacement in RULES:
-        rewritten = pattern.sub(replacement, rewritten)
+        if not (products and pattern is SLASHED):
+            rewritten = pattern.sub(replacement, rewritten)
     return text if rewritten == plain else rewritten

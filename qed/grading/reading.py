@@ -88,7 +88,7 @@ def _read_tokens(text: str, letters: Letters) -> tuple[str, list[Token], str]:
     if len(text) > MAX_CLEANED_CHARS:
         raise OverBoundError("too long")
     tokens = tokenize(text, letters=letters)
-    key, rewritten = build_key(tokens), rewrite_phrases(text)
+    key, rewritten = build_key(tokens), rewrite_phrases(text, letters == "variables")
     return (text, tokens, key) if rewritten == text else (rewritten, tokenize(rewritten, letters=letters), key)
 
 

@@ -31,7 +31,7 @@ DECIMALS = r"(?:\.\d+)?"
 SPACED = r"[1-9]\d{0,2}(?:(?:,\\! ?|\\,|\\ |'|~| )\d{3})+(?!\d)" + DECIMALS
 COMMAS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)" + DECIMALS
 SIMPLE = r"(?:\d+\.\d+|\d+\.(?!\.)|\d+|\.\d+)"
-EXPONENT = r"(?:[eE][+-]?\d{1,6}(?![\d.]))?"
+EXPONENT = r"(?:[eE][+-]?\d{1,6}(?!\d|\.\d))?"
 REST = (
     r"|(?P<rate>(?:km|cm|mm|ft|mi|kg|mol|m|g|N|J|W|C)/(?:hr|min|mol|cm|kg|s|h|m|L)(?![A-Za-z]))|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
     r"|(?P<environment>\\(?:begin|end)\s?\{\s?[A-Za-z]{1,12}\*?\s?\})|(?P<break>\\\\(?:\[-?[\d.]{1,6} ?[a-z]{2}\])?)"

@@ -9,6 +9,7 @@ from qed.grading.atoms import parse_digits
 from qed.grading.bounds import UnreadableError
 from qed.grading.cursor import Cursor
 from qed.grading.expression import parse_expression, starts_unit_fraction
+from qed.grading.spoken import DENOMINATORS
 from qed.grading.tokens import PREFIXED, Token
 from qed.grading.tree import Node, make_number, negate
 from qed.grading.vocabulary import (
@@ -30,7 +31,9 @@ CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
 MAX_UNIT_WORDS = 6  # words
 MAX_NOUNS = 4  # in a row
 CHANGES = set("increase decrease discount profit loss gain more less off higher lower chance".split())  # noqa: SIM905
-
+# 5 thirds are a fraction; quarters are coins.
+PARTS = {word: part for word, part in DENOMINATORS.items() if word.endswith("s") and word != "quarters"}
+PARTS |= {"hundredths": Fraction(1, 100), "thousandths": Fraction(1, 1000)}
 
 BARE = "unit"  # the name of square and cubic units without another name
 
@@ -55,14 +58,23 @@ def parse_currency(cursor: Cursor) -> Node | None:
     cursor.accept_any(symbol)  # $42$, whose signs were escaped
     if cursor.peek().kind == "word":  # $5 per hour, $5 USD
         rate = cursor.text.lower() in {"per", "each"}  # what the price is for counts as a missing unit
-        inner = parse_quantity(cursor, value)
+        inner = parse_quantity(cursor, value, priced=True)
         if not rate and inner.kind == "unit" and inner.name != name:
             raise UnreadableError("two units")
     return attach_unit(negate(value) if sign else value, name, factor)
 
 
-def parse_quantity(cursor: Cursor, value: Node) -> Node:
-    """Parse the units after a value, if there are any; `3 hours 20 minutes` is one quantity."""
+def parse_quantity(cursor: Cursor, value: Node, priced: bool = False) -> Node:
+    """Parse the units after a value, if there are any; `3 hours 20 minutes` is one quantity.
+
+    Args:
+        cursor: the position behind the value.
+        value: the number.
+        priced: whether a currency stands before it: $5 per thousand is a price, 5 per thousand a smaller number.
+
+    Raises:
+        UnreadableError: a word is no unit.
+    """
     if value.kind == "degree" or (value.kind == "negate" and value.parts[0].kind == "degree"):
         return _parse_degrees(cursor, value)
     value, counted = _parse_multiplier(cursor, value)
@@ -70,6 +82,8 @@ def parse_quantity(cursor: Cursor, value: Node) -> Node:
         return _parse_change(cursor, attach_unit(value, "percent"))
     if cursor.text in CURRENCIES:
         return attach_unit(value, *UNITS[CURRENCIES[cursor.take().text]])
+    if not priced and cursor.text.lower() == "per" and cursor.peek(1).text.lower() in MULTIPLES.keys() - {"dozen"}:
+        raise UnreadableError("a rate of a number")
     unit = _parse_unit(cursor)
     if unit is None or unit[0] == "ordinal":
         return value
@@ -108,6 +122,8 @@ def _parse_multiplier(cursor: Cursor, value: Node) -> tuple[Node, bool]:
     while cursor.peek().kind == "word" and cursor.text.lower() in MULTIPLES and value.kind in {"number", "multiply"}:
         value = Node("multiply", parts=(value, make_number(MULTIPLES[cursor.take().text.lower()])))
         counted = True
+    if cursor.peek().kind == "word" and cursor.text.lower() in PARTS and value.kind == "number":
+        value = Node("multiply", parts=(value, make_number(PARTS[cursor.take().text.lower()])))
     return value, counted
 
 
@@ -133,7 +149,7 @@ def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
     powers: dict[str, int] = {}
     factor, sign, power, words = Fraction(1), 1, 1, 0
     _flatten_fraction(cursor)
-    while (name := _read_word(cursor)) is not None:
+    while not _ends_in_each(cursor) and (name := _read_word(cursor)) is not None:
         words += 1
         if words > MAX_UNIT_WORDS:
             raise UnreadableError("too many words after a number")
@@ -155,6 +171,12 @@ def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
         for name, count in sorted(powers.items())
         if count
     ), factor
+
+
+def _ends_in_each(cursor: Cursor) -> bool:
+    """Step over the word each at the end: 12 each, $12 each; return whether it was there."""
+    ends = cursor.peek().kind == "word" and cursor.peek(1).kind not in {"word", "letter", "number"}
+    return ends and cursor.accept_any("each")
 
 
 def _flatten_fraction(cursor: Cursor) -> None:

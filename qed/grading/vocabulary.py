@@ -89,7 +89,8 @@ NUMBER_WORDS = {
     )
 } | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
-MULTIPLES |= {word + "s": value for word, value in MULTIPLES.items() if value >= 10**6}
+MULTIPLES |= {"lakh": 10**5, "crore": 10**7, "grand": 10**3}
+MULTIPLES |= {word + "s": value for word, value in MULTIPLES.items()}
 MULTIPLES |= {"万": 10**4, "亿": 10**8, "万亿": 10**12, "tausend": 10**3, "millionen": 10**6, "milliarden": 10**9}
 ORDINALS = {"st", "nd", "rd", "th"}
 # Words after a number that are not a unit or a counted noun.
@@ -98,13 +99,17 @@ NO_UNITS = _parse_set(
     "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
     "sudo exit quit print exec eval return pass def class open system os sys while try raise assert yield del global "
     "with as at "
+    # what denies, doubts or changes the number before it
+    "incorrect rejected reject extraneous excluded invalid inadmissible discarded spurious untrue erroneous mistaken "
+    "never nor neither fails unless maybe perhaps probably possibly doubled tripled quadrupled halved negated "
     # the same, and numbers, in other languages
     "nicht kein keine oder und ist bis mal mehr weniger hundert hunderte tausende milliarde non pas pour plus moins ou "
     "est mille milliard milliards cent cents mil millones cientos ciento miles veces menos más que мил не нет или до "
+    "falsch ungültig niemals vielleicht faux jamais falso incorrecto nunca quizás неверно неправильно никогда "
     "тысяч тысяча тысячи миллион миллиона миллионов миллиард миллиарда миллиардов раз раза"
 )
 # A noun in Chinese characters that begins like this may change the number: 5万元 is 50,000 yuan.
-CHANGING = set("万亿千百十半分成倍多余几两第不非没无或和到至以之上下折")
+CHANGING = set("万亿千百十半分成倍多余几两第不非没无或和到至以之上下折错吗")
 
 # Words after a unit that do not change it.
 MEASURED = _parse_set("long tall wide deep high old away total altogether more extra")

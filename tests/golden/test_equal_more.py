@@ -12,6 +12,7 @@ import pairs_of_relations
 import pairs_of_structures
 import pairs_of_traps
 import pairs_of_wordings
+import pairs_of_words_around
 import pytest
 from answer_pairs import pairs
 from hypothesis import given, settings
@@ -22,9 +23,9 @@ from qed.grading.policy import Policy
 
 TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_quantities, pairs_of_structures)
 SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms, pairs_of_relations, pairs_of_wordings))
-DIFFERENT = "".join(
-    table.DIFFERENT for table in (*TABLES, pairs_near_forms, pairs_of_relations, pairs_of_traps, pairs_of_wordings)
-)
+WORDS = (pairs_of_relations, pairs_of_wordings, pairs_of_words_around)
+DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, *WORDS, pairs_near_forms, pairs_of_traps))
+ONE_WAY = "".join(table.ONE_WAY for table in (pairs_of_forms, *WORDS))
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))
@@ -33,9 +34,7 @@ def test_the_same(gold: str, answer: str) -> None:
     assert equal(answer, gold).correct
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY + pairs_of_relations.ONE_WAY + pairs_of_wordings.ONE_WAY))
-)
+@pytest.mark.parametrize(("gold", "answer"), list(pairs(ONE_WAY)))
 def test_the_same_as_its_gold(gold: str, answer: str) -> None:
     assert equal(gold, answer).correct
 
