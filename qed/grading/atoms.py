@@ -24,6 +24,8 @@ STARTING = (
 )
 ALWAYS_APPLIED = set("fgFG")
 OFTEN_APPLIED = set("hpquvABCDEHIJKLMNOPQRSTUVWXYZ")
+PROBABILITIES = {"P", "Pr", "Prob", "\\Pr", "\\mathbb P"}
+EVENTS = {"=", "<", ">", "\\leq", "\\geq", "<=", ">=", "\\neq", "\\in", "\\cap", "\\cup"}  # in what has a probability
 INVERTED = ["^", "{", "-", "1", "}", "("]  # the inverse of a function
 NUMBER_ENDS = ("\\overline", "\\dot")
 
@@ -132,6 +134,8 @@ def _parse_name(cursor: Cursor) -> Node:
 def _parse_indexed(cursor: Cursor, name: str) -> Node:
     """Parse a name with its index and primes, and its arguments in brackets if it is the name of a function."""
     letter = name
+    if (probability := _parse_probability(cursor, name)) is not None:
+        return probability
     while cursor.text in {"_", "'"}:
         name += cursor.text
         if cursor.take().text == "_":
@@ -147,6 +151,30 @@ def _parse_indexed(cursor: Cursor, name: str) -> Node:
         inner = _parse_group(cursor)
         return Node("apply", name, inner.parts if inner.kind == "sequence" else (inner,))
     return Node("symbol", name)
+
+
+def _parse_probability(cursor: Cursor, letter: str) -> Node | None:
+    """Parse P(A|B), \\Pr[X = 1] and their like before an equals sign as one name."""
+    if letter not in PROBABILITIES or cursor.text not in {"(", "["}:
+        return None
+    texts, depth = list[str](), 0
+    while True:
+        token = cursor.peek(len(texts))
+        if token.kind == "end":
+            return None
+        depth += (token.text in OPENERS) - (token.text in {")", "]", "}", "\\}"})
+        texts.append(token.text)
+        if depth == 0:
+            break
+    if cursor.peek(len(texts)).text not in {"=", "\\approx"}:
+        return None
+    inner = texts[1:-1]
+    if not (EVENTS & set(inner) or inner.count("|") == 1 or letter != "P"):  # P(x + 1) is a polynomial
+        return None
+    cursor.position += len(texts)
+    if len(inner) == 1:
+        return Node("apply", "P", (Node("symbol", inner[0]),))
+    return Node("symbol", f"P({' '.join(inner)})")
 
 
 def _takes_one_argument(cursor: Cursor, letter: str) -> bool:
@@ -230,7 +258,7 @@ def _parse_command(cursor: Cursor) -> Node:
 
 
 def _parse_operator_name(cursor: Cursor, name: str) -> Node:
-    if name in SYMBOLS:
+    if name in SYMBOLS or name == "\\Pr":
         return _parse_indexed(cursor, name)
     if name in DECORATIONS or name in {"\\mathbb", "\\mathcal"}:
         return _parse_indexed(cursor, f"{name} {read_raw_argument(cursor).strip('{} ')}")

@@ -21,6 +21,10 @@ class UnreadableError(Exception):
     """Raised when the parser does not know the notation, so that the value of the text is unknown."""
 
 
+class ContradictionError(UnreadableError):
+    """Raised when a text contradicts itself, as x = 41 = 42 does: it is wrong in any notation."""
+
+
 class OverBoundError(Exception):
     """Raised when a text needs more work than a verdict may cost."""
 

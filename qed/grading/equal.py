@@ -110,17 +110,28 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
         return fractions
     if policy.base_optional and _has_digits_of(left, right):
         return SAME_VALUE
-    for side, reading in (("gold", left), ("answer", right)):
-        if reading.over:
-            return Verdict(False, "bound", f"{side}: {reading.trouble}")
-        if not reading.values:
-            return Verdict(False, "unknown", f"{side}: {reading.trouble or 'nothing to read'}")
+    if (trouble := _find_trouble(left, right)) is not None:
+        return trouble
     verdicts = []
     for one, other in _list_readings(gold, answer, left, right):
         verdicts.append(_compare_readings(one, other, policy))
         if verdicts[-1].correct:
             return verdicts[-1]
     return verdicts[0]
+
+
+def _find_trouble(left: Reading, right: Reading) -> Verdict | None:
+    """Return why the values of two answers cannot be compared; None if they can."""
+    sides = (("gold", left), ("answer", right))
+    for side, reading in sides:  # final, whatever the other one is
+        if reading.contradictory:
+            return Verdict(False, "typed", f"{side}: {reading.trouble}")
+    for side, reading in sides:
+        if reading.over:
+            return Verdict(False, "bound", f"{side}: {reading.trouble}")
+        if not reading.values:
+            return Verdict(False, "unknown", f"{side}: {reading.trouble or 'nothing to read'}")
+    return None
 
 
 def _compare_fractions(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict | None:

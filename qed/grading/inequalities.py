@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from qed.grading.bounds import Work
+from qed.grading.bounds import OverBoundError, Work
 from qed.grading.numeric import Point
 from qed.grading.regions import Region, compute_position
 from qed.grading.scalars import is_scalar, list_names, try_evaluate
@@ -19,6 +19,7 @@ SIGNS = {"<", "<=", ">", ">=", "!="}
 Condition = tuple[Node, str]  # a difference and its relation to zero
 WITHIN = (1, 7, 29, 50, 71, 93, 99)  # percent of the way from one end to the next
 BEYOND = (0.01, 0.31, 0.97, 2.03, 7.3, 31.7, 1009)  # distances beyond the first and last ends
+FAR = (123457, 3e7, 1e12)  # more of them, where an inequality has a value: 4 < 2x < 4000 ends far from 2
 NEAR = 1e-30
 MAX_PARTS = 12
 
@@ -81,7 +82,16 @@ def _holds_on_region(region: Region, conditions: list[Condition], work: Work) ->
         truths = [_is_true_at(point, *condition, work) for condition in conditions]
         if None in truths or all(truths) != any(low < point < high for low, high in spans):
             return False
-    return True
+    return all(_holds_far_out(point, spans, conditions) for step in FAR for point in (ends[0] - step, ends[-1] + step))
+
+
+def _holds_far_out(point: Any, spans: list[tuple[Any, Any]], conditions: list[Condition]) -> bool:
+    """Return whether the inequality is as true at a point as the set says, or has no value that can be computed."""
+    try:
+        truths = [_is_true_at(point, *condition, Work()) for condition in conditions]
+    except OverBoundError:
+        return True
+    return None in truths or all(truths) == any(low < point < high for low, high in spans)
 
 
 def _is_true_at(point: Any, difference: Node, sign: str, work: Work) -> bool | None:

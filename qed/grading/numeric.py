@@ -20,8 +20,8 @@ from qed.grading.tree import Node
 DIGITS = 60
 MORE_DIGITS = 150
 MAX_ANGLE = 10**40  # beyond it, reducing by 2π loses more digits than there are
-# Numerators of the points, over 1009. The first three rows are positive, the next two have both signs. The last two are
-# large, for step functions: the floor of each of the others is nearly always zero, one or two.
+# Numerators of the points, over 1009. The first three rows are positive, the next two have both signs. The last four
+# are far out, for functions with steps or kinks: |x − 5| is 5 − x at each of the others. Three are beyond ±100.
 POINTS = (
     (761, 1429, 2213, 547, 1871, 997, 2719, 1163, 2039, 683),
     (1627, 877, 601, 2467, 1283, 1999, 733, 2617, 947, 1753),
@@ -29,10 +29,12 @@ POINTS = (
     (-1187, 1669, -907, 2087, -2531, 1493, -709, 1949, -1319, 2633),
     (-2203, -1087, 1759, -1427, 593, -2311, 1901, -823, 2477, -619),
     (9187, 14431, 21379, 12781, 17539, 26417, 11467, 19013, 24671, 15331),
-    (37123, 28979, 44497, 31153, 40009, 52289, 34583, 47111, 29833, 38959),
+    (-118081, -109943, 113147, -104729, 121621, -107227, 115303, -112481, 106397, -119057),
+    (111217, -121493, -105601, 117563, -108649, 114343, -119183, 107881, -113723, 122477),
+    (-106087, 115849, -120371, 110479, 104297, -117041, -108923, 121019, 112657, -105227),
 )
 POSITIVE_ROWS = 3
-SMOOTH_ROWS = 5  # enough for functions without steps
+SMOOTH_ROWS = 5  # enough for functions without steps and kinks
 _contexts = threading.local()
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from qed.grading.atoms import parse_digits
 from qed.grading.based import read_based
-from qed.grading.bounds import OverBoundError, UnreadableError
+from qed.grading.bounds import ContradictionError, OverBoundError, UnreadableError
 from qed.grading.choices import read_choice
 from qed.grading.counting import COUNTED, COUNTING, write_as_binomials
 from qed.grading.normalise import clean_text
@@ -48,6 +48,8 @@ class Reading(NamedTuple):
     trouble: str = ""
     over: bool = False
     """Whether a limit of `bounds` was reached."""
+    contradictory: bool = False
+    """Whether the text contradicts itself."""
 
 
 def read_answer(text: str, letters: Letters = "plain") -> Reading:
@@ -60,17 +62,23 @@ def read_answer(text: str, letters: Letters = "plain") -> Reading:
         return Reading("", trouble=str(error), over=True)
     choice, bare = read_choice(tokens)
     shared = Reading(key, choice, bare)
-    values, trouble = list[Node](), ""
+    values, trouble, contradictory = list[Node](), "", False
     try:
         values.append(_parse_value(tokens, letters))
     except UnreadableError as error:
-        trouble = str(error)
+        trouble, contradictory = str(error), isinstance(error, ContradictionError)
     except (OverBoundError, RecursionError) as error:
         return shared._replace(trouble=str(error) or "nested too deeply", over=True)
     values += _read_other_ways(text, tokens, letters)
-    if not values and letters == "plain" and any(token.kind == "word" and len(token.text) <= 3 for token in tokens):
+    if (
+        not (values or contradictory)
+        and letters == "plain"
+        and any(token.kind == "word" and len(token.text) <= 3 for token in tokens)
+    ):
         return read_answer(text, "variables")._replace(key=shared.key)  # 2\pi ft^2y
-    return shared._replace(values=tuple(values), trouble="" if values else trouble)
+    if values:
+        return shared._replace(values=tuple(values))
+    return shared._replace(trouble=trouble, contradictory=contradictory)
 
 
 def _read_plain(sign: str, number: str | None, above: str | None, left: str | None, below: str | None) -> Reading:

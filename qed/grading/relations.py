@@ -12,6 +12,7 @@ from qed.grading.inequalities import solves
 from qed.grading.policy import Policy
 from qed.grading.regions import FLIPPED, are_same_region, build_region
 from qed.grading.scalars import are_same_scalar, compute_ratio, is_scalar, list_names
+from qed.grading.statements import is_denying, is_other_answer
 from qed.grading.tree import Node
 
 INVERTED = {"\\log", "\\ln", "\\exp"}
@@ -48,14 +49,20 @@ class Relations(ABC):
         return are_same_region(left, right, self.work)
 
     def is_solution(self, gold: Node, answer: Node) -> bool:
-        """Return whether one value is an inequality and the other its solution set."""
+        """Return whether one value is an inequality that is not solved and the other its solution set."""
         if not self.policy.interval_as_inequality:
             return False
         for one, other in ((gold, answer), (answer, gold)):
-            region = build_region(other, self.work) if one.kind == "relation" else None
+            region = build_region(other, self.work) if self.is_unsolved(one) else None
             if region is not None and solves(region, one, self.work):
                 return True
         return False
+
+    def is_unsolved(self, node: Node) -> bool:
+        """Return whether a relation is no set of its own, as 2x > 4 is none, while that of x > 2 decides."""
+        region = build_region(node, self.work) if node.kind == "relation" else None
+        solved = region is not None and region.variable is not None and region.variable.kind == "symbol"
+        return node.kind == "relation" and not solved
 
     def are_same_relations(self, gold: Node, answer: Node) -> bool:
         """Compare equations, inequalities and unions."""
@@ -66,7 +73,7 @@ class Relations(ABC):
             if one.kind == "relation" and one.name == "=":
                 if one is answer and other.kind != "relation" and any(map(is_combination, one.parts)):
                     return self.are_same(one.parts[is_combination(one.parts[0])], other)
-                return self.equals_right_side(one, other)
+                return self.equals_right_side(one, other, identities=one is answer)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
             return True
         return self.are_same_inequalities(gold, answer) if both else self.are_same_sets(gold, answer)
@@ -98,10 +105,10 @@ class Relations(ABC):
             return True
         return solves_equation(left, right, self.work) or solves_equation(right, left, self.work)
 
-    def equals_right_side(self, equation: Node, other: Node) -> bool:
-        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression may not."""
+    def equals_right_side(self, equation: Node, other: Node, identities: bool = False) -> bool:
+        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression of the same value too."""
         left, right = equation.parts
-        if left == right:  # 5 = 5 has no content
+        if left == right or is_other_answer(left, right):  # 5 = 5 has no content
             return False
         if self.is_name(left):
             return self.are_same(right, other)
@@ -110,7 +117,7 @@ class Relations(ABC):
         if (
             is_scalar(left)
             and is_scalar(right)
-            and not list_names(left, right)
+            and (identities or not list_names(left, right))
             and are_same_scalar(left, right, self.work)
         ):
             return self.are_same(right, other)
@@ -119,7 +126,7 @@ class Relations(ABC):
     def is_name(self, node: Node) -> bool:
         """Return whether a node is a name and not a computed value: a symbol, f(x), |AB|, AB/CD, A:B, (x, y)."""
         if node.kind in {"symbol", "apply", "text"}:
-            return True
+            return node.kind != "text" or not is_denying(node.name)
         if node.kind == "function":
             inverted = node.name in INVERTED and node.parts[0].kind == "symbol"  # ln x = 4 gives x another value
             return node.name not in {"root", "!", "\\binom"} and not inverted and bool(list_names(node))

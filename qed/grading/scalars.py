@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from qed.grading.bounds import Work
+from qed.grading.bounds import OverBoundError, Work
 from qed.grading.exact import UndefinedError, compute_rational
-from qed.grading.numeric import MORE_DIGITS, POINTS, POSITIVE_ROWS, SMOOTH_ROWS, Point, evaluate
+from qed.grading.numeric import (
+    DIGITS,
+    MORE_DIGITS,
+    POINTS,
+    POSITIVE_ROWS,
+    SMOOTH_ROWS,
+    Point,
+    evaluate,
+    get_context,
+)
 from qed.grading.proofs import are_distinguishable, are_same_constants
 from qed.grading.tree import Node, make_number, walk
 
@@ -25,6 +35,8 @@ SCALARS = {
     "degree",
 }
 MIN_POINTS = 2  # at which both sides must have a value
+# Functions of several branches, which may agree near zero and differ elsewhere.
+BRANCHED = {"\\floor", "\\ceil", "\\abs", "\\max", "\\min", "root"}
 
 
 def is_scalar(node: Node) -> bool:
@@ -67,10 +79,9 @@ def are_same_scalar(left: Node, right: Node, work: Work) -> bool:
     names = list_names(left, right)
     if not names:
         return are_same_constants(left, right, work)
-    rows = range(len(POINTS) if _has_steps(left, right) else SMOOTH_ROWS)
     count = 0
-    for row in rows:
-        agrees = _agree_at_point(left, right, names, row, work)
+    for row in _list_rows(left, right):
+        agrees = (_agree_at_point if row < SMOOTH_ROWS else _agree_far_out)(left, right, names, row, work)
         if agrees is False:
             return False
         count += agrees is True
@@ -117,9 +128,48 @@ def _insert_values(node: Node, point: Point) -> Node:
     return node._replace(parts=tuple(_insert_values(part, point) for part in node.parts))
 
 
-def _has_steps(*nodes: Node) -> bool:
-    """Return whether a step function, floor or ceil, is in an expression."""
-    return any(inner.name in {"\\floor", "\\ceil"} for node in nodes for inner in walk(node))
+def _list_rows(*nodes: Node) -> Iterator[int]:
+    """Return the rows of points to compare at: all of them for functions of several branches."""
+    yield from range(SMOOTH_ROWS)
+    if any(_has_branches(inner) for node in nodes for inner in walk(node)):
+        yield from range(SMOOTH_ROWS, len(POINTS))
+
+
+def _has_branches(node: Node) -> bool:
+    """Return whether a node is a function of several branches of a name: |x|, √x, x^(3/2), max(x, 1), arctan x."""
+    if node.kind == "power":
+        exponent = node.parts[1].parts[0] if node.parts[1].kind == "negate" else node.parts[1]
+        branched = exponent.kind == "divide" or (exponent.kind == "number" and exponent.number.denominator > 1)
+    else:
+        branched = node.kind == "function" and (node.name in BRANCHED or node.name.startswith("\\arc"))
+    return branched and bool(list_names(node))
+
+
+def _agree_far_out(left: Node, right: Node, names: dict[str, int], row: int, _: Work) -> bool | None:
+    """Return whether the values agree at a point far from zero; None if neither is defined or one is not real there."""
+    first, second = (_evaluate_far_out(node, names, row) for node in (left, right))
+    if first is None or second is None:
+        return None if first is second is None else False
+    if _is_complex(first) or _is_complex(second):
+        return None
+    arithmetic = get_context(MORE_DIGITS)
+    return are_close(first, second, arithmetic) or bool(abs(first - second) < arithmetic.mpf(10) ** -DIGITS)
+
+
+def _evaluate_far_out(node: Node, names: dict[str, int], row: int) -> Any:
+    """Compute the value at a point far from zero, where powers are large; None if there is none, or it is too large.
+
+    It has steps of its own, so that a long answer does not run out of them: the points near zero, of which there are
+    more, have been paid.
+    """
+    try:
+        return try_evaluate(node, Point(names, row, Work(), MORE_DIGITS))
+    except OverBoundError:
+        return None
+
+
+def _is_complex(value: Any) -> bool:
+    return bool(abs(value.imag) > abs(value) * 10.0**-CLOSE_DIGITS)
 
 
 def has_imaginary_unit(*nodes: Node) -> bool:
@@ -159,9 +209,13 @@ def compute_ratio(left: Node, right: Node, work: Work) -> Any:
     if not names:
         return None
     ratios: list[Any] = []
-    for row in range(len(POINTS) if _has_steps(left, right) else SMOOTH_ROWS):
-        point = Point(names, row, work)
-        first, second = try_evaluate(left, point), try_evaluate(right, point)
+    for row in _list_rows(left, right):
+        far, point = row >= SMOOTH_ROWS, Point(names, row, work)
+        first, second = (
+            _evaluate_far_out(node, names, row) if far else try_evaluate(node, point) for node in (left, right)
+        )
+        if far and any(value is not None and _is_complex(value) for value in (first, second)):
+            continue
         if first is None or second is None or second == 0 or first == 0:
             if (first is None) != (second is None) or (first == 0) != (second == 0):
                 return None

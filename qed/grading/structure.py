@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
+from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError
 from qed.grading.cursor import Cursor
-from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.expression import parse_expression
+from qed.grading.statements import check_chain, check_rounding
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
 from qed.grading.units import combine_quantities, parse_currency, parse_quantity
@@ -15,7 +13,6 @@ from qed.grading.vocabulary import RELATIONS
 
 SETTING = {"\\cup": "or", "\\cap": "and", "\\setminus": "without"}
 LISTING = {"\\or": "or", "\\land": "and", "\\cup": "or", "\\cap": "and"}  # x < 2 \\cup x > 3
-ROUNDING = 50  # a rounded number differs from the exact one by less than one part in so many
 NUMBERS = {"number", "negate", "divide", "constant"}
 REALS = Node("symbol", "\\mathbb R")
 INTEGERS = Node("symbol", "\\mathbb Z")
@@ -150,6 +147,7 @@ def parse_relation(cursor: Cursor) -> Node:
         signs = ["="]
     if "~" in signs:  # the part before the sign is exact
         index = signs.index("~")
+        check_rounding(sides[index], sides[index + 1 :])
         sides, signs = sides[: index + 1], signs[:index]
     return _build_relation(sides, signs)
 
@@ -158,7 +156,7 @@ def _build_relation(sides: list[Node], signs: list[str]) -> Node:
     """Build one relation. A chain of equations becomes its first and last side, or the value of several names.
 
     Raises:
-        UnreadableError: the numbers of a chain contradict each other, as in x = 41 = 42.
+        ContradictionError: the numbers of a chain contradict each other, as in x = 41 = 42.
     """
     if not signs:
         return sides[0]
@@ -170,25 +168,9 @@ def _build_relation(sides: list[Node], signs: list[str]) -> Node:
         names = [side for side in sides[:-1] if side.kind in {"symbol", "text"}]
         if len(names) > 1:
             return Node("list", ",", tuple(Node("relation", "=", (name, sides[-1])) for name in names))
-        _check_chain(sides)
+        check_chain(sides)
         sides, signs = [sides[0], sides[-1]], ["="]
     return Node("relation", " ".join(signs), tuple(sides))
-
-
-def _check_chain(sides: list[Node]) -> None:
-    """Refuse a chain of different numbers; a rounded one may follow an exact one."""
-    work, values = Work(), list[Fraction]()
-    for side in sides:
-        try:
-            value = compute_rational(side, work)
-        except UndefinedError:
-            value = None
-        if value is not None:
-            values.append(value)
-    if any(abs(value - values[0]) > abs(values[0]) / ROUNDING for value in values):
-        raise UnreadableError("a chain of different numbers")
-    if any(value != values[0] for value in values) and all(value.denominator == 1 for value in values):
-        raise UnreadableError("a chain of different integers")
 
 
 def _parse_side(cursor: Cursor) -> Node:

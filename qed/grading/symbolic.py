@@ -19,7 +19,7 @@ LIMITS = Limits(cpu=1.0, wall=2.0, memory=1 << 30)
 MAX_CACHED = 4096
 MAX_CHARS = 400  # no longer answer in practice needs this tier
 # Plain mathematics. From quotes, code and prose math-verify would extract some number.
-SIGNS = re.compile(r"[\w\s\\{}()\[\]^+\-*/=<>,.;:|!&%$~']+")
+SIGNS = re.compile(r"[\w\s\\{}()\[\]^+\-*/=<>,.;:|!&%$~]+")
 WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}|__")
 COMMAND = re.compile(r"\\([A-Za-z]+)")
 # A backslash before a digit, which is no LaTeX, and signs alone, which have no value.

@@ -9,6 +9,7 @@ import pairs_of_letters
 import pairs_of_numbers
 import pairs_of_quantities
 import pairs_of_relations
+import pairs_of_statements
 import pairs_of_structures
 import pairs_of_traps
 import pairs_of_wordings
@@ -21,11 +22,18 @@ from hypothesis import strategies as st
 from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
-TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_quantities, pairs_of_structures)
+TABLES = (
+    pairs_of_constants,
+    pairs_of_letters,
+    pairs_of_numbers,
+    pairs_of_quantities,
+    pairs_of_statements,
+    pairs_of_structures,
+)
 SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms, pairs_of_relations, pairs_of_wordings))
 WORDS = (pairs_of_relations, pairs_of_wordings, pairs_of_words_around)
 DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, *WORDS, pairs_near_forms, pairs_of_traps))
-ONE_WAY = "".join(table.ONE_WAY for table in (pairs_of_forms, *WORDS))
+ONE_WAY = "".join(table.ONE_WAY for table in (pairs_of_forms, pairs_of_statements, *WORDS))
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))
@@ -37,6 +45,10 @@ def test_the_same(gold: str, answer: str) -> None:
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(ONE_WAY)))
 def test_the_same_as_its_gold(gold: str, answer: str) -> None:
     assert equal(gold, answer).correct
+
+
+def test_an_identity_as_the_gold_is_not_one_of_its_sides() -> None:
+    assert not equal("x^2-1=(x-1)(x+1)", "x^2-1").correct
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(DIFFERENT)))
