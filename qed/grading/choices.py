@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from qed.grading.tokens import Token
 
 CHOICES = set("ABCDEFGH")
 MAX_CHOICE_TOKENS = 60  # tokens
-CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!") | {"<=", ">="}
+CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!=") | {"<=", ">="}
+# A text behind a choice letter, without its spaces, that denies the choice. "False" may be the text of a choice.
+DENIED = re.compile(
+    r"(?i:(?:(?:it|this|that|which)?(?:is|was)(?:definitely|clearly|obviously|just|simply)?"
+    r"(?:wrong|incorrect|(?:not|n['’]t)(?:correct|right|the(?:correct|right|best|final)?(?:answer|choice|option))))"
+    r"(?:[.,;:!]|because|since|$))|(?:wrong|incorrect)[.!]?$"
+)
+# One that says that the answer is another letter.
+REPLACED = re.compile(
+    r"(?i:(?:no|wrong|incorrect)?[,.:;]?(?:(?:the)?(?:correct|right|best|final|true)?answer(?:is|:)|it(?:is|['’]s))"
+    r"(?:option|choice)?)\(?([A-J])\)?[.!]?$"
+)
 
 
 def read_choice(tokens: list[Token]) -> tuple[str, bool]:
@@ -28,11 +40,25 @@ def read_choice(tokens: list[Token]) -> tuple[str, bool]:
     if after.text not in {")", ".", ":", ""} or (opened and after.text != ")"):
         return "", False
     rest = rest[1:]
-    if after.text == ":" and (not rest or not rest[0].spaced):
+    # E: x + y = 1 names a plane
+    if after.text == ":" and (not rest or not rest[0].spaced or any(token.text == "=" for token in rest)):
         return "", False
-    if rest and (letter.text != name or _names_other_choice(rest) or not _is_harmless(rest)):
+    if rest and (letter.text != name or not _may_be_its_text(name, rest)):
         return "", False
     return name, not rest
+
+
+def _may_be_its_text(letter: str, rest: list[Token]) -> bool:
+    """Return whether the tokens behind a choice letter can be the text of the choice and leave it chosen."""
+    denied = is_denied(letter, "".join(token.text for token in rest[:MAX_CHOICE_TOKENS]))
+    return not denied and not _names_other_choice(rest) and _is_harmless(rest)
+
+
+def is_denied(letter: str, text: str) -> bool:
+    """Return whether the text behind a choice letter denies it (is wrong), or names another (it is D, for B)."""
+    compact = "".join(text.split())
+    replaced = REPLACED.match(compact)
+    return DENIED.match(compact) is not None or (replaced is not None and replaced[1] != letter)
 
 
 def _read_choices(tokens: list[Token]) -> str:
@@ -58,10 +84,8 @@ def _is_harmless(rest: list[Token]) -> bool:
 
 
 def _names_other_choice(rest: list[Token]) -> bool:
-    """Return whether the text after a choice letter names another letter, or is an equation or calculation with it."""
+    """Return whether the text after a choice letter names another letter, or calculates with it."""
     if rest[0].kind == "joiner" or rest[0].text in {",", ";", "=", "+", "*", "/", "^", "-"}:
         return True
     pairs = pairwise(rest)
-    return any(one.text in CHOICES and two.text in {")", ".", ":"} for one, two in pairs) or any(
-        token.text == "=" for token in rest
-    )
+    return any(one.text in CHOICES and two.text in {")", ".", ":"} for one, two in pairs)

@@ -40,6 +40,7 @@ __all__ = [
     "find_between",
     "find_final_answer",
     "find_last_boxed",
+    "read_tag",
 ]
 
 # A number as GSM8K's graders find it.
@@ -121,6 +122,12 @@ def _find_marked(text: str, tags: tuple[Tags, ...]) -> Extracted | None:
         if answer:
             return Extracted(answer, source)
     return None
+
+
+def read_tag(content: str) -> str:
+    """Return the answer in the content of a tag: what is in its box, or what its sentence states."""
+    content = content.strip()
+    return _read_tagged((find_box(content) or content).strip())
 
 
 def _read_tagged(content: str) -> str:

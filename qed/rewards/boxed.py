@@ -1,10 +1,11 @@
-"""Correct when the last \\boxed{…} equals the gold answer."""
+"""Correct when the last \\boxed{…} before the next turn equals the gold answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from qed.grading.extract import find_last_boxed
+from qed.grading.extraction.marks import cut_at_turn
 from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import judge_answer
 from qed.types import Grade, Rollout
@@ -18,7 +19,7 @@ class Boxed:
     """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
-        answer = find_last_boxed(rollout.text)
+        answer = find_last_boxed(cut_at_turn(rollout.text))
         verdict = judge_answer(rollout.problem.answer, answer, find_policy(self.policy))
         score, parts = float(verdict.correct), {"correct": float(verdict.correct)}
         return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)

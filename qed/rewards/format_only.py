@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qed.grading.extract import find_last_boxed
+from qed.grading.extraction.marks import cut_at_turn
 from qed.rewards.think_answer import is_well_formed
 from qed.types import Grade, Rollout
 
@@ -15,7 +16,7 @@ CHECKS_FORMAT = True
 FORMATS: dict[str, Callable[[str], bool]] = {
     "think_answer": lambda text: is_well_formed(text.strip()),
     "r1_zero": lambda text: "</think> <answer>" in text and "</answer>" in text,
-    "boxed": lambda text: find_last_boxed(text) is not None,
+    "boxed": lambda text: find_last_boxed(cut_at_turn(text)) is not None,
 }
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qed.grading.extract import read_tag
 from qed.grading.extraction.marks import cut_at_turn
 from qed.rewards.verdicts import judge_answer
 from qed.types import Grade, Rollout
@@ -62,12 +63,13 @@ class Gsm8kXml:
         """Grade what the last answer block before the next turn says, by its meaning."""
         text = cut_at_turn(rollout.text)
         _, opened, last = text.rpartition(ANSWER)
-        extracted = last.partition(ANSWER_END)[0].strip() if opened else ""
+        content = last.partition(ANSWER_END)[0].strip() if opened else ""
+        extracted = read_tag(content)
         verdict = judge_answer(normalize_gold(rollout.problem.answer), extracted or None)
         soft = matches_soft(text, self.dotall)
         parts = {
             "correct": 2.0 * verdict.correct,
-            "integer": 0.5 * (verdict.correct or extracted.removeprefix("-").isdecimal()),
+            "integer": 0.5 * (verdict.correct or content.removeprefix("-").isdecimal()),
             "strict": 0.5 * matches_strict(text, self.dotall),
             "soft": 0.5 * soft,
             "tags": _score_tags_alone(text),

@@ -3,7 +3,8 @@
 LUFFY's prompt already contains the opening `<think>`, and its scripts grade the completion alone. So `<think>` and a
 line break are prepended to a completion that does not begin with `<think>`. Then both tags are required, and the text
 between the first and the second `</think>` is graded: 1 or 0 in version 3, which all scripts use. Version 1 gives 1 for
-a correct box, -0.5 for a wrong one, and -1 if a tag or the box is missing. Source: LUFFY (arXiv 2504.14945).
+a correct box before any next turn, -0.5 for a wrong one, and -1 if a tag or the box is missing. Source: LUFFY (arXiv
+2504.14945).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qed.grading.extract import extract_final_answer, find_last_boxed
+from qed.grading.extraction.marks import cut_at_turn
 from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
@@ -45,7 +47,7 @@ class LuffyThink:
 
     def _extract_answer(self, section: str) -> str | None:
         if self.version == 1:
-            return find_last_boxed(section)
+            return find_last_boxed(cut_at_turn(section))
         extracted = extract_final_answer(section)
         return extracted.answer if extracted else None
 

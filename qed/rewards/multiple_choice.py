@@ -1,6 +1,7 @@
 """Correct when the text chooses the letter of the gold answer, which is a letter or the words of one of the choices.
 
-The letter is that of the final answer: `C`, `(C)`, `C) 12`, `\\text{C}`, `option C`, or the words of a choice.
+The letter is that of the final answer: `C`, `(C)`, `C) 12`, `\\text{C}`, `option C`, or the words of a choice. Several
+letters (`B, C`), and a letter that the words behind it deny (`(B) is wrong`), are no choice.
 """
 
 from __future__ import annotations
@@ -8,15 +9,31 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from qed.grading.choices import is_denied
 from qed.grading.extract import extract_final_answer
 from qed.types import Grade, Problem, Rollout
 
 LETTERS = "ABCDEFGHIJ"
 # Each piece before the letter may occur once, so the search never backtracks.
 CHOICE = re.compile(
-    r"[\s$*]{0,4}(?:\\(?:text|mathrm|mathbf|textbf)\{)?(?:option |choice )?[(\[]?([A-J])(?:[)\].:,}$*]|$)",
+    r"[\s$*]{0,4}(?:\\(?:text|mathrm|mathbf|textbf)\{)?(?:(?:the )?(?:(?:correct |right |best |final )?"
+    r"(?:option|choice|answer)(?: is)?:? ))?[(\[]?([A-J])(?=[)\].:,;}$*]|$)",
     re.IGNORECASE,
 )
+FONT = re.compile(r"\\(?:text|mathrm|mathbf|textbf) ?\{")
+CLOSING = " \t\n~$*{}()[].:"  # what may stand between a letter and the text of its choice
+# `, C` and `or (C)` behind a letter. A and I are words if others follow them.
+NEXT_LETTER = (
+    r"[\s~$*)\]}.]{0,9}(?:[,;/&]|\\quad|(?<![A-Za-z])(?:and|or)(?![A-Za-z]))[\s$*]{0,4}(?:and |or )?"
+    r"(?:option |choice )?[(\[]?(?:([B-HJ])(?![\w'’])|([AI])(?=[)\].:,;/&}$*]|\s{0,4}$|\s{1,4}(?:and|or)(?!\w)))"
+)
+MARKED = r"(?<![\w\\])\(([A-HJ])\)|(?<![^\s,;])([B-HJ])[).:](?=\s|$)"
+BRACKETED = re.compile(r"\([^()]{2,}\)")
+# By whether the letter in front is a capital, so that the others are too.
+OTHERS = {
+    capital: [re.compile(one, 0 if capital else re.IGNORECASE) for one in (NEXT_LETTER, MARKED)]
+    for capital in (True, False)
+}
 
 
 def reward(rollout: Rollout) -> Grade:
@@ -42,12 +59,45 @@ def list_choices(problem: Problem) -> list[str]:
 
 def _match_letter(answer: str, choices: Sequence[str]) -> str | None:
     """Return the letter that an answer names, or that of the choice with its words."""
-    match = CHOICE.match(answer.strip())
+    answer = answer.strip()
+    match = CHOICE.match(answer)
     if match:
-        return match.group(1).upper()
+        behind = FONT.sub("", answer[match.end() :])
+        if _is_its_text(match.group(1), behind, choices):
+            return match.group(1).upper()
     words = [_normalize_words(choice) for choice in choices]
     index = words.index(_normalize_words(answer)) if words.count(_normalize_words(answer)) == 1 else len(LETTERS)
     return LETTERS[index] if index < len(LETTERS) else None
+
+
+def _is_its_text(letter: str, behind: str, choices: Sequence[str]) -> bool:
+    """Return whether what stands behind a letter leaves it the only one that is chosen."""
+    text = behind.strip(CLOSING + ",")
+    index = LETTERS.index(letter.upper())
+    if not text or (index < len(choices) and _strip_words(choices[index]) == _strip_words(text)):
+        return True
+    return not (is_denied(letter.upper(), text) or _names_another(letter, behind.rstrip(". ")))
+
+
+def _names_another(letter: str, behind: str) -> bool:
+    """Return whether the text behind a letter goes on with another one, or has one that is marked as a choice."""
+    following, marked = OTHERS[letter.isupper()]
+    # Initials are no choices: after a point or a colon only the next letter is one.
+    after = chr(ord(letter.upper()) + 1)
+    others = [
+        other
+        for other in marked.finditer(BRACKETED.sub("", behind))
+        if other.group().endswith(")") or other[2].upper() == after
+    ]
+    position = 0
+    while (match := following.match(behind, position)) is not None:
+        others.append(match)
+        position = match.end()
+    return any((other[1] or other[2]).upper() != letter.upper() for other in others)
+
+
+def _strip_words(text: str) -> str:
+    return _normalize_words(FONT.sub("", text)).strip(CLOSING + ",")
 
 
 def _normalize_words(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.grading.extract import find_last_boxed
+from qed.grading.extraction.marks import cut_at_turn
 from qed.grading.policy import MATH, Policy, PolicyName, find_policy
 from qed.grading.strings import Gold, Grader, grade_answer
 from qed.rewards.verdicts import NO_ANSWER
@@ -30,7 +31,8 @@ class QuestionOnly:
 
 def score_response(response: str, gold: Gold, grader: Grader = "qed", policy: Policy = MATH) -> Grade:
     """Grade a response; `gold` is one answer (text or number), or a list of accepted answers."""
-    answer = find_last_boxed(response)
+    # The reference's graders read the whole text, as published.
+    answer = find_last_boxed(cut_at_turn(response) if grader == "qed" else response)
     verdict = NO_ANSWER if answer is None else grade_answer(gold, answer, grader, policy)
     score = float(verdict.correct)
     parts = {"correct": score, "format": float(answer is not None)}

@@ -46,7 +46,8 @@ def score_response(response: str, gold: Gold, grader: Grader = "qed", policy: Po
 def _extract_answer(text: str, grader: Grader) -> str | None:
     if grader == "qed":
         final = extract_final_answer(text, "strict")
-        return final.answer if final else None
+        # A box or a number elsewhere is no answer in the format.
+        return final.answer if final and final.source == "tag" else None
     answer = text.rpartition("<answer>")[2].replace("</answer>", "").strip()
     return find_last_boxed(answer) if "\\boxed" in answer else answer
 

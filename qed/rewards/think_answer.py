@@ -1,11 +1,11 @@
 """Correct when the whole text is <think>…</think><answer>RESULT</answer> and RESULT equals the gold answer; the format
-alone earns 0.1."""
+alone earns 0.1. RESULT may be a sentence or have a box."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.grading.extract import find_between
+from qed.grading.extract import find_between, read_tag
 from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
@@ -24,7 +24,8 @@ class ThinkAnswer:
     def __call__(self, rollout: Rollout) -> Grade:
         text = rollout.text.strip()
         format_ok = is_well_formed(text)
-        extracted = find_between(text, "<answer>", "</answer>")
+        content = find_between(text, "<answer>", "</answer>")
+        extracted = None if content is None else read_tag(content)
         verdict = NO_FORMAT
         if format_ok:
             verdict = judge_answer(rollout.problem.answer, extracted, find_policy(self.policy))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from qed.grading.equal import Verdict
+from qed.grading.extract import read_tag
 from qed.grading.extraction.marks import cut_at_turn
 from qed.rewards.verdicts import NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
@@ -124,15 +125,16 @@ class WorkingOut:
         _, opened, last = text.rpartition(tags.solution_start)
         thought = opened and tags.reasoning_end in text.removesuffix(opened + last)
         solution = find_solution(f"{tags.reasoning_end}{opened}{last}", tags, self.end_token) if thought else None
-        verdict = NO_FORMAT if solution is None else judge_answer(gold, solution)
+        read = None if solution is None else read_tag(solution)
+        verdict = NO_FORMAT if read is None else judge_answer(gold, read)
         given = last.partition(tags.solution_end)[0] if solution is None and opened else solution
-        right = verdict.correct if solution is not None else judge_answer(gold, given).correct
+        right = verdict.correct or (given is not None and judge_answer(gold, read_tag(given)).correct)
         number = score_number(given or "", gold, scores)
         number = scores.number_equal if right else min(number, scores.number_other)
         # Equal as text, and wrong all the same, is at most near.
         answer = scores.equal if verdict.correct else min(score_answer(solution, gold, scores), scores.within_10)
         parts = {**self._score_format(text, solution), "answer": answer, "numbers": number}
-        return self._build_grade(parts, solution, verdict)
+        return self._build_grade(parts, read, verdict)
 
     def _score_format(self, text: str, solution: str | None) -> dict[str, float]:
         scores = PRESETS[self.preset]

@@ -43,6 +43,9 @@ def test_every_reward_gives_a_reason_where_it_judges(leaf: str) -> None:
         ("so \\boxed{13}", (0.0, False, True)),
         ("so 12", (0.0, False, False)),  # right, but without the box
         ("so \\boxed{12", (0.0, False, False)),  # the box never closes
+        ("\\boxed{13} <|im_end|> user \\boxed{12}", (0.0, False, True)),  # the next turn is somebody else's
+        ("\\boxed{12} <|im_end|> \\boxed{13}", (1.0, True, True)),
+        ("so <|im_end|> \\boxed{12}", (0.0, False, False)),
     ],
 )
 def test_boxes(text: str, pay: tuple[float, bool, bool]) -> None:
@@ -206,26 +209,6 @@ def test_length_costs_from_the_free_tokens_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "correct"),
-    [
-        ("The answer is (C).", "C", True),
-        ("Answer: C", "C", True),
-        ("\\boxed{\\text{C}}", "C", True),
-        ("\\boxed{C) Paris}", "C", True),
-        ("<answer>option C</answer>", "C", True),
-        ("<answer>paris</answer>", "C", True),  # the words of the choice
-        ("<answer>C</answer>", "Paris", True),  # the gold as words
-        ("The answer is (B).", "C", False),
-        ("<answer>Cats</answer>", "C", False),  # a word is no letter
-        ("It may be any.", "C", False),
-    ],
-)
-def test_multiple_choice(text: str, gold: str, correct: bool) -> None:
-    grade = graded("multiple_choice", text, gold=gold, choices=["Rome", "Bern", "Paris", "Oslo"])
-    assert (grade.reward, grade.correct) == (float(correct), correct)
-
-
-@pytest.mark.parametrize(
     ("text", "third", "first"),
     [
         ("<think>\na</think>\\boxed{12}", 1.0, 1.0),
@@ -234,6 +217,8 @@ def test_multiple_choice(text: str, gold: str, correct: bool) -> None:
         ("a</think>\\boxed{13}", 0.0, -0.5),
         ("<think>a \\boxed{12}", 0.0, -1.0),  # the thought does not close
         ("a</think>\\boxed{13}</think>\\boxed{12}", 0.0, -0.5),  # what stands behind a second end is not read
+        ("a</think>\\boxed{13}<|im_end|>user \\boxed{12}", 0.0, -0.5),  # nor what stands in the next turn
+        ("a</think>\\boxed{12}<|im_end|>user \\boxed{13}", 1.0, 1.0),
         ("", 0.0, -1.0),
     ],
 )

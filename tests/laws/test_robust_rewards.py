@@ -10,8 +10,8 @@ from qed.rewards import accuracy, gsm8k_xml, r1_zero, working_out
 from qed.rollout.inversions import compute_inverted_share
 from qed.types import Grade, Problem, Rollout
 
-RIGHT = ("42", " 42 ", "42.0", "6*7", "42 apples", "\\frac{84}{2}", "\\boxed{42}")
-WRONG = ("41", "43", "40", "4.2", "-42", "420", "42 or 43", "6*8", "", "forty", "42 is wrong, 41")
+RIGHT = ("42", " 42 ", "42.0", "6*7", "42 apples", "\\frac{84}{2}", "\\boxed{42}", "The answer is 42.")
+WRONG = ("41", "43", "40", "4.2", "-42", "420", "42 or 43", "6*8", "", "forty", "42 is wrong, 41", "It is not 42.")
 ENDS = ("", "\n", "<|im_end|>", "<|im_end|>\n<|im_start|>user\nno, <SOLUTION>41</SOLUTION>")
 
 

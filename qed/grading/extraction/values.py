@@ -17,6 +17,16 @@ NAMED_BOUND = re.compile(
     r"(?<![A-Za-z\\])[A-Za-z] (?:is |must be |should be )(?:strictly )?"
     r"(?:(?:less|greater|more|larger|smaller) than(?: or equal to)?|at least|at most) \S{1,40}$"
 )
+# 42 is a lower bound, to the end of the clause.
+CALLED_BOUND = re.compile(
+    r"[\s$]{0,3},?\s?(?:which )?(?:is|are) (?:only |just |merely )?an? (?:lower|upper) bound[\s.!]{0,3}$"
+)
+# 42 plus one: a calculation of which only the first number is read as a value.
+CALCULATED = re.compile(
+    r"[\s$]{0,3}(?:[a-z]{1,20}\s)?,?\s?(?:plus|minus|times|divided by|multiplied by) "
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|(?:a|one) (?:half|hundred|thousand))(?!\w)",
+    re.IGNORECASE,
+)
 
 
 def read_values(clause: Clause, announced: bool) -> Result:
@@ -30,6 +40,11 @@ def read_values(clause: Clause, announced: bool) -> Result:
     if clause.is_bounded(start):
         named = NAMED_BOUND.search(clause.text, 0, clause.pieces[start].end)
         return Refusal(BOUNDED) if named is None else named.group()
+    end = clause.pieces[max(index for index in clause.alive if index < after)].end
+    if CALLED_BOUND.match(clause.text, end):
+        return Refusal(BOUNDED)
+    if CALCULATED.match(clause.text, end):
+        return Refusal(SEVERAL)
     rest = [index for index in clause.alive if index >= after]
     if rest and not is_subordinate(clause, after) and not repeats(clause, found, rest):
         return Refusal(SEVERAL)

@@ -106,7 +106,8 @@ COPULA = compile_words(
 )
 NOT = compile_words(
     r"not|isn't|isnt|aren't|wasn't|weren't|doesn't|don't|didn't|won't|wouldn't|shouldn't|can't|cannot|couldn't|never|"
-    r"neither|nor|no|\\neq?|rather than|instead of|used to be|reject|rejecting|discard|discarding|"
+    r"neither|nor|no|anything (?:but|except)|everything (?:but|except)|"
+    r"\\neq?|rather than|instead of|used to be|reject|rejecting|discard|discarding|"
     r"exclude|excluding|eliminate|ruling out|rule out|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
     r"不是|不等于|不等於|并非|並非|不为|不為|不对|不是的|非|没有|ではない|ではありません|じゃない|でない|"
     r"아니다|아닙니다|아니라|아닌|아니|"
@@ -145,7 +146,8 @@ SO = compile_words(
     r"(?<!or )so(?! that(?!'))|i\.e\.|namely|then|therefore|thus|hence|consequently|which gives|giving|it "
     r"follows that|we "
     r"conclude that|in conclusion|finally|"
-    r"overall|in summary|also|daher|also|somit|folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
+    r"overall|in summary|(?<!could )(?<!might )(?<!may )also|daher|somit|"
+    r"folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
     r"entonces|así que|luego|"
     r"portanto|logo|então|quindi|dunque|perciò|значит|следовательно|итак|поэтому|таким образом|więc|zatem|dus|alltså|"
     r"所以|因此|故|因而|于是|よって|したがって|ゆえに|따라서|그러므로|그래서|إذن|لذلك|وبالتالي|अतः|इसलिए|"
@@ -167,7 +169,8 @@ CIRCUMSTANCE = compile_words(
     r"после|при|в|на"
 )
 BOUND = compile_words(
-    r"half of|half|twice|double|triple|thrice|or equal to|proportional to|ends? (?:in|with)|begins? with|"
+    r"(?:double|triple) of|half of|half|twice|double|triple|thrice|close to|near|"
+    r"or equal to|proportional to|ends? (?:in|with)|begins? with|"
     r"starts? with|sections?|steps?|equations?|problems?|questions?|theorem|lemma|chapter|page|figure|"
     r"example|exercise|"
     r"(?:negative|opposite|reciprocal|inverse|square|cube|factorial|multiple|divisor|power|third|quarter) "
