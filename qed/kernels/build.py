@@ -1,38 +1,41 @@
 """Compiles the C++ files of this folder with the instructions of this processor, once, into the user's cache.
 
-That takes a few seconds. Without a compiler qed computes the same by torch's operators.
+That takes some seconds to more than a minute. Without a compiler qed computes the same by torch's operators.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import hashlib
+import mmap
 import os
 import platform
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from qed import host
+from qed.guards.signals import check_signals
+from qed.kernels.commands import POINT, CommandError, Patience, run_commands
 
 SOURCES = Path(__file__).parent
 # Sums are in the order that the files write, and NaN stays NaN: no option here lets the compiler assume otherwise.
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 SHARED = ("-Wno-psabi", "-fopenmp", "-fPIC")
+FORMAT = 2  # of the compiled files; a file is never replaced by one of another format, because processes use it
 PATIENCE = 180  # seconds for the compiler, all files together: on a busy core it takes more than a minute
-DAY = 24 * 3600  # seconds for which a compiler that did not end is not tried again
-TICK = 0.01  # seconds between two looks at the compiler
-GAVE_UP = ".gave-up"  # ends the name of a file that says so
-LONGEST = 300  # characters of a compiler's error that are told
+DAY = 24 * 3600  # seconds for which a compiler that did not end, or whose result is useless, is not tried again
+LOOK = 0.1  # seconds between two looks at a lock
+ROOM = 4 << 20  # bytes on the disk: more than compiling takes
+GAVE_UP, LOCK = ".gave-up", ".lock"  # end the names of files: the first says why
 OTHER_COMPILER = "Set the environment variable CXX to a C++ compiler that works, or leave it unset."
 OTHER_CACHE = f"Set the environment variable {host.CACHE} to a folder where you can write and run programs."
 
@@ -58,7 +61,7 @@ class _Plan(NamedTuple):
 
 
 def will_compile() -> bool:
-    """Return whether `load_library` will call the compiler, which takes some seconds."""
+    """Return whether `load_library` will call the compiler, which takes some seconds to more than a minute."""
     try:
         return not _make_plan().ready
     except _Missing:
@@ -83,7 +86,7 @@ def _make_plan() -> _Plan:
     """Find the compiler, and the file in the cache.
 
     Raises:
-        _Missing: there is no compiler or no place for the file, or the compiler did not end when it was called last.
+        _Missing: there is no compiler or no place for the file, or the last try was in vain.
     """
     if platform.system() != "Linux":
         raise _Missing("the functions in C++ are for Linux")
@@ -97,10 +100,10 @@ def _make_plan() -> _Plan:
         ready = _is_whole(target)
         if not ready:
             _open_folder(target.parent)
+            _recall(target, program)
+            _test_folder(target.parent)
     except OSError as error:
         raise _Missing(f"{error.filename} cannot be used: {error.strerror}", OTHER_CACHE) from error
-    if not ready and _has_given_up(target, program):
-        raise _Missing(*_explain_giving_up(compiler, target))
     return _Plan(compiler, target, ready)
 
 
@@ -115,7 +118,7 @@ def _find_compiler() -> list[str]:
 def _hash_inputs(compiler: Sequence[str]) -> str:
     """Return a name for what the result depends on: a home folder may be shared by machines."""
     processor = sorted({value for name, value in host.read_cpuinfo() if name in ("model name", "flags", "Features")})
-    inputs = hashlib.sha256(repr((compiler, FLAGS, SHARED, platform.machine(), processor)).encode())
+    inputs = hashlib.sha256(repr((FORMAT, compiler, FLAGS, SHARED, platform.machine(), processor)).encode())
     for path in (*sorted(SOURCES.glob("*.cpp")), *sorted(SOURCES.glob("*.h"))):
         inputs.update(path.read_bytes())
     return inputs.hexdigest()[:16]
@@ -146,51 +149,151 @@ def _open_folder(folder: Path) -> None:
         raise PermissionError(errno.EACCES, "you cannot write there", str(folder))
 
 
-def _has_given_up(target: Path, program: str) -> bool:
-    """Return whether this compiler, unchanged since then, did not end a short time ago."""
+def _test_folder(folder: Path) -> None:
+    """Check that the disk has room, and that programs in a folder run: else a compiler would work in vain.
+
+    Raises:
+        OSError: the disk is full, or does not let programs run.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+            try:
+                mmap.mmap(file.fileno(), 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()
+            except OSError as error:
+                raise OSError(error.errno, f"programs do not run there ({error.strerror})") from error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
+def _give_up(target: Path, reason: str, advice: str) -> _Missing:
+    """Write down why there will be no other try for a day."""
+    marker = target.with_suffix(GAVE_UP)
+    failure = _Missing(reason, f"It is tried again after a day, or when {marker} is removed. {advice}")
+    _write_down(marker, failure)
+    return failure
+
+
+def _recall(target: Path, program: str) -> None:
+    """Do nothing if another try makes sense.
+
+    Raises:
+        _Missing: this compiler, unchanged since then, was given up a short time ago.
+    """
+    marker = target.with_suffix(GAVE_UP)
     with suppress(OSError):
-        since = target.with_suffix(GAVE_UP).stat().st_mtime
-        return Path(program).stat().st_ctime <= since and 0 <= time.time() - since < DAY
-    return False
+        since = marker.stat().st_mtime
+        if Path(program).stat().st_ctime <= since and 0 <= time.time() - since < DAY:
+            unknown = "the last try was in vain", f"The next one is after a day, or when {marker} is removed."
+            raise _Missing(*_read_note(marker) or unknown)  # a full disk leaves it empty
 
 
-def _explain_giving_up(compiler: Sequence[str], target: Path) -> tuple[str, str]:
-    again = f"It is tried again after a day, or when {target.with_suffix(GAVE_UP)} is removed."
-    return f"{compiler[0]} did not end within {PATIENCE} seconds", f"{again} {OTHER_COMPILER}"
+def _write_down(file: Path, failure: _Missing) -> None:
+    with suppress(OSError):
+        file.write_text("\n".join(failure.args), encoding="utf-8", errors="replace")
+
+
+def _read_note(file: Path) -> list[str]:
+    """Read the reason and the advice that `_write_down` has written; empty if there are none."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return text.split("\n", 1) if text else []
 
 
 def _compile(plan: _Plan) -> None:
-    """Compile in a folder of its own, a file on each core, and put the result in its place: other processes may too.
+    """Compile, unless another process does, and put the result in its place.
 
     Raises:
         OSError: the cache cannot be written.
+        Interrupted: a stop signal has come.
         _Missing: the compiler cannot be started, refused, did not end, or wrote what cannot be loaded.
     """
-    compiler, target, _ = plan
-    _remove_leftovers(target.parent)
+    _remove_leftovers(plan.target.parent)
+    try:
+        with _take_turn(plan.target):
+            if not _is_whole(plan.target):
+                _call_compiler(plan.compiler, plan.target)
+    except (OSError, _Missing):
+        if not _is_whole(plan.target):  # else another process has put it there meanwhile
+            raise
+
+
+@contextmanager
+def _take_turn(target: Path) -> Iterator[None]:
+    """Let one process at a time compile a file, where the file system has locks.
+
+    Raises:
+        _Missing: this process waited for another one, which failed or did not end.
+    """
+    lock = target.with_suffix(LOCK)
+    try:
+        file = lock.open("ab")
+    except OSError:
+        yield
+        return
+    with file:
+        if _wait_for_lock(file) and not _is_whole(target) and (told := _read_note(lock)):
+            raise _Missing(*told)
+        with suppress(OSError):
+            file.truncate(0)
+        try:
+            yield
+        except _Missing as failure:
+            _write_down(lock, failure)
+            raise
+        with suppress(OSError):
+            lock.unlink()  # who waits for it finds the library
+
+
+def _wait_for_lock(file: IO[bytes]) -> bool:
+    """Wait for a lock, and return whether another process had it. It is the kernel's, so it ends with its process.
+
+    Raises:
+        _Missing: the other process holds it for too long.
+    """
+    patience, waited = Patience(PATIENCE), False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return waited
+        except BlockingIOError:
+            waited = True
+        except OSError:  # the file system has no locks: each process compiles for itself
+            return False
+        check_signals(POINT, progress=False)
+        if patience.is_over():
+            reason = f"another process has compiled them for more than {PATIENCE} seconds"
+            raise _Missing(reason, "The next start looks for them again.")
+        time.sleep(LOOK)
+
+
+def _call_compiler(compiler: Sequence[str], target: Path) -> None:
+    """Compile in a folder of its own, a file on each core. A library that is whole is not replaced."""
     sources = sorted(SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # what takes longest first
     # A compiler that was ended may have left processes that still write.
     with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as folder:
         objects = [os.path.join(folder, f"{path.stem}.o") for path in sources]
-        made, deadline = Path(folder, target.name), time.monotonic() + PATIENCE
+        made, messages, patience = Path(folder, target.name), Path(folder, "messages"), Patience(PATIENCE)
         commands = [
             [*compiler, *FLAGS, *SHARED, "-c", str(source), "-o", out]
             for source, out in zip(sources, objects, strict=True)
         ]
         try:
-            _call(commands, Path(folder, "messages"), deadline)
-            _call([[*compiler, *SHARED, "-shared", *objects, "-o", str(made)]], Path(folder, "messages"), deadline)
+            run_commands(commands, messages, patience)
+            run_commands([[*compiler, *SHARED, "-shared", *objects, "-o", str(made)]], messages, patience)
+        except CommandError as error:
+            raise _Missing(str(error), OTHER_COMPILER) from error
         except TimeoutError as error:
-            with suppress(OSError):
-                target.with_suffix(GAVE_UP).touch()
-            raise _Missing(*_explain_giving_up(compiler, target)) from error
+            reason = f"{compiler[0]} did not end within {PATIENCE} seconds"
+            raise _give_up(target, reason, OTHER_COMPILER) from error
         try:
             _seal(made)
             ctypes.CDLL(str(made))
         except OSError as error:
             advice = f"{OTHER_COMPILER} If {target.parent} is full or runs no programs: {OTHER_CACHE}"
-            raise _Missing(f"what {compiler[0]} made cannot be loaded: {error}", advice) from error
-        os.replace(made, target)
+            raise _give_up(target, f"what {compiler[0]} made cannot be loaded: {error}", advice) from error
+        if not _is_whole(target):
+            os.replace(made, target)
 
 
 def _seal(library: Path) -> None:
@@ -209,47 +312,3 @@ def _remove_leftovers(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > DAY:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-
-
-def _call(commands: Sequence[Sequence[str]], messages: Path, deadline: float) -> None:
-    """Run commands, one on each core; where one fails or the time is over, none of them goes on.
-
-    Raises:
-        TimeoutError: they did not end in time.
-        _Missing: one cannot be started, or failed.
-    """
-    waiting, running, cores = list(commands), list[subprocess.Popen[bytes]](), host.count_usable_cores()
-    with messages.open("wb") as file:
-        try:
-            while waiting or running:
-                while waiting and len(running) < cores:
-                    running.append(_start(waiting.pop(0), file))
-                if code := next(filter(None, [each.poll() for each in running]), 0):
-                    raise _Missing(f"{commands[0][0]} failed: {_read_error(messages, code)}", OTHER_COMPILER)
-                if time.monotonic() > deadline:
-                    raise TimeoutError
-                running = [each for each in running if each.returncode is None]
-                time.sleep(TICK)
-        finally:
-            for each in running:
-                if each.returncode is None:
-                    with suppress(OSError):
-                        os.killpg(each.pid, signal.SIGKILL)
-                    each.wait()
-
-
-def _start(command: Sequence[str], messages: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, so that it can be ended together with what it starts."""
-    try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, start_new_session=True
-        )
-    except OSError as error:
-        raise _Missing(f"{command[0]} cannot be started: {error.strerror}", OTHER_COMPILER) from error
-
-
-def _read_error(messages: Path, code: int) -> str:
-    """Return the line of a compiler's messages that names the error."""
-    lines = messages.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    last = lines[-1] if lines else f"exit status {code}"
-    return next((line for line in lines if "error" in line.lower()), last).strip()[:LONGEST]

@@ -151,10 +151,10 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         settings, launch = parallel.run_on_first(partial(_settle_settings, settings, launch, device, run, console))
         try:
             with _roll_back_on_error(folder, aside, launch) if parallel.is_first else nullcontext():
-                resumed = parallel.run_on_first(
-                    lambda: find_checkpoint(settings, run, console, launch) if launch.resume else None
-                )
-                threads.set_compute(settings, run, launch, device, console, parallel.local_world)
+                find = partial(find_checkpoint, settings, run, console, launch)
+                resumed = parallel.run_on_first(lambda: find() if launch.resume else None)
+                prepare = partial(threads.set_compute, settings, run, launch, device, console, parallel.local_world)
+                parallel.exchange(prepare)  # a signal may end one that compiles
                 peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
                 write = partial(write_settings, settings, run, launch, device, parallel, peak)
                 if not launch.resume:

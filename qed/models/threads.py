@@ -84,7 +84,7 @@ def set_compute(
 def prepare_kernels(device: torch.device, say: Callable[[str], None]) -> None:
     """Compile the functions in C++ for a processor if that has not been done, and say so; say also what went wrong."""
     if device.type == "cpu" and will_compile():
-        say("qed compiles functions in C++ for this processor, once: this takes some seconds.")
+        say("qed compiles functions in C++ for this processor, once: this takes some seconds to more than a minute.")
     if device.type == "cpu" and (built := load_library()).advice:
         say(f"torch computes in place of functions in C++, more slowly: {built.reason}. {built.advice}")
 
