@@ -72,7 +72,9 @@ def _check_functions(sides: list[Node]) -> None:
 
 
 def check_rounding(exact: Node, rounded: list[Node]) -> None:
-    """Refuse a number with another number, or words, behind an approximate sign: 5 ≈ 6.
+    """Refuse a plain number with another number, or a number with words, behind an approximate sign: 5 ≈ 6.
+
+    An exact number is the answer also where its decimals are wrong, as in x = 1/3 ≈ 1.3.
 
     Raises:
         ContradictionError: it is not about the number.
@@ -80,8 +82,9 @@ def check_rounding(exact: Node, rounded: list[Node]) -> None:
     value = _compute_constant(exact)
     if value is None:
         return
+    plain = (exact.parts[0] if exact.kind == "negate" else exact).kind == "number"
     for side in rounded:
-        other = _compute_constant(side)
+        other = _compute_constant(side) if plain else None
         if side.kind == "text" or not (other is None or _is_near(value, other) or _rounds(value, other)):
             raise ContradictionError("a number is not near the one before it")
 

@@ -39,6 +39,8 @@ x>0 ## e^x>1
 9\pi ## A=9\pi\approx28.27
 \frac13 ## \frac13\approx0.3
 5 ## 5\approx5.01
+\frac13 ## x=\frac13\approx1.3
+1/3 ## x=1/3\approx1.3
 # names in words, and of probabilities
 12 ## \text{Area}=12
 12 ## \text{Number of ways} = 12
