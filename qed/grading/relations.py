@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from qed.grading.bounds import Work
+from qed.grading.closeness import PERCENT
 from qed.grading.constants import rename_constant
 from qed.grading.equations import rename_argument, solves_equation, strip_argument, subtract
 from qed.grading.equivalent_forms import is_combination
@@ -114,11 +115,13 @@ class Relations(ABC):
             return self.are_same(right, other)
         if self.is_name(right) and not list_names(left):
             return self.are_same(left, other)
+        # 3 × 14 = 42 apples: the calculation has no unit.
+        value = right.parts[0] if right.kind == "unit" and right.name != PERCENT else right
         if (
             is_scalar(left)
-            and is_scalar(right)
-            and (identities or not list_names(left, right))
-            and are_same_scalar(left, right, self.work)
+            and is_scalar(value)
+            and (identities or not list_names(left, value))
+            and are_same_scalar(left, value, self.work)
         ):
             return self.are_same(right, other)
         return False

@@ -70,6 +70,10 @@ f'(x)=2x ## f'(x) = 2x
 """
 
 ONE_WAY = r"""
+42 ## 3 \times 14 = 42 \text{ apples}
+25 ## 5^2 = 25 \text{ square units}
+25\text{ cm} ## 5\cdot5=25\text{ cm}
+12 ## 3\times4=\$12
 # an identity with the gold on one side of it
 x^2-1 ## (x-1)(x+1) = x^2-1
 x^2-1 ## x^2-1=(x-1)(x+1)
@@ -107,6 +111,9 @@ x>2 ## (x-2)(x-5000)<0
 \frac12 ## x=\frac13=\frac12
 13 ## x = 3 \cdot 4 = 13
 13 ## 3\cdot 4=12=13
+42 ## 3 \times 15 = 42 \text{ apples}
+25\text{ m} ## 5\cdot5=25\text{ cm}
+0.5 ## 50=50\%
 5 ## \sqrt4=3=5
 42 ## x=\sqrt{41}=42
 \sqrt{42} ## x=\sqrt{41}=\sqrt{42}
