@@ -43,6 +43,7 @@ from qed.models.sources import (
     describe_source,
     explain_loading,
     load_configuration,
+    load_pretrained,
     read_tokenizer,
     require_folder,
     silence_length_warning,
@@ -186,17 +187,8 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
-        with build_turn:
-            model, loading_info = AutoModelForCausalLM.from_pretrained(
-                settings.name,
-                config=config,
-                dtype=read_weights_dtype(settings),
-                use_safetensors=True,
-                attn_implementation=choose_attention(config, settings.attention),
-                output_loading_info=True,
-                **qlora.build_quantization_options(settings, pick_device(settings.device)),
-                **source,
-            )
+        quantization = qlora.build_quantization_options(settings, pick_device(settings.device))
+        model, loading_info = load_pretrained(AutoModelForCausalLM, settings, config, source, **quantization)
     except LOADING_ERRORS as error:
         raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:

@@ -19,10 +19,9 @@ from transformers import AutoModelForSequenceClassification
 
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
-from qed.models.families import choose_attention, find_scalar_head, split_head
+from qed.models.families import find_scalar_head, split_head
 from qed.models.initial_weights import build_turn
-from qed.models.precision import read_weights_dtype
-from qed.models.sources import LOADING_ERRORS, describe_source, explain_loading, load_configuration
+from qed.models.sources import LOADING_ERRORS, describe_source, explain_loading, load_configuration, load_pretrained
 
 HEAD = "score.weight"  # in a saved model
 
@@ -64,16 +63,7 @@ def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
-        with build_turn:
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                settings.name,
-                config=config,
-                dtype=read_weights_dtype(settings),
-                use_safetensors=True,
-                attn_implementation=choose_attention(config, settings.attention),
-                output_loading_info=True,
-                **source,
-            )
+        model, info = load_pretrained(AutoModelForSequenceClassification, settings, config, source)
     except LOADING_ERRORS as error:
         raise explain_loading(settings.name, error) from error
     if config.num_labels != 1 or info["missing_keys"] or find_scalar_head(model) is None:

@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, suggest_nearest
 from qed.models import adapters
-from qed.models.families import remove_attention_kernels, require_known_layers
+from qed.models.families import choose_attention, remove_attention_kernels, require_known_layers
+from qed.models.initial_weights import build_turn
+from qed.models.precision import read_weights_dtype
 
 LISTED = 5  # folders that a message names
 # What transformers raises for a model that is missing or cannot be read.
@@ -34,6 +36,35 @@ def load_configuration(settings: ModelSettings, source: dict[str, Any]) -> tuple
     config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
     require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
     return config, read_tokenizer(settings.name, source)
+
+
+def load_pretrained(
+    kind: Any, settings: ModelSettings, config: Any, source: dict[str, Any], **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Load a model with its weights, while no other thread builds one.
+
+    Args:
+        kind: an `AutoModel` of transformers.
+        settings: of the model.
+        config: see `load_configuration`.
+        source: see `describe_source`.
+        options: more of `from_pretrained`.
+
+    Returns:
+        the model, and which of its weights are missing or left over.
+    """
+    with build_turn:
+        model, info = kind.from_pretrained(
+            settings.name,
+            config=config,
+            dtype=read_weights_dtype(settings),
+            use_safetensors=True,
+            attn_implementation=choose_attention(config, settings.attention),
+            output_loading_info=True,
+            **options,
+            **source,
+        )
+    return model, info
 
 
 def read_tokenizer(name: str, source: dict[str, Any]) -> Any:
