@@ -13,7 +13,7 @@ import gc
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path("/")
@@ -129,6 +129,20 @@ def find_cache() -> Path:
             refusal = f"others own it or can write there; the environment variable {CACHE} names another folder"
             raise PermissionError(errno.EACCES, refusal, str(folder)) from None
         return folder
+
+
+@contextmanager
+def set_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for a block, and leave it as it was."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)  # another thread may have been faster
+        else:
+            os.environ[name] = before
 
 
 def may_have_cuda(root: Path = ROOT) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -263,15 +262,8 @@ def parallel_tokenizer() -> Iterator[None]:
 
     Its threads are never used outside of this block: a process that is forked later would wait for them for ever.
     """
-    before = os.environ.get(PARALLEL)
-    os.environ[PARALLEL] = "true"
-    try:
+    with host.set_variable(PARALLEL, "true"):
         yield
-    finally:
-        if before is None:
-            del os.environ[PARALLEL]
-        else:
-            os.environ[PARALLEL] = before
 
 
 def _is_large(problems: Sequence[Problem]) -> bool:

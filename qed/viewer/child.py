@@ -6,18 +6,17 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+from qed import host
 from qed.errors import QedError
 from qed.guards.parents import die_with_parent
 from qed.viewer.params import Refused
 
-SAFE_PATH = "PYTHONSAFEPATH"
-STARTING = threading.Lock()
+STARTING = threading.Lock()  # the environment is the process's
 CHILDREN = threading.BoundedSemaphore(4)  # processes at the same time
 
 
@@ -51,14 +50,14 @@ def _wait_for_child(function: Callable[..., Any], arguments: tuple[Any, ...], se
     process = context.Process(target=_work, args=(os.getpid(), theirs, function, arguments), daemon=True)
     # Ctrl-C in a terminal reaches every process of it; this one ends with the server, and has nothing to say. The first
     # start of the module's tracker would let the signal through again, so it comes before.
-    with _without_current_folder():
+    # Python starts without the current folder on its path: a user's `types.py` there would stand in for Python's own.
+    with STARTING, host.set_variable("PYTHONSAFEPATH", "1"):
         resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with _without_current_folder():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     try:
         if not ours.poll(seconds):
@@ -70,21 +69,6 @@ def _wait_for_child(function: Callable[..., Any], arguments: tuple[Any, ...], se
         process.kill()
         process.join()
         ours.close()
-
-
-@contextmanager
-def _without_current_folder() -> Iterator[None]:
-    """Start Python without the current folder on its path: a user's `types.py` there would stand in for Python's."""
-    with STARTING:
-        before = os.environ.get(SAFE_PATH)
-        os.environ[SAFE_PATH] = "1"
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[SAFE_PATH]
-            else:
-                os.environ[SAFE_PATH] = before
 
 
 def _work(parent: int, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
