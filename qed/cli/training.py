@@ -163,7 +163,7 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], laun
     points = sweep.list_points(command, rest)
     table = Path(_find_sweep_folder(points[0].resolved)) / RUNS_TABLE
 
-    sweep.encode_table([], table)  # another file of this name is told before the first run
+    sweep.encode_table([], table)  # refuses another file of this name before the first run
 
     def record(outcomes: Sequence[sweep.Outcome]) -> None:
         if is_first_rank():

@@ -99,7 +99,7 @@ def encode_table(outcomes: Sequence[Outcome], earlier: Path) -> bytes:
 
     Args:
         outcomes: of the runs.
-        earlier: the table of a sweep before in the same folder, if there is one; its other runs stay.
+        earlier: the table of an earlier sweep in the same folder, if there is one; its other runs stay.
 
     Raises:
         UsageError: the file there is another table.

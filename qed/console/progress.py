@@ -33,7 +33,7 @@ def report_progress(
         doing: the work, such as `Tokenising`.
         what: the items, such as `problems`.
         total: the number of items, if it is known.
-        count: returns what to say in place of the number of an item, for items of several.
+        count: returns the number to print, where an item stands for several.
     """
     due = 0.0
     of = f" of {total:,}" if total is not None else ""

@@ -17,7 +17,7 @@ from qed.guards.signals import check_signals
 POINT = "compile"  # for `check_signals`
 TICK = 0.01  # seconds between two looks at the commands
 LONGEST_LOOK = 1.0  # seconds that count between two looks
-LONGEST = 300  # characters of an error that are told
+LONGEST = 300  # characters of an error that are shown
 # The first process of the group. Its input ends when this process does, which alone holds the other end.
 KEEPER = ("/bin/sh", "-c", "read line; kill -KILL 0")
 
@@ -45,7 +45,7 @@ def run_commands(commands: Sequence[Sequence[str]], messages: Path, patience: Pa
 
     Args:
         commands: what is run.
-        messages: a file for what they print. They write temporary files beside it.
+        messages: a file for their output; their temporary files go into its folder.
         patience: for all of them.
 
     Raises:

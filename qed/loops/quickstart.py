@@ -40,7 +40,7 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
     if settings.skip_sft or settings.skip_rl:
         raise UsageError("quickstart compares SFT with RL, so it can skip neither; `qed pipeline quickstart` can.")
     if not settings.evaluation.at_end:
-        raise UsageError("quickstart compares evaluations after each phase: leave out evaluation.at_end false.")
+        raise UsageError("quickstart compares the evaluations after its phases, so evaluation.at_end must be true.")
     began = time.perf_counter()
     with open_run(settings, launch, "quickstart") as setup:
         assert isinstance(setup.settings, PipelineSettings)

@@ -154,7 +154,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 find = partial(find_checkpoint, settings, run, console, launch)
                 resumed = parallel.run_on_first(lambda: find() if launch.resume else None)
                 prepare = partial(threads.set_compute, settings, run, launch, device, console, parallel.local_world)
-                parallel.exchange(prepare)  # a signal may end one that compiles
+                parallel.exchange(prepare)  # all ranks stop if a signal comes while one compiles
                 peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
                 write = partial(write_settings, settings, run, launch, device, parallel, peak)
                 if not launch.resume:
