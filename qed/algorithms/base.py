@@ -278,7 +278,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         from torch import float64, tensor  # noqa: PLC0415
 
         rewards = tensor([rollout.reward for rollout in group if rollout.has_reward], dtype=float64)
-        values = iter(call_for_group(self.advantages, rewards).tolist() if len(rewards) else [])
+        values = iter(call_for_group(self.advantages, rewards).tolist())
         return [next(values) if rollout.has_reward else 0.0 for rollout in group]
 
     def advantages(self, rewards: Tensor) -> Tensor:

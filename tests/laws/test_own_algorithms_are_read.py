@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from qed.models.initial_weights import seed_initial_weights
 from qed.models.load import build_model, load_model
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream, assign_advantages
+from qed.training.batch import collate
 from qed.types import Grade, Group, Problem, Rollout
 
 Load = Callable[[str], type[Algorithm]]
@@ -175,6 +178,51 @@ def test_arrays_and_iterators_are_read(base: Any) -> None:
     group = [answer("a", 0.0), answer("a", 1.0)]
     assign_advantages([group], Mine())
     assert [one.advantage for one in group] == [0.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("returned", "read"),
+    [
+        ([[torch.tensor(0.5), np.float32(2)]], [0.5, 2.0]),
+        (torch.tensor([[0.5, 2.0]]), [0.5, 2.0]),
+        ([[torch.tensor([1.0, 2.0, 3.0]), np.array([4, 5, 6])]], [(1.0, 2.0, 3.0), (4.0, 5.0, 6.0)]),
+        ([[[1.0, 2.0, 3.0], 0]], [(1.0, 2.0, 3.0), 0.0]),
+    ],
+)
+def test_credit_of_tensors_and_arrays_becomes_plain_numbers(returned: Any, read: list[Any]) -> None:
+    class Credited(Algorithm):
+        def credit(self, groups: Any) -> Any:
+            return returned
+
+    group = [answer("a", 0.0), answer("a", 1.0)]
+    assign_advantages([group], Credited())
+    assert [one.advantage for one in group] == read
+    assert json.loads(json.dumps([one.advantage for one in group])) == json.loads(json.dumps(read))
+    collate(group)
+
+
+@pytest.mark.parametrize("kind", [torch.ones, np.ones])
+def test_a_tensor_or_array_has_an_advantage_for_each_token(kind: Any) -> None:
+    class Credited(Algorithm):
+        def credit(self, groups: Any) -> Any:
+            return [[kind(2) for _ in group] for group in groups]
+
+    with pytest.raises(UsageError, match="has returned 2 advantages for an answer of 3 tokens"):
+        assign_advantages([[answer("a", 1.0)]], Credited())
+
+
+@pytest.mark.parametrize("base", [Algorithm, PolicyGradient])
+def test_advantages_of_ones_own_are_not_called_for_a_group_without_rewards(base: Any) -> None:
+    class Mine(base):  # type: ignore[misc]
+        def advantages(self, rewards: Tensor) -> Tensor:
+            return rewards - rewards.max()
+
+    failed = [answer("a", 0.0), answer("a", 0.0)]
+    for one in failed:
+        one.grade = Grade(0.0, False, True, None, tier="timeout")
+    group = [answer("b", 0.0), answer("b", 1.0)]
+    assign_advantages([failed, group], Mine())
+    assert [one.advantage for one in (*failed, *group)] == [0.0, 0.0, -1.0, 0.0]
 
 
 # What an algorithm plans

@@ -170,21 +170,26 @@ def read_credit(name: str, groups: Groups, credited: Iterable[Iterable[Advantage
             f"{name}.credit must return a list for each of the {len(groups)} groups, with an advantage for each of its "
             f"rollouts; it has returned {reprlib.repr(credited)}."
         )
-    for group, advantages in zip(groups, rows, strict=True):
-        for rollout, advantage in zip(group, advantages, strict=True):
-            _check_advantage(name, rollout, advantage)
-    return rows
+    return [
+        [_read_advantage(name, rollout, advantage) for rollout, advantage in zip(group, advantages, strict=True)]
+        for group, advantages in zip(groups, rows, strict=True)
+    ]
 
 
-def _check_advantage(name: str, rollout: Rollout, advantage: Any) -> None:
-    is_of_tokens = isinstance(advantage, tuple | list)
-    if is_of_tokens and len(advantage) != len(rollout.output):
+def _read_advantage(name: str, rollout: Rollout, given: Any) -> Advantage:
+    """Read the advantage of a rollout: a number, or one for each token; both may be NumPy's or torch's."""
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    is_of_tokens = isinstance(plain, tuple | list)
+    if is_of_tokens and len(plain) != len(rollout.output):
         raise UsageError(
-            f"{name}.credit has returned {len(advantage)} advantages for an answer of {len(rollout.output)} tokens: it "
+            f"{name}.credit has returned {len(plain)} advantages for an answer of {len(rollout.output)} tokens: it "
             "takes a number, or a tuple with one for each token."
         )
-    if not all(hasattr(each, "__float__") for each in (advantage if is_of_tokens else (advantage,))):
-        raise UsageError(f"{name}.credit has returned {reprlib.repr(advantage)}, which is not an advantage: no number.")
+    parts = plain if is_of_tokens else (plain,)
+    if not all(hasattr(each, "__float__") for each in parts):
+        raise UsageError(f"{name}.credit has returned {reprlib.repr(given)}, which is not an advantage: no number.")
+    numbers = tuple(map(float, parts))
+    return numbers if is_of_tokens else numbers[0]
 
 
 def _sum_gdpo(group: Group, epsilon: float) -> Tensor:

@@ -31,11 +31,13 @@ ROUNDING = 1e-6  # relative to the mean of |r|: a mean reward below this counts 
 
 
 def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
-    """Compute the advantages of one group, [G], by a function that may be the user's own.
+    """Compute the advantages of one group, [G], by a function that may be the user's own; not called without rewards.
 
     Raises:
         UsageError: it returns something else.
     """
+    if not len(rewards):
+        return rewards
     found = of_group(rewards)
     is_array = hasattr(found, "__array__")
     if is_array and tuple(found.shape) == tuple(rewards.shape):
