@@ -298,6 +298,15 @@ def test_the_ratio_of_fresh_tokens_can_be_shaped_beside_a_replay() -> None:
     assert float(stats["clip/dropped"]) == 1
 
 
+def test_rows_far_off_policy_are_dropped_beside_a_shaped_ratio_too() -> None:
+    """The first row is 0.7 below what sampled it, the second one 0.1."""
+    old = torch.zeros(2, 1, dtype=torch.float64)
+    rows, now = batch([[1], [1]], [-1.0, -1.0], sampled_logps=old, old_logps=old), torch.tensor([[-0.7], [-0.1]])
+    for kind in (Luffy, ExGrpo):
+        _, gradient = loss_and_gradient(kind(own_kind="square_root", offpolicy_limit=0.5), rows, now)
+        assert [value != 0 for value in gradient.flatten()] == [False, True]
+
+
 def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:
     rows = batch([[1, 1]], [0.0], expert=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
     rows = replace(rows, ref_logps=torch.tensor([[5.0, math.log(2)]], dtype=torch.float64))

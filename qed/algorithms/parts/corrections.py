@@ -217,6 +217,15 @@ def compute_off_policy_mask(
     return (~(off_policy & (advantages < 0))).to(mask.dtype)
 
 
+def drop_off_policy(batch: Batch, logps: Tensor, limit: float) -> Batch:
+    """Return rows without the negative advantages of those that are too far off-policy; a limit of 0 drops none."""
+    if not limit:
+        return batch
+    sampled = find_sampled_tokens(batch)
+    kept = compute_off_policy_mask(logps, batch.sampled_logps, batch.advantages, sampled, limit)
+    return replace(batch, advantages=batch.advantages * kept)
+
+
 def apply_correction(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
     """Return a step's rows with corrected advantages, and with `bypass` with the sampler's log-probs as the old ones.
 
