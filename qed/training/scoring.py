@@ -72,8 +72,10 @@ def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> T
     logps = torch.zeros_like(part.mask)
     for row, mask in enumerate(part.mask.bool()):
         inputs = part.inputs[row : row + 1, : int(part.attention[row].sum())]
-        count = int(mask.sum())
-        logits = model(input_ids=inputs, use_cache=False, logits_to_keep=count).logits[0, -count:]
+        first, count = int(mask.long().argmax()), int(mask.sum())
+        kept = inputs.shape[1] - first  # from the first trained label on; those between may not be trained
+        logits = model(input_ids=inputs, use_cache=False, logits_to_keep=kept).logits[0, -kept:]
+        logits = logits[mask[first : inputs.shape[1]]]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
         support = build_label_support(part.support[row : row + 1], mask[None])
         if support is not None:

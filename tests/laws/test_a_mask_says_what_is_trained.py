@@ -24,12 +24,15 @@ from qed.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from qed.algorithms.sft import Sft
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
+from qed.errors import ModelError
 from qed.rollout.append import append_tokens
 from qed.rollout.describe import describe_groups
 from qed.rollout.stages import assign_advantages, flatten
+from qed.training import scoring
 from qed.training.batch import Batch, collate, measure_mismatch
 from qed.training.learner import Learner
 from qed.training.logps import compute_logps
+from qed.training.scoring import score_with
 from qed.types import Problem, Rollout
 
 SEEDS = st.integers(0, 10**6)
@@ -308,3 +311,16 @@ def test_figures_of_a_step_count_what_is_trained() -> None:
     guided.sampled_mask = prefix_mask(4, 6)
     found = describe_groups([[own, tool, guided]])
     assert (found["length/mean"], found["length/total"]) == (4.5, 9)
+
+
+def test_models_that_are_scored_by_their_logits_have_the_same_log_probs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rollouts = make_model(), with_holes(3, 6)
+    expected = score_with(model, 1.0)(rollouts, torch.float64)
+    monkeypatch.setattr(scoring, "split_head", refuse_head)
+    found = score_with(model, 1.0)(rollouts, torch.float64)
+    assert [len(row) for row in found] == [rollout.trained_count for rollout in rollouts]
+    assert found == [pytest.approx(row) for row in expected]
+
+
+def refuse_head(model: Any) -> None:
+    raise ModelError("unknown head")
