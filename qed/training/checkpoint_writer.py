@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from qed.errors import QedError, advise_space
@@ -178,13 +177,13 @@ class CheckpointWriter:
         done = [self.temporary / f"rank-{rank}.done" for rank in range(self.ranks.world)]
         try:
             self.write()
-            done[self.ranks.rank].touch()
-            if self.is_first:
-                with self._explain_disk_errors():
+            with self._explain_disk_errors():
+                done[self.ranks.rank].touch()
+                if self.is_first:
                     _wait_for_files(done)
                     for file in done:
                         file.unlink()
-                self.commit()
+            self.commit()
         except BaseException:
             with contextlib.suppress(OSError):
                 (self.temporary / FAILED).touch()  # rank 0 need not wait
@@ -276,8 +275,7 @@ class CheckpointWriter:
         try:
             yield
         except Exception as error:
-            # A full disk raises an OSError, a SafetensorError, or a bare Exception from tokenizers.
-            if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+            if not folders.is_disk_error(error):
                 raise
             earlier = "Earlier checkpoints are complete. " if manifest.list_checkpoints(self.run.folder) else ""
             raise QedError(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from qed.models.scalar_head import has_scalar_head, load_scalar_model
 from qed.runs import manifest
 from qed.training.checkpoint_size import MARGIN
 from qed.training.checkpoints import load_exact_weights
-from qed.training.folders import write_folder_atomically
+from qed.training.folders import is_disk_error, write_folder_atomically
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 SHARD_SIZE = "5GB"  # the usual largest file of weights on the hub
@@ -85,7 +84,9 @@ def write_export(export: Export) -> None:
             else:
                 _write_model(export, folder)
             (folder / CARD).write_text(export.card, encoding="utf-8")
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        if not is_disk_error(error):
+            raise
         raise QedError(
             f"Cannot write {export.out}: {error}. Nothing of it is left behind, and the run is unchanged."
         ) from error

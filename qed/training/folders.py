@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from qed.guards import faults
 from qed.runs import manifest
 
@@ -62,6 +64,11 @@ def restore_replaced(aside: Path) -> None:
         remove(aside)
     elif aside.exists():
         aside.rename(target)
+
+
+def is_disk_error(error: Exception) -> bool:
+    """Whether an error may be that of a disk: an OSError, or what safetensors and tokenizers raise in its place."""
+    return isinstance(error, OSError | SafetensorError) or type(error) is Exception
 
 
 def remove(path: Path) -> None:

@@ -163,3 +163,12 @@ def test_ranks_wait_for_each_other_by_files(tmp_path: Path, monkeypatch: pytest.
         savers[0].wait()
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert not pointed
+
+
+def test_a_rank_whose_folder_is_removed_by_another_one_says_what_it_cannot_write(tmp_path: Path) -> None:
+    """As rank 0 does where it fails itself."""
+    writer = make_writer(Run(tmp_path), make_model(dtype=torch.float32), torch.ones(4), Ranks(1, 2, "same"))
+    saver = BackgroundSaver()
+    save_checkpoint(writer, lambda: None, saver)
+    with pytest.raises(QedError, match=r"Cannot write .*step_000003"):
+        saver.wait()

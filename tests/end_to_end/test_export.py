@@ -20,6 +20,8 @@ from huggingface_hub import ModelCard
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from qed.errors import QedError
+from qed.models.load import build_model
 from qed.report.model_card import find_hub_base
 from qed.runs.run import read_evaluations
 from qed.training import export
@@ -193,6 +195,21 @@ def test_what_cannot_be_exported_is_refused(
     full = qed("export", pipeline_run, "--out", tmp_path / "full")
     assert (full.code, "0.00 GiB free. Nothing has been written" in full.err) == (1, True)
     assert not (tmp_path / "full").exists()
+
+
+def test_a_disk_that_is_full_before_the_tokenizer_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenizers raise a bare Exception there."""
+    model, tokenizer = build_model("new:tiny", ["1 + 1 = 2"], 0)
+
+    def fill(*_: Any) -> None:
+        tokenizer.backend_tokenizer.save("/dev/full")
+
+    monkeypatch.setattr(tokenizer, "save_pretrained", fill)
+    monkeypatch.setattr(export, "load_model", lambda _: (model, tokenizer))
+    model.save_pretrained(tmp_path / "checkpoint" / "hf")
+    with pytest.raises(QedError, match=r"No space left on device.*Nothing of it is left behind"):
+        export.write_export(export.Export(tmp_path / "checkpoint", tmp_path / "out"))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_a_damaged_checkpoint_is_named(qed: Callable[..., Any], pipeline_run: Path, tmp_path: Path) -> None:
