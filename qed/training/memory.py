@@ -67,6 +67,11 @@ class StepPlan:
         return self.ranks if self.shard != "none" else 1
 
     @property
+    def offloads_models(self) -> bool:
+        """Whether a reference model or a critic can be on the host; one that is sharded stays on its devices."""
+        return not self.on_cpu and self.divided == 1
+
+    @property
     def late(self) -> bool:
         """Whether each rank holds complete gradients until the last of several micro-batches."""
         return self.divided > 1 and self.reduce == "step" and self.microbatches > 1
@@ -111,7 +116,7 @@ def estimate_state(shape: ModelShape, plan: StepPlan) -> Memory:
     if plan.reference:
         count = plan.reference_weights or shape.weights
         reference = {"reference": SIZES[plan.reference] * count // plan.divided}
-        (host if plan.reference_offload and not plan.on_cpu else parts).update(reference)
+        (host if plan.reference_offload and plan.offloads_models else parts).update(reference)
     if plan.copies:
         parts["initial weights"] = plan.copies * parts["weights"]
     (host if plan.optimizer == "adamw_offload" and not plan.on_cpu else parts).update(moments)
@@ -177,7 +182,7 @@ def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> 
     moved = {name: size for name, size in state.parts.items() if name in OFFLOADED}
     if not step.offload_for_sampling or step.on_cpu:
         moved = {}
-    if step.critic and (step.critic_offload or step.offload_for_sampling) and not step.on_cpu:
+    if step.critic and (step.critic_offload or step.offload_for_sampling) and step.offloads_models:
         moved["critic"] = state.parts["critic"]
     kept = {name: size for name, size in state.parts.items() if name not in moved}
     return Memory({**kept, **parts}, {**state.host, **moved})

@@ -10,14 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from qed.guards.out_of_memory import free_cache
+from qed.training.slices import get_local
 
 Places = list[tuple[Tensor, torch.device]]  # tensors, and the devices to which they return
 
 
+@torch.no_grad()
 def move_to_host(tensors: Iterable[Tensor]) -> Places:
-    """Move tensors to the host, and free their memory on the device; those that are on the host stay as they are."""
+    """Move tensors to the host, and free their memory on the device; those that are on the host stay as they are.
+
+    Of a sharded tensor the rows of this process move, which is where it has its memory.
+    """
     moved: Places = []
-    for tensor in tensors:
+    for tensor in map(get_local, tensors):
         if tensor.device.type != "cpu":
             moved.append((tensor, tensor.device))
             host = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

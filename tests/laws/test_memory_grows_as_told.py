@@ -279,6 +279,9 @@ def test_what_is_offloaded_leaves_the_device() -> None:
     assert sampling.host == {part: size * QWEN.weights for part, size in moved.items()}
     here = replace(plan, on_cpu=True)
     assert (estimate_training(QWEN, here).host, estimate_sampling(QWEN, sampler, here).host) == ({}, {})
+    sharded = replace(plan, critic=True, ranks=4, shard="full")  # whose models stay on their devices
+    assert estimate_training(QWEN, sharded).host == {}
+    assert estimate_sampling(QWEN, sampler, sharded).host.keys() == {"moments", "float32 copies", "initial weights"}
 
 
 def test_four_bits_take_a_quarter_of_sixteen() -> None:
