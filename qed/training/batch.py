@@ -107,7 +107,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
         for begin, tokens in ((0, rollout.prompt), (start, rollout.output)):
             if tokens:
-                ids[row, begin : begin + len(tokens)] = _read_numbers(tokens)
+                ids[row, begin : begin + len(tokens)] = read_numbers(tokens)
         attention[row, : end - 1] = 1
         # The label of the last prompt token is the first response token; without a prompt the first token is no label.
         first, unlabelled = max(0, start - 1), int(start == 0)
@@ -150,20 +150,20 @@ def _read_columns(rollout: Rollout) -> dict[str, NDArray[Any] | float | None]:
     """Return the columns of a rollout from its first response token on: one value for all tokens, or one per token."""
     advantage, sampled = rollout.advantage, rollout.sampled_mask
     return {
-        "mask": _read_numbers(rollout.loss_mask) if rollout.loss_mask else 1.0,
-        "advantages": advantage if isinstance(advantage, float | int) else _read_numbers(advantage),
+        "mask": read_numbers(rollout.loss_mask) if rollout.loss_mask else 1.0,
+        "advantages": advantage if isinstance(advantage, float | int) else read_numbers(advantage),
         # Of tokens that are not trained, `collate` removes it.
-        "expert": 1 - _read_numbers(sampled) if sampled else 0.0,
-        "behaviour_logps": _read_numbers(rollout.behaviour),
-        "sampled_logps": _read_numbers(rollout.logps) if rollout.logps else torch.nan,
-        "old_logps": _read_numbers(rollout.logps if rollout.old_logps is None else rollout.old_logps),
-        "ref_logps": None if rollout.ref_logps is None else _read_numbers(rollout.ref_logps),
-        "values": None if rollout.values is None else _read_numbers(rollout.values),
-        "returns": None if rollout.returns is None else _read_numbers(rollout.returns),
+        "expert": 1 - read_numbers(sampled) if sampled else 0.0,
+        "behaviour_logps": read_numbers(rollout.behaviour),
+        "sampled_logps": read_numbers(rollout.logps) if rollout.logps else torch.nan,
+        "old_logps": read_numbers(rollout.logps if rollout.old_logps is None else rollout.old_logps),
+        "ref_logps": None if rollout.ref_logps is None else read_numbers(rollout.ref_logps),
+        "values": None if rollout.values is None else read_numbers(rollout.values),
+        "returns": None if rollout.returns is None else read_numbers(rollout.returns),
     }
 
 
-def _read_numbers(values: Sequence[float]) -> NDArray[Any]:
+def read_numbers(values: Sequence[float]) -> NDArray[Any]:
     """Return numbers as an array, a column's on the same memory; float64 if there are none."""
     if type(values) is Column:
         return np.frombuffer(values.numbers, DTYPES[values.numbers.typecode])

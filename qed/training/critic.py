@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
@@ -15,7 +17,7 @@ from qed.algorithms.parts.critic import FASTER, Critic
 from qed.algorithms.parts.value_regression import ValueRegression
 from qed.config.settings import LearnerSettings
 from qed.errors import Diverged
-from qed.training.batch import split_rows
+from qed.training.batch import read_numbers, split_rows
 from qed.training.learner import Learner
 from qed.training.logps import compute_values
 from qed.training.offload import Places, move_back, move_to_host
@@ -157,17 +159,20 @@ def measure_values(rollouts: Sequence[Rollout]) -> dict[str, float]:
     The explained variance is 1 - var(R - V) / var(R): 1 for a critic that knows every return, 0 for one that knows
     their mean, below 0 for a worse one. It is left out where all returns are equal but for rounding.
     """
-    pairs = [
-        (value, target)
-        for rollout in rollouts
-        for value, target, trained in zip(rollout.values or (), rollout.returns or (), rollout.trained, strict=True)
-        if trained and target == target
-    ]
-    if not pairs:
+    known = [_select_known(rollout) for rollout in rollouts if rollout.values and rollout.returns]
+    values, returns = np.concatenate([np.empty((2, 0)), *known], axis=1)
+    if not len(returns):
         return {}
-    values, returns = torch.tensor(pairs, dtype=torch.float64).unbind(1)
     figures = {"critic/values": float(values.mean()), "critic/returns": float(returns.mean())}
-    spread = float(returns.var(unbiased=False))
-    if spread > ROUNDING * float(returns.square().mean()):
-        figures["critic/explained_variance"] = 1 - float((returns - values).var(unbiased=False)) / spread
+    spread = float(returns.var())
+    if spread > ROUNDING * float(np.square(returns).mean()):
+        figures["critic/explained_variance"] = 1 - float((returns - values).var()) / spread
     return figures
+
+
+def _select_known(rollout: Rollout) -> NDArray[np.float64]:
+    """Return the values and the returns of the trained tokens with a return, [2, N]."""
+    both = np.stack([read_numbers(rollout.values or ()), read_numbers(rollout.returns or ())])
+    trained = read_numbers(rollout.loss_mask) != 0 if rollout.loss_mask else True
+    selected: NDArray[np.float64] = both[:, trained & ~np.isnan(both[1])]
+    return selected
