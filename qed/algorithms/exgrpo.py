@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.algorithms.base import Average, ScoreFn, StepContext, require, select_correct
-from qed.algorithms.parts import shaping
+from qed.algorithms.parts import corrections, shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -159,7 +159,8 @@ class ExGrpo(PolicyGradient):
         if self.shaping.own_kind == "none":
             fresh = super(ExGrpo, replace(self, surrogate=surrogate)).terms(mask_off_policy(batch), logps)
         else:
-            fresh = shaping.compute_own_terms(batch, logps, self.shaping, surrogate.clip_low, surrogate.clip_high)
+            kept = corrections.drop_off_policy(batch, logps, self.correction.offpolicy_limit)
+            fresh = shaping.compute_own_terms(kept, logps, self.shaping, surrogate.clip_low, surrogate.clip_high)
         # Without recorded log-probs, the policy before the update stands in for the one that sampled the token. Where
         # that was not scored either, the column holds 0, and the current policy stands in.
         old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average
-from qed.algorithms.parts import requirements, shaping
+from qed.algorithms.parts import corrections, requirements, shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.guidance import ExpertPrefix
 from qed.algorithms.parts.mixture import OffPolicyAdvantages, split_group
@@ -78,6 +78,7 @@ class Luffy(PolicyGradient):
             own = super().terms(mask_off_policy(batch), logps)
         else:
             low, high = self.surrogate.clip_low, self.surrogate.clip_high
-            own = shaping.compute_own_terms(batch, logps, self.shaping, low, high)
+            kept = corrections.drop_off_policy(batch, logps, self.correction.offpolicy_limit)
+            own = shaping.compute_own_terms(kept, logps, self.shaping, low, high)
         terms, stats = shaping.join_terms(batch, own, *self.shaping.weigh_off_policy(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

@@ -299,12 +299,14 @@ def test_the_ratio_of_fresh_tokens_can_be_shaped_beside_a_replay() -> None:
 
 
 def test_rows_far_off_policy_are_dropped_beside_a_shaped_ratio_too() -> None:
-    """The first row is 0.7 below what sampled it, the second one 0.1."""
-    old = torch.zeros(2, 1, dtype=torch.float64)
-    rows, now = batch([[1], [1]], [-1.0, -1.0], sampled_logps=old, old_logps=old), torch.tensor([[-0.7], [-0.1]])
+    """The sampled token of the first row is 0.7 below what sampled it, the second row 0.1; the first token is given."""
+    old, expert = torch.zeros(2, 2, dtype=torch.float64), torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    rows = batch([[1, 1], [1, 1]], [-1.0, -1.0], sampled_logps=old.where(expert == 0, math.nan), old_logps=old)
+    rows, now = replace(rows, expert=expert), torch.tensor([[-0.7, -0.7], [-0.1, -0.1]])
     for kind in (Luffy, ExGrpo):
-        _, gradient = loss_and_gradient(kind(own_kind="square_root", offpolicy_limit=0.5), rows, now)
-        assert [value != 0 for value in gradient.flatten()] == [False, True]
+        for own_kind in ("none", "square_root"):
+            algorithm = kind(own_kind=own_kind, offpolicy_limit=0.5)
+            assert (loss_and_gradient(algorithm, rows, now)[1] != 0).tolist() == [[True, False], [True, True]]
 
 
 def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:

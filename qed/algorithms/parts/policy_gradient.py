@@ -272,6 +272,7 @@ class PolicyGradient(Algorithm):
 
     def terms(self, batch: Batch, logps: Tensor) -> surrogates.Terms:
         """Compute the policy loss of each token, [B, T], before it is weighted, and sums for the metrics."""
+        batch = corrections.drop_off_policy(batch, logps, self.correction.offpolicy_limit)
         if self.imitates:
             return imitation.compute_terms(batch, logps, partial(surrogates.compute_terms, settings=self.surrogate))
         return surrogates.compute_terms(batch, logps, self.surrogate)
@@ -279,7 +280,6 @@ class PolicyGradient(Algorithm):
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the surrogate, plus the KL and minus the entropy bonus where set, all with the same token weights."""
         batch = imitation.mark_rows(batch) if self.imitates else batch
-        batch = corrections.drop_off_policy(batch, logps, self.correction.offpolicy_limit)
         terms, stats = self.terms(batch, logps)
         loss, settings = (batch.weights * terms).sum(), self.regularizer
         if settings.kl:
