@@ -160,13 +160,13 @@ def measure_values(rollouts: Sequence[Rollout]) -> dict[str, float]:
     their mean, below 0 for a worse one. It is left out where all returns are equal but for rounding.
     """
     known = [_select_known(rollout) for rollout in rollouts if rollout.values and rollout.returns]
-    values, returns = np.concatenate([np.empty((2, 0)), *known], axis=1)
+    values, returns = torch.from_numpy(np.concatenate([np.empty((2, 0)), *known], axis=1))
     if not len(returns):
         return {}
     figures = {"critic/values": float(values.mean()), "critic/returns": float(returns.mean())}
-    spread = float(returns.var())
-    if spread > ROUNDING * float(np.square(returns).mean()):
-        figures["critic/explained_variance"] = 1 - float((returns - values).var()) / spread
+    spread = float(returns.var(unbiased=False))
+    if spread > ROUNDING * float(returns.square().mean()):
+        figures["critic/explained_variance"] = 1 - float((returns - values).var(unbiased=False)) / spread
     return figures
 
 

@@ -18,7 +18,7 @@ from qed.algorithms.ppo import Ppo
 from qed.errors import UsageError
 from qed.rollout.stages import assign_advantages
 from qed.training.critic import measure_values
-from qed.types import Grade, Problem, Rollout
+from qed.types import Grade, Problem, Rollout, pack_column
 
 EXACT = {"rtol": 0, "atol": 1e-9}
 NUMBERS = st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=8)
@@ -167,6 +167,17 @@ def test_the_explained_variance() -> None:
     assert "critic/explained_variance" not in measure([0.5, 0.1, 0.2], [0.1, 0.1 + 2e-17, 0.3 - 0.2])
     assert measure([0.5, 9.0], [1, math.nan]) == {"critic/values": 0.5, "critic/returns": 1.0}
     assert measure([0.5], [math.nan]) == {}
+    assert measure([0.5, math.inf], [1, 2])["critic/values"] == math.inf
+
+
+def test_the_values_of_tokens_that_are_not_trained_are_not_measured() -> None:
+    answer, other = make_answer(1, [0.5, 9.0, 1.5]), make_answer(1, [])
+    answer.returns, answer.loss_mask = pack_column("d", [1.0, 7.0, 3.0]), pack_column("b", [True, False, True])
+    assert measure_values([answer, other]) == {
+        "critic/values": 1.0,
+        "critic/returns": 2.0,
+        "critic/explained_variance": 0.75,
+    }
 
 
 @pytest.mark.parametrize(
