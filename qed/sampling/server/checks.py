@@ -77,7 +77,8 @@ def read_completion(url: str, reader: Reader, sampling: Sampling, answer: Answer
     tokens, logps = answer.tokens, answer.logps
     if not all(isinstance(logp, float | int) and math.isfinite(logp) for logp in logps):
         raise Diverged(f"Log-probs of the server {url} are not finite: its model is broken, maybe by its last update.")
-    wrong = _find_contradiction(reader, sampling, answer)
+    stopped = _is_stopped(reader, sampling, tokens)
+    wrong = _find_contradiction(reader, sampling, answer, stopped)
     if wrong is not None:
         raise QedError(
             f"An answer of the server {url} contradicts itself: {wrong} (it has {len(tokens)} of at most "
@@ -85,25 +86,34 @@ def read_completion(url: str, reader: Reader, sampling: Sampling, answer: Answer
             f"{list(reader.ends)}, stop strings {list(sampling.stop)}). Its engine, tokenizer or generation config "
             "does not fit this run."
         )
-    reason: StopReason = "stop" if answer.reason == "stop" else "length"
+    reason: StopReason = "stop" if stopped else "length"
     return Completion(tuple(tokens), tuple(map(float, logps)), reason, answer.support, answer.version)
 
 
-def _find_contradiction(reader: Reader, sampling: Sampling, answer: Answer) -> str | None:
+def _find_contradiction(reader: Reader, sampling: Sampling, answer: Answer, stopped: bool) -> str | None:
     """Return what is wrong with an answer; None if nothing is."""
     tokens, logps, reason = answer.tokens, answer.logps, answer.reason
     if not tokens or len(tokens) > sampling.max_tokens or len(tokens) != len(logps):
         return f"there are {len(tokens)} tokens and {len(logps)} log-probs"
     ends = set(reader.find_ends(sampling.stop))
-    stopped = tokens[-1] in ends or _ends_with_stop(reader, sampling, tokens)
+    # SGLang and older versions of vLLM check the length before the end.
+    full = len(tokens) == sampling.max_tokens
+    fits = reason == ("stop" if stopped else "length") or (full and reason == "length")
     contradictions = {
         f"its log-probs lie between {min(logps):g} and {max(logps):g}": max(logps) > LARGEST or min(logps) <= LOWEST,
         "it goes on after an end token": not ends.isdisjoint(tokens[:-1]),
-        f"its finish reason is {reason}": reason != ("stop" if stopped else "length"),
-        "its finish reason is length before the largest length": not stopped and len(tokens) < sampling.max_tokens,
+        f"its finish reason is {reason}": not fits,
+        "its finish reason is length before the largest length": not stopped and not full,
         f"it ends before sampling.min_tokens, {sampling.min_tokens}": stopped and len(tokens) <= sampling.min_tokens,
     }
     return next((what for what, holds in contradictions.items() if holds), None)
+
+
+def _is_stopped(reader: Reader, sampling: Sampling, tokens: Sequence[int]) -> bool:
+    """Return whether the last token is an end token or completes a stop string."""
+    if not tokens:
+        return False
+    return tokens[-1] in reader.find_ends(sampling.stop) or _ends_with_stop(reader, sampling, tokens)
 
 
 def _ends_with_stop(reader: Reader, sampling: Sampling, tokens: Sequence[int]) -> bool:

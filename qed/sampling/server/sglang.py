@@ -55,9 +55,6 @@ class SglangServer(Server):
                 raise QedError(f"The server {self.url} answered another prompt than it was sent.")
         except (KeyError, TypeError, IndexError) as error:
             raise QedError(f"The reply of the server {self.url} is not SGLang's: {str(reply)[:200]}") from error
-        if reason == "length" and tokens and len(tokens) == sampling.max_tokens:
-            # The length is checked before the end there.
-            reason = "stop" if tokens[-1] in self.reader.find_ends(sampling.stop) else reason
         named = str(meta.get("weight_version"))
         version = int(named) if named.isdecimal() and flight.adapter is None else flight.version
         return read_completion(self.url, self.reader, sampling, Answer(tokens, logps, reason, None, version))
