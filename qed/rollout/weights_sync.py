@@ -36,24 +36,24 @@ TICK = 0.5  # seconds between two looks at the threads
 
 
 class Memory:
-    """The learner's scores of a version, computed once; after `close` those that are not known are 0.
+    """The learner's scores of a version, computed once; after `close` only those that are known.
 
-    A server may be revived while the learner has moved on, or is in use by another thread. Precisions that no
-    comparison has needed then count as without rounding.
+    A server may be revived while the learner has moved on, or is in use by another thread. A precision that no
+    comparison has needed then counts as one that is known, so that the tolerance is the floor of the rounding.
     """
 
     def __init__(self, score: Score) -> None:
         self.score: Score | None = score
-        self.known: dict[Any, list[tuple[float, ...]]] = {}
+        self.known: dict[Any, dict[torch.dtype, list[tuple[float, ...]]]] = {}  # of rows, by precision
 
     def __call__(self, rows: Sequence[Rollout], precision: torch.dtype) -> list[tuple[float, ...]]:
         """Return the log-probs of rows in a precision."""
-        key = precision, tuple((tuple(row.prompt), tuple(row.output)) for row in rows)
-        if key not in self.known:
+        known = self.known.setdefault(tuple((tuple(row.prompt), tuple(row.output)) for row in rows), {})
+        if precision not in known:
             if self.score is None:
-                return [(0.0,) * len(row.output) for row in rows]
-            self.known[key] = [*map(tuple, self.score(rows, precision))]
-        return self.known[key]
+                return next(iter(known.values()))
+            known[precision] = [*map(tuple, self.score(rows, precision))]
+        return known[precision]
 
     def close(self) -> None:
         """Let the model go."""

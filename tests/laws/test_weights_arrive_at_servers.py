@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from qed.models.weights_folder import MARKER, read_marker
 from qed.net.client import HttpClient
 from qed.rollout import weights_folder
 from qed.rollout.probe import GREEDY, Learner, Stale, build_probe
+from qed.rollout.sampler_check import compare_logps
 from qed.rollout.weights_folder import WeightsFolder, choose_place, write_full
-from qed.rollout.weights_sync import WeightsSync, name_adapter
+from qed.rollout.weights_sync import Memory, WeightsSync, name_adapter
 from qed.sampling.hf import HFSampler
 from qed.sampling.server.balance import Balancer
 from qed.sampling.server.dialect import Capabilities, Job, NotDrained, Reader, Server, ServerLost
@@ -269,6 +271,17 @@ def test_a_dead_server_is_started_again_and_gets_the_weights(model: Any, folder:
     sync.revive(servers[1])  # somebody else has seen it dead too
     assert len(started) == 2
     sync(model, 3)
+
+
+def test_a_learner_that_has_moved_on_excuses_no_more_than_rounding(model: Any) -> None:
+    """Its rounding cannot be measured any more, as where a server is started again between two updates."""
+    rows = build_probe([PROMPT], WINDOW)
+    memory = Memory(score_with(model, 1.0))
+    known = memory(rows, torch.bfloat16)
+    memory.close()
+    for shift in (0.0, 1.0):
+        read = [replace(row, logps=[logp - shift for logp in logps]) for row, logps in zip(rows, known, strict=True)]
+        assert compare_logps(read, memory, torch.bfloat16).passed == (shift == 0)
 
 
 def test_weights_that_are_prepared_are_loaded_later_as_they_were(model: Any, folder: WeightsFolder) -> None:
