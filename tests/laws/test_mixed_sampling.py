@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from qed.sampling.base import PromptBatch, Sampling, generate_batches
 from qed.sampling.draw import shape_logits
 from qed.sampling.hf import prepare_for_sampling
 from qed.sampling.native import prefiller as prefiller_module
-from qed.sampling.native.answers import Answer
+from qed.sampling.native.answers import Answer, find_stop
 from qed.sampling.native.batch import DecodingBatch
 from qed.sampling.native.sampler import NativeSampler
 from qed.types import Completion
@@ -196,6 +197,31 @@ def test_aborting_frees_rows_and_memory() -> None:
         assert batch.running is None
         assert not batch.answers
         assert not batch.recorder.supports
+
+
+def test_searching_stop_strings_reads_each_token_of_a_long_answer_a_few_times() -> None:
+    stop, length, step = ("cdcd", "gh"), 4_000, 8
+    read = list[int]()
+
+    class Counting(Letters):
+        def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+            read.append(len(tokens))
+            return super().decode(tokens, skip_special_tokens)
+
+    class Tokens:
+        def __getitem__(self, place: tuple[int, slice]) -> torch.Tensor:
+            found = whole[place[1]]
+            read.append(len(found))
+            return found
+
+    whole = torch.full((length,), 4)
+    whole[-4:] = torch.tensor([2, 3, 2, 3])
+    rows: Any = SimpleNamespace(tokens=Tokens(), checked=[0])
+    answer = Answer((3,), 0, Sampling(1.0, length, stop))
+    lengths = range(step, length + 1, step)
+    found = [find_stop(Counting(), rows, 0, count, answer) for count in lengths]
+    assert found == [*[None] * (len(lengths) - 1), length]
+    assert sum(read) <= 4 * length
 
 
 def count_rows(batch: DecodingBatch) -> int:

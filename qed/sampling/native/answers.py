@@ -124,11 +124,11 @@ def find_stop(tokenizer: Any, sequences: Sequences, row: int, output_len: int, a
     # A stop string spans at most as many tokens as it has bytes, plus one that begins before it.
     tail = max(len(text.encode()) for text in stop) + 1
     begin = max(0, sequences.checked[row] - tail)
-    tokens = sequences.tokens[row, :output_len].tolist()
-    text = tokenizer.decode(tokens[begin:], skip_special_tokens=False)
+    tokens = sequences.tokens[row, begin:output_len].tolist()
+    text = tokenizer.decode(tokens, skip_special_tokens=False)
     if any(string in text for string in stop):
         for length in range(sequences.checked[row] + 1, output_len + 1):
-            window = tokens[max(0, length - tail) : length]
+            window = tokens[max(0, length - tail - begin) : length - begin]
             decoded = tokenizer.decode(window, skip_special_tokens=False)
             found = any(string in decoded for string in stop)
             # The first tokens may hold a stop string, which does not count.
