@@ -175,6 +175,7 @@ def test_addresses_that_cannot_be_sampled_from_are_refused(models: Models, pair:
     with other.run():
         for urls, message in (
             ([pair[0].url, pair[0].url], "given twice"),
+            ([pair[0].url, f"{pair[0].url}/v1"], "given twice"),
             ([pair[0].url, other.url], "different engines"),
             ([pair[1].url], "No server answers at"),
             (["127.0.0.1:1"], "not an address"),

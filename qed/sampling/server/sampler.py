@@ -113,9 +113,9 @@ class ServerSampler:
         Raises:
             UsageError: nobody answers at one of them, an address is given twice, or their engines differ.
         """
-        if len(set(urls)) != len(urls):
-            raise UsageError(f"An address is given twice: {', '.join(urls)}.")
         servers = [recognise(url, self.reader, self.seconds, model, samples) for url in urls]
+        if len({server.url for server in servers}) != len(servers):
+            raise UsageError(f"An address is given twice: {', '.join(urls)}.")
         dialects = {server.dialect for server in servers}
         if len(dialects) > 1:
             raise UsageError(f"The servers are of different engines ({', '.join(sorted(dialects))}); take one engine.")
