@@ -221,6 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_event(
                 json.dumps({"choices": [{"token_ids": [token], "logprobs": logps, "finish_reason": reason}]})
             )
+        self._send_event(json.dumps({"choices": [], "usage": {"completion_tokens": len(choice["token_ids"])}}))
         self._send_event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -355,7 +356,7 @@ def _generate(server: StandIn, body: dict[str, Any], is_wanted: Callable[[], boo
     # The length is checked first there.
     full = done["reason"] == "stop" and len(done["tokens"]) == parameters["max_new_tokens"]
     meta = {
-        "finish_reason": {"type": "length" if full and not parameters["stop"] else done["reason"]},
+        "finish_reason": {"type": "length" if full else done["reason"]},
         "output_token_logprobs": [[a, b, None] for a, b in zip(done["logps"], done["tokens"], strict=True)],
         "prompt_tokens": len(ids),
         "weight_version": server.version,
