@@ -29,6 +29,7 @@ PREFIX = "qed-weights-"
 OWNER = ".owner"  # locked as long as the run lives
 TEMPORARY = ".part-"
 SHARE = 0.5  # of the memory that is free, which the kept versions may take
+DISK_ERRORS = {"SafetensorError", "Exception"}  # what safetensors and tokenizers raise where a disk is full
 REMOVER = 'cat >/dev/null; rm -rf -- "$1"'  # reads a pipe that closes when the run ends, however it ends
 
 Format = Literal["full", "adapter"]
@@ -114,7 +115,9 @@ class WeightsFolder:
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
             manifest.fsync(self.root)
-        except OSError as error:
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__name__ not in DISK_ERRORS:
+                raise
             raise _explain(self.root, error) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -191,8 +194,9 @@ def _make_root(place: Path) -> tuple[Path, IO[str]]:
     return hidden.rename(place / name), lock
 
 
-def _explain(place: Path, error: OSError) -> QedError:
+def _explain(place: Path, error: Exception) -> QedError:
+    reason = getattr(error, "strerror", None) or error
     return QedError(
-        f"The weights for the inference servers cannot be written to {place}: {error.strerror or error}. Free some "
+        f"The weights for the inference servers cannot be written to {place}: {reason}. Free some "
         "space there, or choose a folder that the servers see with sampling.weights_folder."
     )

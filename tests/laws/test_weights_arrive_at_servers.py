@@ -20,6 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_model
+from safetensors import SafetensorError
 from transformers import Qwen2ForCausalLM
 
 from qed.config.settings import ModelSettings
@@ -329,10 +330,19 @@ def test_the_newest_versions_are_kept(tmp_path_factory: pytest.TempPathFactory, 
     assert not folder.root.exists()
 
 
-def test_a_disk_that_is_full_leaves_no_half_of_a_version(folder: WeightsFolder) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+        Exception("No space left on device (os error 28)"),  # of tokenizers
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_disk_that_is_full_leaves_no_half_of_a_version(folder: WeightsFolder, error: Exception) -> None:
     def write(target: Path, rank: int) -> None:
         (target / "model.safetensors").write_bytes(b"x")
-        raise OSError(28, "No space left on device")
+        raise error
 
     with pytest.raises(QedError, match=r"No space left on device.*sampling\.weights_folder"):
         folder.write("step_000001", 1, "full", write)
