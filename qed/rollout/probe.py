@@ -17,7 +17,7 @@ from statistics import fmean
 import torch
 
 from qed.errors import QedError
-from qed.rollout.sampler_check import PromptTokens, compare_logps
+from qed.rollout.sampler_check import PromptTokens, SamplerCheck, compare_logps
 from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.server.dialect import Job, Server
 from qed.training.scoring import Score
@@ -85,7 +85,9 @@ def read_probe(server: Server, rows: Sequence[Rollout]) -> Reading:
     return Reading(values, greedy, _read_values(server, greedy))
 
 
-def require_reading(server: Server, version: int, reading: Reading, rows: Sequence[Rollout], learner: Learner) -> None:
+def require_reading(
+    server: Server, version: int, reading: Reading, rows: Sequence[Rollout], learner: Learner
+) -> SamplerCheck:
     """Compare what a server has computed with the learner, and its cache with its own score.
 
     Args:
@@ -94,6 +96,9 @@ def require_reading(server: Server, version: int, reading: Reading, rows: Sequen
         reading: of the server.
         rows: of the probe.
         learner: with the same weights.
+
+    Returns:
+        the comparison with the learner.
 
     Raises:
         Stale: rounding does not explain the differences.
@@ -117,6 +122,7 @@ def require_reading(server: Server, version: int, reading: Reading, rows: Sequen
             f"greedy answers to a fixed probe differ from its own score of the same tokens by up to {max(gaps):.3g} "
             f"nats ({check.rounding} explains {allowed:.2g}). Start it without a prefix cache, and resume the run."
         )
+    return check
 
 
 def require_change(server: Server, version: int, values: Sequence[Values], learner: Sequence[Values]) -> None:

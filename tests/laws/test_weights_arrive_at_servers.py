@@ -65,6 +65,7 @@ class FakeServer(Server):
         self.ignores_weights = self.keeps_cache = self.cannot_wait = False
         self.refuses = ""
         self.says: int | None = None
+        self.rounding = 0.0  # of its scores, in nats
 
     def _call(self, name: str) -> None:
         if self.dead:
@@ -111,7 +112,8 @@ class FakeServer(Server):
             Rollout(Problem("", "", ""), tuple(prompt), tuple(output), (), "", "length")
             for prompt, output in zip(prompts, outputs, strict=True)
         ]
-        return score_with(self.model, temperature)(rows, torch.float32)
+        scored = score_with(self.model, temperature)(rows, torch.float32)
+        return [[logp - self.rounding for logp in logps] for logps in scored]
 
     def complete(self, job: Job, on_progress: Callable[[], None], scope: Any = None) -> list[list[Completion]]:
         self._call("sample")
@@ -283,6 +285,29 @@ def test_a_learner_that_has_moved_on_excuses_no_more_than_rounding(model: Any) -
     for shift in (0.0, 1.0):
         read = [replace(row, logps=[logp - shift for logp in logps]) for row, logps in zip(rows, known, strict=True)]
         assert compare_logps(read, memory, torch.bfloat16).passed == (shift == 0)
+
+
+def test_a_server_that_is_started_again_may_round_a_little_more(model: Any, folder: WeightsFolder) -> None:
+    """Its kernels are chosen afresh, so it may exceed the floor that it has just met, as it may after an update."""
+    change(model, 0.5)  # for logits that bfloat16 rounds
+    rows, score = build_probe([PROMPT], WINDOW), score_with(model, 1.0)
+    low, high = ([logp for logps in score(rows, kind) for logp in logps] for kind in (torch.bfloat16, torch.float32))
+    noise = sum(abs(one - two) for one, two in zip(low, high, strict=True)) / len(low)
+    server = FakeServer()
+
+    def restart(server: Any) -> Any:
+        server.__init__()
+        server.rounding = 0.02 + noise
+        return server
+
+    sync = build_sync(folder, [server], restart=restart)
+    sync.build_learner = lambda model: Learner(score_with(model, 1.0), torch.float32, torch.bfloat16)
+    server.rounding = 0.015
+    sync(model, 1)
+    change(model, 0.5)
+    server.dead = True
+    sync.revive(server)
+    assert server.version == 1
 
 
 def test_weights_that_are_prepared_are_loaded_later_as_they_were(model: Any, folder: WeightsFolder) -> None:
