@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from qed.errors import QedError
 from qed.sampling.base import Sampling
+from qed.sampling.server import openai
 from qed.sampling.server.checks import Answer, read_completion
 from qed.sampling.server.dialect import Reader
 
@@ -49,3 +53,27 @@ def test_answers_have_the_reason_that_their_tokens_show() -> None:
 def test_a_reason_that_the_tokens_contradict_is_refused(tokens: tuple[int, ...], reason: str) -> None:
     with pytest.raises(QedError, match="contradicts itself"):
         read(tokens, reason)
+
+
+def read_stream(*events: str) -> str:
+    def stream(*_: Any, **__: Any) -> Iterator[bytes]:
+        yield from (f"data: {event}".encode() for event in (*events, "[DONE]"))
+
+    flight = SimpleNamespace(version=0, adapter=None, scopes=())
+    client = SimpleNamespace(stream=stream)
+    server: Any = SimpleNamespace(
+        url="http://server",
+        reader=Reader(Letters(), (END,)),
+        seconds=1,
+        client=client,
+        fly=lambda _: nullcontext(flight),
+    )
+    return openai.stream(server, "model", (2,), 0, SAMPLING, lambda _: None).stop_reason
+
+
+def test_events_of_a_stream_hold_tokens_or_the_usage_alone() -> None:
+    event = '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "stop"}]}'
+    assert read_stream(event, '{"choices": [], "usage": {}}') == "stop"
+    for other in ('{"usage": {}}', "[]", '"choices"'):
+        with pytest.raises(QedError, match="is not a completion"):
+            read_stream(other, event)

@@ -89,7 +89,7 @@ def stream(
             for event in read_events(lines):
                 if "error" in event:
                     raise QedError(f"The server {server.url} cannot sample: {event['error']}")
-                if event.get("choices") == []:
+                if isinstance(event, dict) and event.get("choices") == []:
                     continue  # the usage, which vLLM sends last with --enable-force-include-usage
                 choice = _find_choice(server, event)
                 more = _read_tokens(server, choice) if choice.get("token_ids") else ([], [])
