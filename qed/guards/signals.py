@@ -34,8 +34,9 @@ SAVING = b"\nA checkpoint will be saved after this step.\n"
 class Stop:
     """The flags that signals set.
 
-    `received` is the stop signal, `received_at` when it came, `save` whether a checkpoint is requested after the step.
-    While `deferred` is set, `check_signals` does not stop the run, because its state is between two steps.
+    `received` is the stop signal, which another rank may have told of, and `received_at` when this process itself first
+    got one. `save` says whether a checkpoint is requested after the step. While `deferred` is set, `check_signals` does
+    not stop the run, because its state is between two steps.
 
     With `together` set, the process is one of several that communicate, and must not leave them alone: then
     `check_signals` stops the run only for a signal that all have `agreed` on, or in a section of
@@ -44,7 +45,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.received_at = 0.0  # of the monotonic clock
+        self.received_at: float | None = None  # of the monotonic clock
         self.agreed: signal.Signals | None = None
         self.save = False
         self.deferred = False
@@ -54,11 +55,6 @@ class Stop:
     def wanted(self) -> signal.Signals | None:
         """Return the signal that stops the run here; None if there is none."""
         return None if self.deferred else self.agreed if self.together else self.received
-
-    @property
-    def exit_code(self) -> int:
-        """Return the exit code of the received signal; 0 without one."""
-        return EXIT_CODES[self.received] if self.received is not None else 0
 
 
 _watching: list[Stop] = []
@@ -133,8 +129,8 @@ def _install_handlers(stop: Stop) -> dict[signal.Signals, Any]:
     """Install handlers that set the flags, and return the previous ones."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
-        if stop.received is None:
-            stop.received, stop.received_at = signal.Signals(number), time.monotonic()
+        if stop.received_at is None:  # of a signal to all ranks, another one may have told before Python calls this
+            stop.received, stop.received_at = stop.received or signal.Signals(number), time.monotonic()
             _write_stderr(STOPPING)
         elif time.monotonic() - stop.received_at > REPEATED:
             end_at_once(number)

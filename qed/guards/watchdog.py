@@ -57,7 +57,7 @@ class Breach:
 
 
 class Watchdog:
-    """Watches the stages of a run.
+    """Watches the stages of a run. While a run is nested in another, only the watchdog of the inner one counts.
 
     Args:
         heartbeat: a file that is updated every few seconds with the current step and stage; None writes none.
@@ -92,10 +92,13 @@ class Watchdog:
         last, idle, since = beat(), 0.0, 0.0
         self._write_heartbeat(idle)  # also of a run that is shorter than a tick
         while not self._done.wait(self.tick):
-            now = beat()
-            # `beat` above counts one; any more come from progress.
-            idle = idle + self.tick if now == last + 1 else 0.0
-            last, since = now, since + self.tick
+            since += self.tick
+            if find_watchdog() in (None, self):  # of two that call `beat`, each would take the other's for progress
+                now = beat()
+                # `beat` above counts one; any more come from progress.
+                idle, last = (idle + self.tick if now == last + 1 else 0.0), now
+            else:
+                idle = 0.0
             if since >= HEARTBEAT:
                 self._write_heartbeat(idle)
                 since = 0.0

@@ -217,6 +217,23 @@ def test_progress_keeps_it_quiet_and_silence_does_not(tmp_path: Path) -> None:
     assert (breach.step, breach.stage) == (7, "train")
 
 
+def test_a_run_within_another_is_watched_and_then_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the control of the quickstart: what two watchdogs count is no progress of either."""
+    outer, inner = Watchdog(None, 0.4), Watchdog(None, 0.4)
+    monkeypatch.setattr("qed.guards.watchdog._watching", [outer, inner])
+    for dog in (outer, inner):
+        dog.enter("train", 1)
+    found: list[Breach] = []
+    thread = threading.Thread(target=outer.watch, args=(found.append,))
+    thread.start()
+    (breach,) = watched(inner, 10)
+    assert breach.stage == "train"
+    assert not found
+    monkeypatch.setattr("qed.guards.watchdog._watching", [outer])
+    thread.join(10)
+    assert len(found) == 1
+
+
 def test_a_run_that_ends_at_once_has_a_heartbeat(tmp_path: Path) -> None:
     """So what a run's folder holds does not depend on how fast the machine is."""
     dog = Watchdog(tmp_path / "heartbeat.json", 100.0)

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch, torch.distributed as dist
 from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import RankMonitor, watch_ranks
-from qed.guards.signals import watch_signals
+from qed.guards.signals import EXIT_CODES, watch_signals
 from qed.guards.watchdog import HangReport, watch
 die_with_launcher()
 rank, fault = int(os.environ["RANK"]), os.environ["FAULT"]
@@ -55,7 +55,7 @@ with watch_signals() as stop, watch(report, 2.0 if fault.startswith("hang") else
                 os.kill(os.getpid(), signal.SIGTERM)
             while stop.received is None:
                 time.sleep(0.05)
-            sys.exit(stop.exit_code)
+            sys.exit(EXIT_CODES[stop.received])
         try:
             join("gather rollouts")
         except RuntimeError as error:

@@ -141,6 +141,7 @@ def test_a_job_in_the_background_can_be_stopped_and_ended_too() -> None:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)  # the same request, told twice
             assert stop.received == signal.SIGINT
+            assert stop.received_at is not None
             stop.received_at -= 60
             child = os.fork()
             if not child:
@@ -152,6 +153,15 @@ def test_a_job_in_the_background_can_be_stopped_and_ended_too() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_signal_that_another_rank_has_told_of_before_is_no_second_one() -> None:
+    """Of a Ctrl-C to all ranks, one may hear from another while its main thread is in a long call of torch."""
+    with watch_signals() as stop:
+        stop.received = signal.SIGTERM  # as `RankMonitor` sets it
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.received == signal.SIGTERM
 
 
 @pytest.mark.parametrize(("first", "second"), [("sigterm", signal.SIGTERM), ("sigint", signal.SIGTERM)])

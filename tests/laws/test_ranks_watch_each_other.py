@@ -244,7 +244,6 @@ def test_a_stop_signal_to_one_rank_reaches_all() -> None:
     group.monitors[1].stop.received = signal.SIGTERM
     group.pass_seconds(2)
     assert {monitor.stop.received for monitor in group.monitors} == {signal.SIGTERM}
-    assert group.monitors[2].stop.exit_code == 143
 
 
 def test_a_request_for_a_checkpoint_reaches_all_once() -> None:
