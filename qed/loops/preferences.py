@@ -50,10 +50,8 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
     phase = Phase(setup, settings, name, offset)
     learner = phase.learner
     if not scored and settings.algorithm.precompute_reference:
-        train_pairs, validation_pairs = (
-            _pair_rollouts(precompute_logps(setup, settings, learner, offset, flatten(pairs)))
-            for pairs in (train_pairs, validation_pairs)
-        )
+        parts = [flatten(pairs) for pairs in (train_pairs, validation_pairs)]
+        train_pairs, validation_pairs = map(_pair_rollouts, precompute_logps(setup, settings, learner, offset, parts))
     run_preflight(phase, setup.problems, flatten(train_pairs))
     stream = phase.build_stream(train_pairs, "pairs")
     if validation_pairs:

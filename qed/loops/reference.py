@@ -47,7 +47,7 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
     Raises:
         UsageError: the model that the settings name has another vocabulary than the policy, or its weights are too
             coarse to be mixed.
-        DataError: the saved reference is damaged.
+        DataError: the saved reference is damaged, or missing while the policy has been trained since.
     """
     name, setting = settings.algorithm.reference_name, settings.algorithm.teacher_setting
     if name:
@@ -69,10 +69,17 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
     if offset == 0 and not moves and lora.has_adapters(setup.model):
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
-    # A run that resumes from before this phase saves the reference again, because its settings may have changed.
     parallel = setup.parallel
-    earlier = setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset
-    if earlier or parallel.run_on_first(lambda: not folder.is_dir()):
+    start = 0 if setup.resumed is None else parse_step(setup.resumed.name) or 0
+    saved = parallel.run_on_first(folder.is_dir)
+    if start > offset and not saved:
+        raise DataError(
+            f"The reference model of this run, {folder}, is missing, and the policy has been trained since: the folder "
+            "was deleted, or the run began without a reference. Restore it from a copy, or start again with "
+            "--overwrite."
+        )
+    # A run that resumes from before this phase saves the reference again, because its settings may have changed.
+    if setup.resumed is None or start < offset or not saved:
         save_reference(setup.run, offset, setup.model, setup.tokenizer, folder, build_ranks(parallel))
         # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights. A
         # sharded model cannot be copied.
@@ -140,16 +147,30 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
 
 
 def precompute_logps(
-    setup: Setup, settings: Settings, learner: Learner, offset: int, rollouts: Sequence[Rollout]
-) -> list[Rollout]:
-    """Return the rollouts with the reference's log-probs, which are computed once and cached in the run's folder.
+    setup: Setup, settings: Settings, learner: Learner, offset: int, parts: Sequence[Sequence[Rollout]]
+) -> list[list[Rollout]]:
+    """Return parts of the data with the reference's log-probs, which are computed once and cached in the run's folder.
 
-    The cache key is a hash of the rollouts' token ids, the model's weights, the temperature and the precision, so a
+    The cache key of a part is a hash of its token ids, the model's weights, the temperature and the precision, so a
     change of any of them computes the log-probs again.
     """
     network = load_reference(setup, settings, offset) or setup.model
+    caches = [setup.run.folder / "reference" / f"logps_{key}.npy" for key in _build_keys(network, learner, parts)]
+    return [
+        _score_or_recall(setup, learner, network, cache, part) if part else []
+        for cache, part in zip(caches, parts, strict=True)
+    ]
+
+
+def _score_or_recall(
+    setup: Setup,
+    learner: Learner,
+    network: nn.Module | lora.AdapterDisabled,
+    cache: Path,
+    rollouts: Sequence[Rollout],
+) -> list[Rollout]:
+    """Return rollouts with the reference's log-probs: those in the cache, else computed ones."""
     parallel = setup.parallel
-    cache = setup.run.folder / "reference" / f"logps_{_build_key(network, learner, rollouts)}.npy"
     lengths = [len(rollout.output) for rollout in rollouts]
     logps = parallel.run_on_first(lambda: _read_cache(cache, sum(lengths)))
     if logps is None:
@@ -166,17 +187,22 @@ def precompute_logps(
     ]
 
 
-def _build_key(network: nn.Module | lora.AdapterDisabled, learner: Learner, rollouts: Sequence[Rollout]) -> str:
-    digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
-    for rollout in rollouts:
-        # Only trained tokens are scored. Without a mask the key is the one of earlier versions.
-        mask = [list(rollout.loss_mask)] if rollout.loss_mask else []
-        digest.update(json.dumps([list(rollout.prompt), list(rollout.output), *mask]).encode())
+def _build_keys(
+    network: nn.Module | lora.AdapterDisabled, learner: Learner, parts: Sequence[Sequence[Rollout]]
+) -> list[str]:
+    settings = json.dumps([learner.temperature, str(learner.precision)]).encode()
+    digests = [hashlib.sha256(settings) for _ in parts]
+    for digest, part in zip(digests, parts, strict=True):
+        for rollout in part:
+            # Only trained tokens are scored. Without a mask the key is the one of earlier versions.
+            mask = [list(rollout.loss_mask)] if rollout.loss_mask else []
+            digest.update(json.dumps([list(rollout.prompt), list(rollout.output), *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         values: np.ndarray = read_full(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy()
-        digest.update(values.data)
-    return digest.hexdigest()[:16]
+        for digest in digests:
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(values.data)
+    return [digest.hexdigest()[:16] for digest in digests]
 
 
 def _read_cache(file: Path, count: int) -> np.ndarray | None:

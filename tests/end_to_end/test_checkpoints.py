@@ -106,6 +106,11 @@ def test_the_reference_model_is_verified_too(qed: Callable[..., Any], tmp_path: 
     assert f"{weights} is damaged" in done.err
     assert steps(run) == [2, 1]
     weights.write_bytes(whole)
+    weights.parent.rename(tmp_path / "elsewhere")
+    done = qed(*arguments, 3)
+    assert done.code == 3
+    assert f"{weights.parent}, is missing" in done.err
+    (tmp_path / "elsewhere").rename(weights.parent)
     assert qed(*arguments, 3).code == 0
 
 

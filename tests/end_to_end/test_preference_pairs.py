@@ -13,6 +13,7 @@ import pytest
 from qed.config.sampling_settings import EvaluationSettings
 from qed.config.settings import DataSettings
 from qed.data.splits import load_problems
+from qed.loops import reference
 from qed.runs.run import read_lines
 
 
@@ -63,12 +64,15 @@ def test_dpo_learns_what_is_preferred(qed: Callable[..., Any], tmp_path: Path) -
     assert (left_out["alike"], left_out["too_long"], left_out["without_preference"]) == (1, 1, 0)
 
 
-def test_a_resumed_run_compares_with_the_same_reference(qed: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_resumed_run_compares_with_the_same_reference(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kept as a model, scored beforehand, or named: the losses agree, and a run that was cut goes on as if it were
     not."""
     file = write_pairs(tmp_path / "pairs.jsonl", 30)
     few = ("--evaluation.problems", 4, "--run.save_every", 2)
-    losses = {}
+    losses, saved, save = {}, list[Any](), reference.save_reference
+    monkeypatch.setattr(reference, "save_reference", lambda *given: (saved.append(given), save(*given)))
     for name, extra in (("kept", ()), ("beforehand", ("--algorithm.precompute_reference",))):
         whole, cut = tmp_path / name, tmp_path / f"{name}-cut"
         assert qed(*arguments(file, whole, *few, *extra, "--steps", 4)).code == 0
@@ -77,6 +81,7 @@ def test_a_resumed_run_compares_with_the_same_reference(qed: Callable[..., Any],
         weights = [(run / "final" / "hf" / "model.safetensors").read_bytes() for run in (whole, cut)]
         assert weights[0] == weights[1]
         losses[name] = [row["train/loss"] for row in read_lines(whole / "metrics.jsonl") if "train/loss" in row]
+    assert len(saved) == 4, "each run saves its reference once, also for several parts of the data"
     assert losses["kept"] == pytest.approx(losses["beforehand"], abs=1e-5)
     assert len(list((tmp_path / "beforehand-cut" / "reference").glob("logps_*.npy"))) == 2
     more = ("--model", tmp_path / "kept" / "final" / "hf", "--steps", 1)
