@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from qed.errors import UsageError
 
 MANY = 0.5  # of the answers: a smaller share of truncated or badly formatted answers is normal at the start
-BYTES_PER_ROLLOUT_TOKEN = 8  # an id, a log-prob and the text of a token, compressed; see loops/dry_run.py
+# An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
+# each other; other text compresses less.
+BYTES_PER_ROLLOUT_TOKEN = 8
 BYTES_PER_STATS_TOKEN = 13  # four statistics of a token, compressed
 BYTES_PER_TOP_LOGP = 6  # the id of a likely token and its log-prob, compressed
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 REDACTED = "REDACTED"  # has no special characters of YAML, JSON, HTML or a shell
 # Values of environment variables with such names are redacted; shorter ones could be part of ordinary words.
-NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+NAMES = re.compile(r"KEY|TOKEN(?!IZ)|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)  # TOKENIZER may name the model
 MIN_LENGTH = 12
 # Keys in the format of their issuer, or after a telling word; group 1 of a pattern is not redacted. Each key contains
 # one of the words behind the pattern, whatever their case; looking for these first takes a tenth of the time.

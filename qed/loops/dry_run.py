@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
@@ -14,7 +13,9 @@ from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import VALIDATION, load_prompt, resolve_prompt_name, resolve_reward_names
 from qed.errors import DataError
+from qed.guards.preflight_rules import count_token_bytes
 from qed.loops.device_fit import preview_device_defaults
+from qed.loops.epochs import count_steps
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory
 from qed.loops.online import NO_ANSWER
@@ -31,9 +32,6 @@ from qed.trackers.start import require_installed
 from qed.types import Problem
 
 CHARACTERS_PER_TOKEN = 4  # a rule of thumb for English text and present vocabularies; printed as "about"
-# An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
-# each other; other text compresses less.
-BYTES_PER_ROLLOUT_TOKEN = 8
 GIB = 2**30  # bytes
 
 
@@ -166,25 +164,27 @@ def _describe_limit(settings: Settings, lengths: Sequence[int]) -> list[str]:
 
 def _describe_phase(settings: Settings, problems: Sequence[Problem]) -> list[str]:
     """Describe the steps of a phase and the size of its rollouts."""
-    learner, sampling = settings.learner, settings.sampling
+    learner, sampling, run = settings.learner, settings.sampling, settings.run
     online, together = settings.algorithm.online, settings.algorithm.together
     unanswered = sum(not problem.answer for problem in problems) if online else 0
     left = len(problems) - unanswered
-    per_step = sampling.problems_per_step if online else learner.batch_size // together or left
+    units = -(-learner.batch_size // together)
+    per_step = sampling.problems_per_step if online else units or left
     # Rows that do not fit the model are left out later.
-    steps = math.ceil(learner.epochs * left / per_step) if learner.epochs else learner.steps
+    steps = count_steps(learner.epochs, left, per_step) if learner.epochs else learner.steps
     count = f"{'at most ' * bool(learner.epochs)}{steps} steps"
     if not online:
         unit = "pairs" if together == 2 else "demonstrations"
-        return [f"{settings.method:<11} {count} of {learner.batch_size // together or 'all'} {unit}"]
+        return [f"{settings.method:<11} {count} of {units or 'all'} {unit}"]
     rollouts = sampling.problems_per_step * sampling.group_size
     size = learner.batch_size or rollouts
-    disk = steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20
+    records = steps * sampling.max_tokens * count_token_bytes(rollouts, run.save_token_stats, run.save_top_logps)
+    disk = f"; rollouts on disk: at most about {records / 2**20:.0f} MiB" if run.save_rollouts else ""
     return [
         f"{settings.method:<11} {count} of {sampling.problems_per_step} problems x "
         f"{sampling.group_size} answers "
         f"= {rollouts} rollouts, {-(-rollouts // size)} optimizer step(s) of {size}",
-        f"            answers of at most {sampling.max_tokens} tokens; rollouts on disk: at most about {disk:.0f} MiB",
+        f"            answers of at most {sampling.max_tokens} tokens{disk}",
         *([f"            {unanswered} problems have no answer to reward, and are left out"] if unanswered else []),
     ]
 

@@ -25,11 +25,15 @@ def settle_steps(setup: Setup, settings: Settings, name: str, items: int, per_st
     epochs = settings.learner.epochs
     if not epochs:
         return settings
-    # Rounded first: 0.1 times 30 is a little more than 3.
-    steps = math.ceil(round(epochs * items / per_step, 6))
+    steps = count_steps(epochs, items, per_step)
     setup.run.event(EVENT, phase=name, epochs=epochs, items=items, per_step=per_step, steps=steps)
     setup.console.say(f"{name}: learner.epochs={epochs:g} over {items:,}, {per_step:,} a step: {steps:,} steps.")
     return replace(settings, learner=replace(settings.learner, steps=steps, epochs=0.0))
+
+
+def count_steps(epochs: float, items: int, per_step: int) -> int:
+    """Return the steps of so many epochs, the last of which may be incomplete."""
+    return math.ceil(round(epochs * items / per_step, 6))  # rounded first: 0.1 times 30 is a little more than 3
 
 
 def recall_steps(setup: Setup, settings: Settings, name: str) -> int | None:

@@ -166,7 +166,8 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 write_tokenizer(setup.tokenizer, run)
             trackers.start(run)
             setup.trackers = trackers
-            with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):
+            first, last = setup.materials[0].grader, setup.materials[-1].grader
+            with closing(setup.evaluator), closing(first), closing(last), open_profiler(setup):
                 yield setup
         finally:
             stop.together = False
@@ -205,8 +206,8 @@ def _roll_back_on_error(folder: Path, aside: Path | None, launch: Launch) -> Ite
             if aside is not None:
                 aside.rename(folder)
         raise
-    if aside is not None:
-        shutil.rmtree(aside)
+    if aside is not None:  # on NFS a file that somebody reads stays; the next start in this folder deletes the rest
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _count_copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from qed.errors import ModelError, UsageError, suggest_nearest
@@ -13,7 +14,7 @@ FINAL, LAST, BEST = "final", "last", "best"
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder is a run's."""
-    return (folder / "settings.yaml").is_file()
+    return os.path.isfile(folder / "settings.yaml")  # False also in a folder of somebody else's, which Path refuses
 
 
 def suggest_run(place: Path) -> str:
@@ -21,7 +22,9 @@ def suggest_run(place: Path) -> str:
     inside = next((parent for parent in place.absolute().parents if is_run(parent)), None) if place.exists() else None
     if inside is not None:
         return f" Did you mean '{os.path.relpath(inside)}'?"
-    beside = sorted(place.parent.iterdir()) if place.parent.is_dir() else []
+    beside: list[Path] = []
+    with suppress(OSError):  # a folder may be used and not listed
+        beside = sorted(place.parent.iterdir())
     return suggest_nearest(str(place), [str(folder) for folder in beside if is_run(folder)])
 
 

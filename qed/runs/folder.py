@@ -177,8 +177,10 @@ def _restore_replaced(folder: Path) -> None:
 
 def _list_replaced(folder: Path) -> list[Path]:
     """Return where runs are that were moved aside to be replaced by one in this folder, whose path is absolute."""
-    siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
-    return [path for path in siblings if path.name.startswith(f".{folder.name}{REPLACED}")]
+    try:
+        return [path for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}{REPLACED}")]
+    except OSError:  # there is no parent, or it may be used and not listed
+        return []
 
 
 def drop_tables(paths: Sequence[Path]) -> list[Path]:

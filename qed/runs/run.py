@@ -68,7 +68,8 @@ class Run:
     def __init__(self, folder: Path, home: str = "") -> None:
         self.folder = folder
         self.home = Path(home) if home else folder
-        self.attempt = len(list(folder.glob("logs/attempt_*"))) + 1
+        numbers = (path.name.removeprefix("attempt_") for path in folder.glob("logs/attempt_*"))
+        self.attempt = max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
         self.log = folder / "logs" / f"attempt_{self.attempt}" / "main.log"
         self.log.parent.mkdir(parents=True)
         self._written: set[Path] = set()  # files that were written since the last `sync`
@@ -147,10 +148,10 @@ class Run:
 
     def sync(self) -> None:
         """Sync all written files to disk, so that no checkpoint outlives the metrics of its steps."""
-        for path in {*self._written, *(path.parent for path in self._written)}:
+        written, self._written = self._written, set()  # another thread may write an event meanwhile
+        for path in {*written, *(path.parent for path in written)}:
             with contextlib.suppress(FileNotFoundError):
                 manifest.fsync(path)
-        self._written.clear()
 
     def truncate(self, step: int) -> None:
         """Delete metrics, rollouts and evaluations of later steps, before a run resumes from this step."""

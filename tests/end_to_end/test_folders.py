@@ -13,6 +13,7 @@ import pytest
 from qed.errors import UsageError
 from qed.loops.phase import Phase
 from qed.runs import manifest
+from qed.runs.choose import is_run, suggest_run
 from qed.runs.folder import lock_folder, open_folder
 from qed.runs.run import Launch, Run, read_lines
 
@@ -104,6 +105,32 @@ def test_a_run_that_was_replaced_goes_once_the_new_one_is_prepared(tmp_path: Pat
     assert open_folder(str(run), "", Launch(resume=True)) == (run, None)
     assert (run / "settings.yaml").read_text() == "new"
     assert not aside.exists()
+
+
+def test_an_attempt_has_a_number_of_its_own_where_older_logs_are_deleted(tmp_path: Path) -> None:
+    for kept in ("attempt_2", "attempt_9", "attempt_10", "attempt_x"):
+        (tmp_path / "logs" / kept).mkdir(parents=True)
+    assert Run(tmp_path).attempt == 11
+    assert Run(tmp_path).attempt == 12
+
+
+def test_a_folder_whose_parent_may_not_be_listed_can_hold_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one's own in /scratch, or a name with a typing error beside other people's."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert suggest_run(tmp_path / "nosuch") == ""
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert not is_run(tmp_path)
+    monkeypatch.undo()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setattr("qed.runs.folder._is_occupied", lambda folder: False)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert open_folder(str(tmp_path / "mine"), "run", Launch()) == (tmp_path / "mine", None)
 
 
 def test_nobody_elses_files_are_touched(tmp_path: Path) -> None:

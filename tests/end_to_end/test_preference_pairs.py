@@ -14,6 +14,7 @@ from qed.config.sampling_settings import EvaluationSettings
 from qed.config.settings import DataSettings
 from qed.data.splits import load_problems
 from qed.loops import reference
+from qed.loops.epochs import count_steps
 from qed.runs.run import read_lines
 
 
@@ -99,6 +100,14 @@ def test_dpo_says_what_data_it_needs(qed: Callable[..., Any], tmp_path: Path) ->
     done = qed("dpo", "--out", tmp_path / "run", "--steps", 1, "--evaluation.problems", 4)
     assert done.code == 3
     assert "online-dpo" in done.err
+
+
+def test_a_dry_run_counts_the_steps_of_the_run(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """An odd batch has as many pairs as the next even one, and 0.1 of 30 pairs are 3."""
+    assert count_steps(0.1, 30, 1) == 3
+    words = arguments(write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "run", "--steps", 2, "--learner.batch_size")
+    for size, pairs in ((1, 1), (5, 3), (6, 3)):
+        assert f"2 steps of {pairs} pairs" in qed(*words, size, "--dry-run").out
 
 
 @pytest.mark.parametrize("name", ["dpo", "reward-model"])

@@ -72,6 +72,12 @@ def test_what_is_no_key_stays(text: str) -> None:
     assert redact(text) == text
 
 
+def test_the_name_of_a_tokenizer_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the model's in the run's settings, which a resumed run compares."""
+    monkeypatch.setenv("TOKENIZER_NAME", "Qwen/Qwen2.5-0.5B")
+    assert redact("name: Qwen/Qwen2.5-0.5B") == "name: Qwen/Qwen2.5-0.5B"
+
+
 def test_no_file_of_a_run_holds_a_key(qed: Callable[..., Any], tmp_path: Path) -> None:
     """They come by the command line, by settings, by an error and its traceback, and by a worker's own words."""
     everything = " ".join(text for text, _ in SECRETS.values())
