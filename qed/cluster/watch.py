@@ -17,7 +17,7 @@ TICK = 0.05  # seconds
 TAIL = 40  # lines of a failed rank's stderr that are shown
 LOST = RankLost.exit_code
 # Ends that all ranks reach together, because they decide alike: nothing was trained, or a signal stopped the run.
-AGREED = (0, 5, *EXIT_CODES.values())
+AGREED = (5, *EXIT_CODES.values())
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
         )
     if settings.model.lora_rank:
         require_same_weights("algorithm.critic.start", critic.start, "", setup.run, setup.launch, setup.parallel)
-        lora.add_adapters(model, replace(named, lora_targets=settings.model.lora_targets), settings.run.seed)
+        lora.add_adapters(model, named, settings.run.seed)
         train_head(model)
     return model
 

@@ -12,7 +12,7 @@ from qed.evaluation.rows import build_metrics
 from qed.loops.evaluate import Summaries, evaluate, record_task
 from qed.loops.metrics import MetricsWriter, Stats
 from qed.loops.setup import Setup
-from qed.runs.run import Row, read_evaluations
+from qed.runs.run import Row, read_evaluation
 from qed.training.best import is_best, read_scores
 from qed.types import Problem
 
@@ -131,7 +131,7 @@ class Evaluator:
 
     def _is_recorded(self, step: int, tasks: Mapping[str, object]) -> bool:
         folder = self.setup.run.folder
-        recorded = self.setup.parallel.run_on_first(lambda: dict(read_evaluations(folder))).get(step, {})
+        recorded = self.setup.parallel.run_on_first(lambda: read_evaluation(folder, step))
         return step in self.evaluated and set(recorded) >= set(tasks)
 
     def _record(self, step: int, summaries: dict[str, Summaries], seconds: float) -> None:

@@ -21,7 +21,7 @@ from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
 from qed.report.write import write_report
 from qed.runs import manifest
-from qed.runs.run import Launch, Row, read_evaluations, read_lines
+from qed.runs.run import Launch, Row, read_evaluation, read_lines
 from qed.training.best import LOSS, PERPLEXITY, read_scores
 
 
@@ -117,7 +117,7 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     write_card(folder, last)
     report = write_report([folder], folder / "report.html")
     setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
-    figures = collect_figures(dict(read_evaluations(folder)).get(last, {}))
+    figures = collect_figures(read_evaluation(folder, last))
     if loss := _read_loss(folder, last):
         figures[VALIDATION] = {**figures.get(VALIDATION, {}), **loss}
     return {"run": str(folder), "steps": last, **figures}

@@ -6,10 +6,10 @@ uses it from there.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import secrets
 import shutil
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,7 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     home, name = Path(settings.run.out or "runs/run").parent, f"start--{Path(config).stem}"
     parallel = join_ranks(load.pick_device(settings.model.device), seconds=settings.run.watchdog)
     # Another run may finish the same model while the ranks look for it, so only one of them looks.
-    trained = parallel.run_on_first(lambda: _find_trained(home.glob(f"{name}--*"), start))
+    trained = parallel.run_on_first(lambda: _find_trained(home, name, start))
     folder = trained or home / f"{name}--{key}"
     model = folder / "final" / "hf"
     if trained is None and not parallel.run_on_first(model.is_dir):
@@ -81,9 +81,10 @@ def _rename_unless(model: Path, temporary: Path, folder: Path) -> None:
         temporary.rename(folder)
 
 
-def _find_trained(folders: Iterable[Path], start: Settings) -> Path | None:
+def _find_trained(home: Path, name: str, start: Settings) -> Path | None:
     """Return the folder of a warm start with the same settings; a setting that is newer than its file is a default."""
-    for folder in sorted(folders):
+    # Eight digits of a key: what has a longer name is still in the hands of another run, which renames it.
+    for folder in sorted(home.glob(f"{glob.escape(name)}--{'[0-9a-f]' * 8}")):
         with suppress(DataError, OSError):
             if (folder / "final" / "hf").is_dir() and list_changes(folder / "settings.yaml", start) == ([], []):
                 return folder

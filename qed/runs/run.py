@@ -322,6 +322,12 @@ def read_json(path: Path, default: Any) -> Any:
         raise DataError(f"{path} cannot be read: {error}. Restore it from a copy, or take it away.") from error
 
 
+def read_evaluation(folder: Path, step: int) -> dict[str, Row]:
+    """Return the summary of each task of a step's evaluation; none if there was no evaluation."""
+    summaries: dict[str, Row] = read_json(folder / name_step_folder(step) / "summary.json", {})
+    return summaries
+
+
 def read_evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
     """Yield the evaluations of a run in order: the step, and the summary of each task."""
     for path in sorted(folder.glob("eval/step_*/summary.json")):

@@ -12,7 +12,7 @@ import yaml
 
 from qed.config.yaml_text import load_yaml
 from qed.errors import DataError
-from qed.runs.run import Row, name_step_folder, read_json
+from qed.runs.run import Row, read_evaluation, read_json
 from qed.runs.step_file import name_step_file
 from qed.runs.step_index import build_index, name_index, read_group, read_index
 
@@ -120,7 +120,7 @@ class RunFollower:
             self.ending = "killed"
 
     def _read_evaluation(self, step: int) -> list[Row]:
-        return list(list_figures(read_json(self.folder / name_step_folder(step) / "summary.json", {})))
+        return list(list_figures(read_evaluation(self.folder, step)))
 
     def _read_rollouts(self, step: int) -> list[Row]:
         """Return a sample of a step's rollouts, evenly spread over its groups; none if they are not saved."""

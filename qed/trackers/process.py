@@ -160,7 +160,7 @@ def _write_state(home: Path, state: TrackerState) -> None:
 
 @contextmanager
 def _lock_home(home: Path, patience: float) -> Iterator[None]:
-    """Lock a tracker's folder until the block ends.
+    """Lock a tracker's folder until the block ends; a file system without locks is no obstacle.
 
     Raises:
         UsageError: another process has held the lock for `patience` seconds.
@@ -177,6 +177,8 @@ def _lock_home(home: Path, patience: float) -> Iterator[None]:
                         f"Another process is showing this run in {home.name}: {home} is locked. Wait until it ends."
                     ) from error
                 time.sleep(0.2)
+            except OSError:
+                break
         yield
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from qed.loops import warm_start
 from qed.runs.run import read_evaluations, read_lines
 
 BASE = """
@@ -59,6 +60,17 @@ def test_what_no_start_can_be_is_said(qed: Callable[..., Any], tmp_path: Path) -
         done = qed("grpo", "--model", f"sft:{config}", "--out", tmp_path / "run", *extra)
         assert done.code == 2
         assert "cannot have a warm start itself" in done.err
+
+
+def test_a_start_in_the_hands_of_another_run_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a model already, and gets its name in a moment."""
+    monkeypatch.setattr(warm_start, "list_changes", lambda *_: ([], []))
+    settings: Any = None
+    for number in ("12345678.abcdef01", "87654321"):
+        assert warm_start._find_trained(tmp_path, "start--my[1]", settings) is None
+        (tmp_path / f"start--my[1]--{number}" / "final" / "hf").mkdir(parents=True)
+    found = warm_start._find_trained(tmp_path, "start--my[1]", settings)
+    assert found == tmp_path / "start--my[1]--87654321"
 
 
 @pytest.mark.slow

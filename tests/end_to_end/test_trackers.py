@@ -296,6 +296,15 @@ def test_a_run_can_be_shown_afterwards_again_and_again(qed: Callable[..., Any], 
     assert told(run) == again  # what was shown is not taken away for it
 
 
+def test_a_disk_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    with process._lock_home(tmp_path, 0.0):
+        pass
+
+
 def test_lines_that_are_half_written_wait(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = GrowingLines(path)
