@@ -18,7 +18,7 @@ SCHEMA = 2
 
 
 def parse_step(name: str) -> int | None:
-    """Return the step in a checkpoint's name such as step_000010; None for any other name."""
+    """Return the step in a name such as step_000010; None for any other name."""
     match = re.fullmatch(r"step_(\d{6,12})", name, re.ASCII)
     return int(match[1]) if match else None
 

@@ -158,7 +158,7 @@ class Run:
         rows = [row for row in read_lines(self.folder / "metrics.jsonl") if row["step"] <= step]
         self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
         for path in [*self.folder.glob("rollouts/step_*"), *self.folder.glob("eval/step_*")]:
-            if int(path.name.split("_")[1].split(".")[0]) > step:
+            if (manifest.parse_step(path.name.partition(".")[0]) or 0) > step:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _append(self, name: str, row: Row) -> None:
@@ -330,8 +330,9 @@ def read_evaluation(folder: Path, step: int) -> dict[str, Row]:
 
 def read_evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
     """Yield the evaluations of a run in order: the step, and the summary of each task."""
-    for path in sorted(folder.glob("eval/step_*/summary.json")):
-        yield int(path.parent.name.split("_")[1]), read_json(path, {})
+    steps = (manifest.parse_step(path.parent.name) for path in folder.glob("eval/step_*/summary.json"))
+    for step in sorted(step for step in steps if step is not None):
+        yield step, read_evaluation(folder, step)
 
 
 def _explain_unwritable(path: Path, error: OSError, advice: str) -> QedError:

@@ -15,7 +15,7 @@ from qed.loops.phase import Phase
 from qed.runs import manifest
 from qed.runs.choose import is_run, suggest_run
 from qed.runs.folder import lock_folder, open_folder
-from qed.runs.run import Launch, Run, read_lines
+from qed.runs.run import Launch, Run, read_evaluations, read_lines, write_evaluation
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
@@ -131,6 +131,19 @@ def test_a_folder_whose_parent_may_not_be_listed_can_hold_a_run(
     monkeypatch.setattr("qed.runs.folder._is_occupied", lambda folder: False)
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert open_folder(str(tmp_path / "mine"), "run", Launch()) == (tmp_path / "mine", None)
+
+
+def test_a_users_copies_among_the_steps_are_not_read_as_steps(tmp_path: Path) -> None:
+    for name in ("step_999999", "step_1000000", "step_best", "step_000003_copy"):
+        write_evaluation(tmp_path, 0, "task", [], {"greedy": {}})
+        (tmp_path / "eval" / "step_000000").rename(tmp_path / "eval" / name)
+    assert [step for step, _ in read_evaluations(tmp_path)] == [999999, 1000000]
+    (tmp_path / "rollouts").mkdir()
+    for name in ("step_000002.jsonl.zst", "step_000003.index.zst", "step_notes.txt"):
+        (tmp_path / "rollouts" / name).touch()
+    Run(tmp_path).truncate(2)
+    assert {path.name for path in tmp_path.glob("rollouts/*")} == {"step_000002.jsonl.zst", "step_notes.txt"}
+    assert {path.name for path in tmp_path.glob("eval/*")} == {"step_best", "step_000003_copy"}
 
 
 def test_nobody_elses_files_are_touched(tmp_path: Path) -> None:
