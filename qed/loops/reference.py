@@ -59,27 +59,20 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
             "server of one."
         )
     every, mix = settings.algorithm.reference_moves
-    moves = every > 0
-    if moves and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
+    if every and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
         mixed = "algorithm.teacher_mix" if settings.algorithm.teacher_wording else "algorithm.reference_mix"
         raise UsageError(
             f"{mixed} {mix} changes the reference by less than bfloat16 weights can hold: set "
             f"model.reference_dtype=float32, or {mixed}=1."
         )
-    if offset == 0 and not moves and lora.has_adapters(setup.model):
+    if offset == 0 and not every and lora.has_adapters(setup.model):
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     parallel = setup.parallel
-    start = 0 if setup.resumed is None else parse_step(setup.resumed.name) or 0
-    saved = parallel.run_on_first(folder.is_dir)
-    if start > offset and not saved:
-        raise DataError(
-            f"The reference model of this run, {folder}, is missing, and the policy has been trained since: the folder "
-            "was deleted, or the run began without a reference. Restore it from a copy, or start again with "
-            "--overwrite."
-        )
     # A run that resumes from before this phase saves the reference again, because its settings may have changed.
-    if setup.resumed is None or start < offset or not saved:
+    start = -1 if setup.resumed is None else parse_step(setup.resumed.name) or 0
+    if start < offset or not parallel.run_on_first(folder.is_dir):
+        _require_untrained(folder, start, offset)
         save_reference(setup.run, offset, setup.model, setup.tokenizer, folder, build_ranks(parallel))
         # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights. A
         # sharded model cannot be copied.
@@ -103,6 +96,14 @@ def _place(network: nn.Module, setup: Setup, settings: Settings) -> nn.Module:
     hosted = settings.model.reference_offload and not setup.parallel.shards
     device = torch.device("cpu") if hosted else setup.device
     return prepare_model(network, settings.model, device)
+
+
+def _require_untrained(folder: Path, start: int, offset: int) -> None:
+    if start > offset:
+        raise DataError(
+            f"The reference model of this run, {folder}, is missing, and the policy has been trained since: it was "
+            "deleted, or the run began without one. Restore it from a copy, or start again with --overwrite."
+        )
 
 
 def _require_complete(folder: Path, setup: Setup) -> None:

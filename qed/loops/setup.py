@@ -148,9 +148,9 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     ):
         console.log = run.log_line
         stop.together = parallel.world > 1
-        settings, launch = parallel.run_on_first(partial(_settle_settings, settings, launch, device, run, console))
         try:
             with _roll_back_on_error(folder, aside, launch) if parallel.is_first else nullcontext():
+                settings, launch = parallel.run_on_first(partial(_settle, settings, launch, device, run, console))
                 find = partial(find_checkpoint, settings, run, console, launch)
                 resumed = parallel.run_on_first(lambda: find() if launch.resume else None)
                 prepare = partial(threads.set_compute, settings, run, launch, device, console, parallel.local_world)
@@ -166,8 +166,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 write_tokenizer(setup.tokenizer, run)
             trackers.start(run)
             setup.trackers = trackers
-            first, last = setup.materials[0].grader, setup.materials[-1].grader
-            with closing(setup.evaluator), closing(first), closing(last), open_profiler(setup):
+            with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):
                 yield setup
         finally:
             stop.together = False
@@ -183,7 +182,7 @@ def _check_settings(settings: Settings | PipelineSettings) -> None:
     require_profiled_steps(settings)
 
 
-def _settle_settings(
+def _settle(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
     """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
@@ -309,8 +308,7 @@ def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, G
 
 def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials: Sequence[Material]) -> dict[str, Any]:
     """Describe the data of a run for its events: that of the last phase, and the first one's where it has its own."""
-    data = phases[-1].data
-    first = phases[0].data
+    first, data = phases[0].data, phases[-1].data
     own = {"tasks": list(first.tasks), "prompt": resolve_prompt_name(first), "training": len(materials[0].problems)}
     return {
         "tasks": list(data.tasks),

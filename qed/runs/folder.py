@@ -69,6 +69,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
             folder.rename(aside)
         (folder / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        _restore_replaced(folder)
         raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error
     return folder, aside
 

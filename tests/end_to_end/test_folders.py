@@ -107,6 +107,19 @@ def test_a_run_that_was_replaced_goes_once_the_new_one_is_prepared(tmp_path: Pat
     assert not aside.exists()
 
 
+def test_a_run_stays_where_no_other_can_be_made_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_run(tmp_path / "run", "old")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UsageError, match="No space left on device"):
+        open_folder(str(tmp_path / "run"), "run", Launch(overwrite=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "run" / "settings.yaml").read_text() == "old"
+
+
 def test_an_attempt_has_a_number_of_its_own_where_older_logs_are_deleted(tmp_path: Path) -> None:
     for kept in ("attempt_2", "attempt_9", "attempt_10", "attempt_x"):
         (tmp_path / "logs" / kept).mkdir(parents=True)
