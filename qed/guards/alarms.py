@@ -219,10 +219,10 @@ def growing_gap(history: History) -> str | None:
 
 def reward_hacking(history: History) -> str | None:
     """Check whether the reward rises in training while held-out accuracy does not."""
-    reward = history.means("reward/mean")
-    if reward is None or len(history.held_out) < PATIENCE or reward[1] < reward[0] + REWARD_RISE:
+    reward, held_out = history.means("reward/mean"), history.list_held_out()
+    if reward is None or len(held_out) < PATIENCE or reward[1] < reward[0] + REWARD_RISE:
         return None
-    before, *_, second, last = history.held_out
+    before, *_, second, last = held_out
     if before >= SOLVED or max(second, last) > before + HELD_OUT_RISE:
         return None
     return (

@@ -25,18 +25,23 @@ class History:
     first: list[Row] = field(default_factory=list)
     last: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     steps: int = 0
-    held_out: list[float] = field(default_factory=list)  # greedy accuracy, the mean over tasks, by evaluation
+    evaluations: list[dict[str, float]] = field(default_factory=list)  # greedy accuracy by task
 
     def add(self, row: Row) -> None:
         """Add a row of metrics.jsonl."""
-        accuracies = [value for key, value in row.items() if HELD_OUT.fullmatch(key) and isinstance(value, float | int)]
-        if accuracies:
-            self.held_out.append(fmean(accuracies))
+        found = {key: value for key, value in row.items() if HELD_OUT.fullmatch(key) and isinstance(value, float | int)}
+        if found:
+            self.evaluations.append(found)
         if "train/rows" in row:
             self.steps += 1
             self.last.append(row)
             if len(self.first) < WINDOW:
                 self.first.append(row)
+
+    def list_held_out(self) -> list[float]:
+        """List each evaluation's mean greedy accuracy over the tasks of all: some have the validation part only."""
+        common = [key for key in (self.evaluations or [{}])[0] if all(key in own for own in self.evaluations)]
+        return [fmean(own[key] for key in common) for own in self.evaluations] if common else []
 
     def recent(self, key: str, steps: int) -> list[float]:
         """Return a metric of the last steps, oldest first; empty if one of them lacks it or there are fewer steps."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from qed.errors import DataError, Interrupted, QedError, advise_space
+from qed.errors import INTERRUPTED, DataError, Interrupted, QedError, advise_space
 from qed.guards.redaction import redact
 from qed.runs import manifest
 from qed.runs.step_file import encode_line, encode_lines, explain_damage, iterate_lines, name_step_file, parse_row
@@ -91,7 +91,7 @@ class Run:
             with contextlib.suppress(OSError, QedError):
                 self.write_log("".join(traceback.format_exception(error)))
                 error.qed_log = self.log  # type: ignore[attr-defined]
-                code = getattr(error, "exit_code", 1)
+                code = getattr(error, "exit_code", INTERRUPTED if stopped else 1)
                 self.event("interrupted" if stopped else "failed", reason=str(error)[:500], exit_code=code)
 
     def write_log(self, text: str) -> None:

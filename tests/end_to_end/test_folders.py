@@ -120,6 +120,13 @@ def test_a_run_stays_where_no_other_can_be_made_in_its_place(tmp_path: Path, mon
     assert (tmp_path / "run" / "settings.yaml").read_text() == "old"
 
 
+def test_the_event_of_a_second_ctrl_c_has_its_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Run(tmp_path):
+        raise KeyboardInterrupt
+    (event,) = read_lines(tmp_path / "events.jsonl")
+    assert (event["event"], event["exit_code"]) == ("interrupted", 130)
+
+
 def test_an_attempt_has_a_number_of_its_own_where_older_logs_are_deleted(tmp_path: Path) -> None:
     for kept in ("attempt_2", "attempt_9", "attempt_10", "attempt_x"):
         (tmp_path / "logs" / kept).mkdir(parents=True)

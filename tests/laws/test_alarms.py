@@ -111,6 +111,18 @@ def test_every_condition_is_tried() -> None:
     assert all(condition.__doc__ for condition in CONDITIONS)
 
 
+def test_held_out_accuracy_is_compared_on_the_tasks_of_all_evaluations() -> None:
+    """Between the ends of a phase only the validation part is evaluated, and benchmarks may be easier or harder."""
+
+    def run(benchmark: float, *validation: float) -> list[str]:
+        rows = mixed(list(validation), [0.3, 0.4, 0.5, 0.6])
+        rows[0] = {**rows[0], "eval/benchmark/greedy/avg@1": benchmark}
+        return rung(rows)
+
+    assert run(0.9, 0.3, 0.4, 0.5, 0.5) == []
+    assert run(0.1, 0.5, 0.5, 0.45, 0.4) == ["reward_hacking"]
+
+
 @pytest.mark.parametrize("name", RINGS)
 def test_it_rings_once_and_alone(name: str) -> None:
     rows = RINGS[name]
