@@ -89,11 +89,11 @@ def measure_thoughts(groups: Groups, tags: Tags | None) -> Stats:
 
 
 def merge_updates(stats: Sequence[Stats]) -> Stats:
-    """Merge the statistics of a step's updates: counts are added, others averaged over the updates that have them."""
+    """Merge the statistics of a step's updates: counts are added, `_max` ones are maxima, others are averaged."""
     names = dict.fromkeys(name for update in stats for name in update)
-    merged = {name: fmean(update[name] for update in stats if name in update) for name in names}
-    counts = [name for name in (*COUNTS, SKIPPED) if name in merged]
-    return merged | {name: sum(update.get(name, 0.0) for update in stats) for name in counts}
+    values = {name: [update[name] for update in stats if name in update] for name in names}
+    merges = {name: max if name.endswith("_max") else fmean for name in names} | dict.fromkeys((*COUNTS, SKIPPED), sum)
+    return {name: merges[name](own) for name, own in values.items()}
 
 
 def measure_memory(device: torch.device) -> Stats:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from qed.guards.alarms import CONDITIONS, Alarms
+from qed.loops.metrics import merge_updates
 
 # A step of 128 answers as a run that goes well has it.
 FINE = {
@@ -121,6 +122,15 @@ def test_held_out_accuracy_is_compared_on_the_tasks_of_all_evaluations() -> None
 
     assert run(0.9, 0.3, 0.4, 0.5, 0.5) == []
     assert run(0.1, 0.5, 0.5, 0.45, 0.4) == ["reward_hacking"]
+
+
+def test_a_spike_of_one_update_is_one_of_its_step() -> None:
+    """The other updates of the step do not average it away, and an update that has no such figure changes nothing."""
+    updates = [{"ratio/log_max": 0.1, "train/rows": 4, "train/loss": 1.0}, {"ratio/log_max": 8.0, "train/rows": 3}]
+    merged = merge_updates([*updates, {"train/rows": 2, "train/loss": 2.0}])
+    assert merged == {"ratio/log_max": 8.0, "train/rows": 9, "train/loss": 1.5}
+    assert rung([*steps((12, {})), {**FINE, **merged}]) == ["ratio_spike"]
+    assert merge_updates([]) == {}
 
 
 @pytest.mark.parametrize("name", RINGS)
