@@ -149,7 +149,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         console.log = run.log_line
         stop.together = parallel.world > 1
         try:
-            with _roll_back_on_error(folder, aside, launch) if parallel.is_first else nullcontext():
+            with _roll_back_on_error(run, aside, launch) if parallel.is_first else nullcontext():
                 settings, launch = parallel.run_on_first(partial(_settle, settings, launch, device, run, console))
                 find = partial(find_checkpoint, settings, run, console, launch)
                 resumed = parallel.run_on_first(lambda: find() if launch.resume else None)
@@ -194,16 +194,18 @@ def _settle(
 
 
 @contextmanager
-def _roll_back_on_error(folder: Path, aside: Path | None, launch: Launch) -> Iterator[None]:
+def _roll_back_on_error(run: Run, aside: Path | None, launch: Launch) -> Iterator[None]:
     """Restore the folder if preparing the run fails; delete the run that it replaces (`aside`) if it succeeds."""
     try:
         yield
     except BaseException as error:
         # After an unexpected error the folder stays, for the traceback in its log, unless it replaces an earlier run.
         if aside is not None or (not launch.resume and isinstance(error, QedError | KeyboardInterrupt)):
-            shutil.rmtree(folder, ignore_errors=True)
-            if aside is not None:
-                aside.rename(folder)
+            run.undone = True
+            failed = run.folder if aside is None else run.folder.rename(aside.with_name(f".failed{aside.name}"))
+            if aside is not None:  # at once: while files are deleted, the watchdog may write another heartbeat
+                aside.rename(run.folder)
+            shutil.rmtree(failed, ignore_errors=True)
         raise
     if aside is not None:  # on NFS a file that somebody reads stays; the next start in this folder deletes the rest
         shutil.rmtree(aside, ignore_errors=True)

@@ -14,7 +14,7 @@ FINAL, LAST, BEST = "final", "last", "best"
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder is a run's."""
-    return os.path.isfile(folder / "settings.yaml")  # False also in a folder of somebody else's, which Path refuses
+    return (folder / "settings.yaml").is_file()
 
 
 def suggest_run(place: Path) -> str:
@@ -25,7 +25,8 @@ def suggest_run(place: Path) -> str:
     beside: list[Path] = []
     with suppress(OSError):  # a folder may be used and not listed
         beside = sorted(place.parent.iterdir())
-    return suggest_nearest(str(place), [str(folder) for folder in beside if is_run(folder)])
+    # Unlike `is_run`, this passes over the folders of others that may not be read.
+    return suggest_nearest(str(place), [str(folder) for folder in beside if os.path.isfile(folder / "settings.yaml")])
 
 
 def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:

@@ -65,6 +65,8 @@ class Run:
         home: the folder that messages about resuming name, if it is not the run's own.
     """
 
+    undone = False  # whether the folder is gone, or is again that of the run which this one was to replace
+
     def __init__(self, folder: Path, home: str = "") -> None:
         self.folder = folder
         self.home = Path(home) if home else folder
@@ -85,7 +87,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None and not self.undone:
             stopped = isinstance(error, KeyboardInterrupt | Interrupted)
             # A full disk or a deleted folder must not hide the original error.
             with contextlib.suppress(OSError, QedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def read_scores(folder: Path, first: int = 1) -> dict[int, float]:
     """Read the validation score after each evaluated step; the largest is the best.
 
     It is the accuracy; for preference pairs, the share ranked correctly; for demonstrations without an answer, the
-    negative loss.
+    negative loss. A step whose score is NaN has none: nothing compares with it.
 
     Args:
         folder: of the run.
@@ -35,7 +36,8 @@ def read_scores(folder: Path, first: int = 1) -> dict[int, float]:
     }
     rows = [] if scores else [row for row in read_lines(folder / "metrics.jsonl") if row["step"] >= first]
     preferred = {row["step"]: row[PREFERRED] for row in rows if PREFERRED in row}
-    return scores or preferred or {row["step"]: -row[LOSS] for row in rows if LOSS in row}
+    found = scores or preferred or {row["step"]: -row[LOSS] for row in rows if LOSS in row}
+    return {step: score for step, score in found.items() if not math.isnan(score)}
 
 
 def is_best(scores: Mapping[int, float], step: int) -> bool:

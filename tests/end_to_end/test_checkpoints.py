@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections import namedtuple
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from qed.runs import manifest
 from qed.training import checkpoint_size
+from qed.training.best import LOSS, is_best, read_scores
 
 TINY = ["--steps", 5, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01, "--run.save_every", 1]
@@ -139,6 +141,16 @@ def test_the_best_are_kept_beside_the_newest(
     assert manifest.read_pointer(run, "BEST") == 2
     assert "best/hf. It is the earliest of 2 with the same score." in done.out
     assert ("The model before training was better there: 0.8, and this one 0.75." in done.out) == (keep == 1)
+
+
+def test_a_score_that_is_nan_is_none(tmp_path: Path) -> None:
+    """Nothing compares with it, so that no later step could be the best, and the order would be that of the rows."""
+    losses = {1: 2.0, 2: math.nan, 3: 1.0, 4: 3.0}
+    rows = [json.dumps({"step": step, LOSS: loss}) for step, loss in losses.items()]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    scores = read_scores(tmp_path)
+    assert scores == {1: -2.0, 3: -1.0, 4: -3.0}
+    assert [step for step in losses if is_best(scores, step)] == [1, 3]
 
 
 def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tmp_path: Path) -> None:

@@ -120,6 +120,25 @@ def test_a_run_stays_where_no_other_can_be_made_in_its_place(tmp_path: Path, mon
     assert (tmp_path / "run" / "settings.yaml").read_text() == "old"
 
 
+def test_a_run_that_comes_back_does_not_hold_the_failure_of_the_other(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UsageError("a mistake that is found late")
+
+    run = tmp_path / "run"
+    a_run(run, "old")
+    (run / "logs" / "attempt_1").mkdir(parents=True)
+    for name in ("_build_setup", "_settle"):
+        monkeypatch.setattr(f"qed.loops.setup.{name}", refuse)
+        done = qed("grpo", "--out", run, *TINY, "--overwrite")
+        assert (done.code, "found late" in done.err) == (2, True), done.err
+        assert not (run / "events.jsonl").exists()
+        assert not list(run.glob("logs/attempt_1/*"))
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+        assert (run / "settings.yaml").read_text() == "old"
+
+
 def test_the_event_of_a_second_ctrl_c_has_its_exit_code(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Run(tmp_path):
         raise KeyboardInterrupt
@@ -144,13 +163,28 @@ def test_a_folder_whose_parent_may_not_be_listed_can_hold_a_run(
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert suggest_run(tmp_path / "nosuch") == ""
-    monkeypatch.setattr(Path, "is_file", refuse)
-    assert not is_run(tmp_path)
     monkeypatch.undo()
     (tmp_path / "mine").mkdir()
     monkeypatch.setattr("qed.runs.folder._is_occupied", lambda folder: False)
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert open_folder(str(tmp_path / "mine"), "run", Launch()) == (tmp_path / "mine", None)
+
+
+def test_another_persons_folder_is_no_suggestion_and_may_not_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To say that it is no run, or to take it for a model, would hide why."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr("os.stat", refuse)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert suggest_run(tmp_path / "othr") == ""
+    with pytest.raises(PermissionError):
+        is_run(tmp_path / "other")
 
 
 def test_a_users_copies_among_the_steps_are_not_read_as_steps(tmp_path: Path) -> None:
