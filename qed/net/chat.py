@@ -83,5 +83,6 @@ def remove_thought(text: str) -> str:
 
 def complete_address(url: str) -> str:
     """Return the address of the chat endpoint, given it or the server's base address such as http://host:8000/v1."""
-    base = url.rstrip("/")
-    return base if base.endswith(PATH) else base + PATH
+    base, mark, query = url.partition("?")
+    base = base.rstrip("/")
+    return (base if base.endswith(PATH) else base + PATH) + mark + query

@@ -164,7 +164,7 @@ class HttpClient:
         Raises:
             RequestError: the status is an error, a line is too long, or the connection ends before the reply does.
         """
-        deadline = Deadline(silence, min(seconds, threading.TIMEOUT_MAX))
+        deadline = Deadline(silence, seconds)
         with self._exchange("POST", path, content, deadline, scopes) as reply:
             if not 200 <= reply.status < 300:
                 self._require_success(reply.status, reply.read(MAX_BYTES))
@@ -235,19 +235,21 @@ class HttpClient:
                 scope.add(connection)
             deadline.connection = connection
             if not any(scope.cancelled for scope in scopes) and not reused:
-                try:
-                    connection.connect()
-                except TimeoutError as error:
-                    raise RequestError(
-                        f"{self.name}: no connection within {deadline.total:g} s", "timed out"
-                    ) from error
-                except OSError as error:
-                    raise RequestError(f"{self.name}: {error}", "refused") from error
-                connection.sock.settimeout(None)  # the deadline holds from here on
+                self._open(connection, scopes)
             if any(scope.cancelled for scope in scopes):  # maybe while it was connecting, when there was no socket
                 self._drop(connection, scopes)
                 raise RequestError("the request was cancelled", "cancelled")
             yield connection, reused
+
+    def _open(self, connection: http.client.HTTPConnection, scopes: Iterable[CancelScope]) -> None:
+        try:
+            connection.connect()
+        except OSError as error:
+            self._drop(connection, scopes)
+            kind: Kind = "timed out" if isinstance(error, TimeoutError) else "refused"
+            reason = f"no connection within {connection.timeout:.3g} s" if kind == "timed out" else error
+            raise RequestError(f"{self.name}: {reason}", kind) from error
+        connection.sock.settimeout(None)  # the deadline holds from here on
 
     def _make_connection(self, deadline: Deadline) -> http.client.HTTPConnection:
         seconds = min(CONNECT, deadline.left)
@@ -262,8 +264,10 @@ class HttpClient:
                 if not self._idle:
                     return None
                 since, connection = self._idle.pop()
-            # Data or an end that nobody has asked for.
-            if time.monotonic() - since < IDLE and not select.select([connection.sock], [], [], 0)[0]:
+            # Data or an end that nobody has asked for. `select.select` takes no descriptor above 1,023.
+            poller = select.poll()
+            poller.register(connection.sock, select.POLLIN)
+            if time.monotonic() - since < IDLE and not poller.poll(0):
                 return connection
             connection.close()
 
@@ -302,9 +306,11 @@ def check_address(url: str) -> None:
     Raises:
         UsageError: it is not one of http or https, or holds a password.
     """
-    parts = urlsplit(url)
     try:
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        sent = host + f"{parts.path}?{parts.query}".encode("ascii")
+        valid = parts.scheme in ("http", "https") and host != b"" and parts.port != 0 and min(sent) > ord(" ")
     except ValueError:
         valid = False
     if not valid:

@@ -9,7 +9,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 15.0  # for the first line and the headers of a request to arrive, once the connection is open or used
-READ_SECONDS = 60.0  # for a client to take what waits for it
+READ_SECONDS = 60.0  # for a client to take some of what waits for it
 
 
 class TimedConnection(H11Protocol):
@@ -74,4 +74,15 @@ class TimedConnection(H11Protocol):
 
     def _expect_reader(self) -> None:
         if self._unread is None:
-            self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)
+            self._watch_reader()
+
+    def _watch_reader(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(READ_SECONDS, self._check_reader, left)
+
+    def _check_reader(self, before: int) -> None:
+        """Drop a client that has taken nothing since; one that is slow may go on."""
+        if self.transport.get_write_buffer_size() < before:
+            self._watch_reader()
+        else:
+            self.transport.abort()

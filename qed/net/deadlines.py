@@ -66,8 +66,9 @@ class Deadline:
 
     def __init__(self, silence: float, total: float) -> None:
         now = time.monotonic()
-        self.silence, self.total = min(silence, total), total
-        self.end = now + total
+        self.total = min(total, threading.TIMEOUT_MAX)
+        self.silence = min(silence, self.total)
+        self.end = now + self.total
         self.at = now + self.silence
         self.passed = False
         self.connection: http.client.HTTPConnection | None = None

@@ -48,7 +48,7 @@ class Endpoint:
         self._client = HttpClient(self.url, self.key_variable)
         self._answered_at: float | None = None
         self._away_since: float | None = None
-        if self.seconds <= 0 or self.attempts < 1:
+        if not self.seconds > 0 or self.attempts < 1:
             raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
 
     def post(self, content: Any) -> Any:

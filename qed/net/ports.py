@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from qed.errors import QedError
 
@@ -20,15 +20,21 @@ def reserve_port() -> Iterator[int]:
     Raises:
         QedError: no port can be bound.
     """
+    with _bind_port() as holder:
+        port = int(holder.getsockname()[1])
+        if sys.platform != "linux":
+            holder.close()
+        yield port
+
+
+def _bind_port() -> socket.socket:
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
-        with suppress(OSError), socket.socket(family) as holder:
+        with suppress(OSError), ExitStack() as stack:
+            holder = stack.enter_context(socket.socket(family))
             if family == socket.AF_INET6:
                 holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind((address, 0))
-            port = int(holder.getsockname()[1])
-            if sys.platform != "linux":
-                holder.close()
-            yield port
-            return
+            stack.pop_all()
+            return holder
     raise QedError("No port of this machine can be bound, so that processes cannot find each other.")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from qed.net.client import HttpClient
+from qed.net.ports import reserve_port
 from qed.serving import processes
 from qed.serving.processes import ServerError, ServerProcess, ServerSpec, run_servers
 
@@ -139,6 +140,11 @@ def test_a_server_of_another_kind_is_refused_and_ended(spec: Callable[..., Serve
     with pytest.raises(ServerError, match="is not ours"):
         server.start()
     wait_for(lambda: not is_running(server.group))
+
+
+def test_an_error_while_a_port_is_reserved_is_told_as_it_is() -> None:
+    with pytest.raises(OSError, match="no space"), reserve_port():
+        raise OSError("no space")
 
 
 def test_a_port_that_is_taken_is_named(spec: Callable[..., ServerSpec]) -> None:

@@ -204,7 +204,10 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == ["Bearer abc", None, None]
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://", "http://x:99999", "http://u:p@x"])
+WRONG = ["", "localhost:8000", "ftp://x", "http://", "http://x:99999", "http://u:p@x", "http://[::1:80", "http://x..y"]
+
+
+@pytest.mark.parametrize("url", [*WRONG, "http://x y/v1", "http://x/v 1", "http://x/é", f"http://{'x' * 64}.y"])
 def test_an_address_that_cannot_be_requested_is_refused(url: str) -> None:
     with pytest.raises(UsageError):
         Endpoint(url)
@@ -219,7 +222,9 @@ def test_a_chat_model() -> None:
         assert model.ask([{"role": "user", "content": "q"}]) == "b"
     body = {"model": "judge", "messages": [{"role": "user", "content": "q"}], "temperature": 0.0, "seed": 1}
     assert asked == [("/v1/chat/completions", body)]
-    assert complete_address("http://x/v1/chat/completions") == "http://x/v1/chat/completions"
+    for address in ("http://x/v1/chat/completions", "http://x/chat/completions?api-version=1"):
+        assert complete_address(address) == address
+    assert complete_address("http://x/v1/?a=b") == "http://x/v1/chat/completions?a=b"
     for reply in (chat_reply(""), chat_reply(None), {"choices": []}, [1], {}):
         with pytest.raises(RequestError):
             model.read_reply(reply)

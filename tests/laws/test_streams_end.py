@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import math
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
@@ -97,6 +102,37 @@ def test_a_connection_is_used_again_and_renewed_when_the_server_has_closed_it() 
             if number % 3 == 2:
                 ended.get(timeout=30)
     assert [request.split(b"\r\n")[0] for request in requests if request] == [b"POST /x HTTP/1.1"] * 7
+
+
+def test_a_kept_connection_may_have_a_high_descriptor() -> None:
+    def talk(peer: Peer) -> None:
+        while peer.read_request():
+            peer.send(whole(b"1"))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        url, _ = stack.enter_context(listen(talk))
+        while stack.enter_context(Path(os.devnull).open()).fileno() < 1024:
+            pass
+        client = stack.enter_context(closing(HttpClient(url)))
+        assert [client.ask("GET", "/", seconds=30) for _ in range(2)] == [1, 1]
+
+
+def test_a_connection_that_is_not_made_is_told_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(connection: http.client.HTTPConnection) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", hang)
+    with closing(HttpClient("http://x")) as client:
+        with pytest.raises(RequestError, match="x: no connection within 20 s"):
+            list(client.stream("/", {}, silence=60.0))
+        assert not client.scope._open
+
+
+def test_a_deadline_may_be_endless() -> None:
+    assert Deadline(math.inf, math.inf).left <= threading.TIMEOUT_MAX
 
 
 def test_a_reply_on_a_kept_connection_that_ends_is_asked_for_once_more() -> None:
