@@ -109,7 +109,7 @@ async def follow(
     reader = AnswerReader(question, index, text, ends)
     generation = Generation(
         question.prompts[prompt],
-        question.find_seed(answer),
+        question.find_seed(prompt, answer),
         question.sampling,
         question.logprobs or 0,
         question.stream,
@@ -187,7 +187,7 @@ async def score_prompts(engine: Engine, question: Question) -> list[ScoredPrompt
     wanted = [number for number in asked if number is not None]
     if not wanted:
         return []
-    found = {0: ScoredPrompt((), ())}  # a prompt of one token has no log-prob
+    found: dict[int, ScoredPrompt] = {}
     rows = [number for number, prompt in enumerate(question.prompts) if len(prompt) > 1]
     if rows:
         prompts = [question.prompts[row] for row in rows]
@@ -196,6 +196,7 @@ async def score_prompts(engine: Engine, question: Question) -> list[ScoredPrompt
         )
         for row, score in zip(rows, scored, strict=True):
             found[row] = ScoredPrompt(tuple(score.logps), tuple(tuple(top) for top in score.top))
+    # A prompt of one token has no log-prob.
     return [found.get(row, ScoredPrompt((), ())) for row in range(len(question.prompts))]
 
 

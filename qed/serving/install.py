@@ -142,7 +142,6 @@ def choose_package() -> str:
 
 
 def _engine_folder(version: str) -> Path:
-
     return host.find_cache() / "engines" / f"vllm-{version}"
 
 

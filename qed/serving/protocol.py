@@ -55,9 +55,9 @@ INERT_CHAT = {
 class Question:
     """A request for answers: prompts as token ids, and how each of their `n` answers is sampled and reported.
 
-    `logprobs` is the number of most likely tokens to report at each position, None for no log-probs;
-    `prompt_logprobs` the same for the prompt. `stop_ids` end an answer, besides the model's own end tokens unless these
-    are ignored.
+    `seeds` has a seed for each prompt: that of the request, or random ones. `logprobs` is the number of most likely
+    tokens to report at each position, None for no log-probs; `prompt_logprobs` the same for the prompt. `stop_ids` end
+    an answer, besides the model's own end tokens unless these are ignored.
     """
 
     chat: bool
@@ -65,7 +65,7 @@ class Question:
     prompt_texts: tuple[str | None, ...]
     sampling: Sampling
     n: int
-    seed: int
+    seeds: tuple[int, ...]
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
@@ -80,9 +80,10 @@ class Question:
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def find_seed(self, answer: int) -> int:
-        """Return the seed of one of the n answers of a prompt: the request's own for the first."""
-        return derive_seed(self.seed, "answer", answer) if answer else self.seed
+    def find_seed(self, prompt: int, answer: int) -> int:
+        """Return the seed of one of the n answers of a prompt: the prompt's own for the first."""
+        seed = self.seeds[prompt]
+        return derive_seed(seed, "answer", answer) if answer else seed
 
 
 def require_model(fields: Fields, names: tuple[str, ...]) -> None:
@@ -216,7 +217,7 @@ def _build(
     if not isinstance(options, dict):
         raise fields.refuse("stream_options", "must be an object")
     stop = fields.read_texts("stop", MOST_STOPS, LONGEST_STOP)
-    seed = fields.read_integer("seed", secrets.randbits(63), -INT64, INT64 - 1)
+    seeds = tuple(fields.read_integer("seed", secrets.randbits(63), -INT64, INT64 - 1) for _ in prompts)
     scored = None
     if fields.find("prompt_logprobs") is not None:
         scored = fields.read_integer("prompt_logprobs", 0, 0, MOST_TOP)
@@ -224,7 +225,7 @@ def _build(
         prompts=tuple(map(tuple, prompts)),
         sampling=_read_sampling(fields, _fit(prompts, text.window, asked, default), stop),
         n=n,
-        seed=seed,
+        seeds=seeds,
         prompt_logprobs=scored,
         stop_ids=stop_ids,
         ignore_ends=fields.read_switch("ignore_eos"),

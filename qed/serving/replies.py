@@ -110,7 +110,7 @@ class Writer:
     def _write_prompt_logprobs(self, row: int) -> list[dict[str, Any] | None]:
         score, prompt = self.scores[row], self.question.prompts[row]
         found: list[dict[str, Any] | None] = [None]
-        for token, logp, top in zip(prompt[1:], score.logps, score.top, strict=True):
+        for token, logp, top in zip(prompt[1:], score.logps, _pad(score), strict=True):
             kept = top[: self.question.prompt_logprobs]
             ranks = {one: rank for rank, (one, _) in enumerate(top, 1)}
             found.append(
@@ -141,7 +141,7 @@ class Writer:
             row = piece.index // self.question.n
             score = self.scores[row]
             tokens[:0], logps[:0] = self.question.prompts[row], (None, *score.logps)
-            tops[:0] = [(), *(score.top or [()] * len(score.logps))]
+            tops[:0] = [(), *_pad(score)]
         names = [self._name(token) for token in tokens]
         ends = list(accumulate(map(len, names), initial=self._offsets[piece.index]))
         self._offsets[piece.index] = ends.pop()
@@ -185,6 +185,6 @@ def clamp(logp: float) -> float:
     return logp if math.isfinite(logp) else LOWEST
 
 
-def _pad(piece: Piece) -> Iterable[Top]:
-    """Return a row for each token; the engine sends none where no most likely tokens are asked for."""
-    return piece.top or [()] * len(piece.tokens)
+def _pad(scored: Piece | ScoredPrompt) -> Iterable[Top]:
+    """Return a row for each log-prob; the engine sends none where no most likely tokens are asked for."""
+    return scored.top or [()] * len(scored.logps)

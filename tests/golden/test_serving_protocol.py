@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -308,6 +309,13 @@ def test_the_first_of_n_answers_has_the_seed_itself(served: Served, url: str) ->
     assert served.engine.asked[0].seed == three[2]
 
 
+def test_prompts_of_a_request_have_seeds_of_their_own_unless_it_gives_one(served: Served, url: str) -> None:
+    for given, count in (({}, 3), ({"seed": 5}, 1)):
+        served.engine.asked.clear()
+        assert complete(url, prompt=["one"] * 3, max_tokens=1, **given)[0] == 200
+        assert len({asked.seed for asked in served.engine.asked}) == count
+
+
 def test_a_stop_string_is_left_out_unless_it_is_asked_for(url: str) -> None:
     assert choose(url, stop=" €", max_tokens=40)["text"] == "1 and 2"
     assert choose(url, stop=["€"], max_tokens=40, include_stop_str_in_output=True)["text"] == "1 and 2 €"
@@ -377,6 +385,8 @@ def test_an_echo_has_the_log_probs_of_the_prompt(url: str, tokenizer: Any) -> No
     scored = choose(url, max_tokens=1, prompt_logprobs=1)["prompt_logprobs"]
     assert scored[0] is None
     assert scored[1][str(prompt[1])]["decoded_token"] == tokenizer.decode([prompt[1]])
+    own = choose(url, max_tokens=1, prompt_logprobs=0)["prompt_logprobs"]
+    assert [list(each) for each in own[1:]] == [[str(token)] for token in prompt[1:]]
 
 
 def test_chat_renders_the_template_and_streams_deltas(served: Served, url: str, tokenizer: Any) -> None:
@@ -530,6 +540,21 @@ def test_a_client_that_does_not_read_is_dropped(served: Served, url: str, monkey
         wait_until(lambda: len(served.server.server_state.connections) == 1)
         assert complete(url)[0] == 200
         wait_until(lambda: len(served.server.server_state.connections) == 0)
+
+
+def test_a_client_that_reads_slowly_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.01)
+    sizes = iter([9, 6, 3, 3])
+
+    async def wait() -> None:
+        connection = object.__new__(connections.TimedConnection)
+        connection.loop, connection._unread, dropped = asyncio.get_running_loop(), None, asyncio.Event()
+        connection.transport = SimpleNamespace(get_write_buffer_size=lambda: next(sizes), abort=dropped.set)
+        connection._expect_reader()
+        await asyncio.wait_for(dropped.wait(), 30)
+
+    asyncio.run(wait())
+    assert list(sizes) == []  # it was dropped once it had taken nothing
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
