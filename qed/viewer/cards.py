@@ -196,7 +196,7 @@ class _Reader:
         for step in steps:
             path = self.run.locate("eval", f"step_{step:06d}", "summary.json")
             read = partial(_find_accuracy, path, step, tasks)
-            accuracy: dict[str, Any] | None = self.library.memo.read(("accuracy", path), [path], read)
+            accuracy: dict[str, Any] | None = self.library.memo.read(("accuracy", path, *tasks), [path], read)
             if accuracy is not None:
                 return accuracy
         return None

@@ -33,16 +33,17 @@ def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
         raise Refused(400, f"These are more than {MAX_RUNS} runs.")
     arms = [[library.find(key) for key in own] for own in names]
     measure = params.text("measure", ACCURACY)
-    evaluated = [_list_last(place) for arm in arms for place in arm]
+    evaluated = {place: _list_last(place) for arm in arms for place in arm}
     tasks: list[dict[str, Any]] = []
-    for task, decoding in [name for name in evaluated[0] if all(name in own for own in evaluated)]:
-        before, after = ([_load_rows(library, place, task, decoding) for place in arm] for arm in arms)
+    for name in [name for name in evaluated[arms[0][0]] if all(name in own for own in evaluated.values())]:
+        before, after = ([_load_rows(library, place, evaluated[place][name], *name) for place in arm] for arm in arms)
         try:
             test = compare_arms(before, after, measure)
         except UsageError:
             continue  # fewer answers than the measure takes
         if test is not None:
-            tasks.append({"task": task, "decoding": decoding, "test": {**asdict(test), "difference": test.difference}})
+            described = {**asdict(test), "difference": test.difference}
+            tasks.append({"task": name[0], "decoding": name[1], "test": described})
     for each, p_holm in zip(tasks, adjust_holm([each["test"]["p_value"] for each in tasks]), strict=True):
         each["test"]["p_holm"] = p_holm
     return {"a": names[0], "b": names[1], "tasks": tasks}
@@ -53,6 +54,6 @@ def _list_last(place: RunPlace) -> dict[tuple[str, str], int]:
     return {each.name: each.step for each in load_evaluations(place) if find_rows(place, each.step, each.task)}
 
 
-def _load_rows(library: Library, place: RunPlace, task: str, decoding: str) -> list[Row]:
-    index = load_evaluation_index(library, place, _list_last(place)[task, decoding], task)
+def _load_rows(library: Library, place: RunPlace, step: int, task: str, decoding: str) -> list[Row]:
+    index = load_evaluation_index(library, place, step, task)
     return build_rows(index, decoding) if index is not None else []

@@ -14,10 +14,10 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -189,13 +189,9 @@ class Guard:
     def _has_pass(self, headers: Headers) -> bool:
         if has_bearer(headers, self.access.token.encode()):
             return True
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        morsel = cookies.get(self.access.cookie)
-        return morsel is not None and is_same_secret(morsel.value, self.access.pass_value.encode())
+        # Not the parser of http.cookies, which stops at a cookie of another program that breaks the rules.
+        value = cookie_parser(headers.get("cookie", "")).get(self.access.cookie, "")
+        return is_same_secret(value, self.access.pass_value.encode())
 
 
 def _is_clicked_link(scope: Scope, headers: Headers) -> bool:

@@ -7,8 +7,8 @@ import threading
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -137,8 +137,9 @@ class _Histories:
         self.lock = threading.Lock()
         self.by_folder: OrderedDict[Path, tuple[threading.Lock, History]] = OrderedDict()
 
-    def extend(self, library: Library, place: RunPlace) -> History:
-        """Return the history of a run after reading what is new, for at most SECONDS."""
+    @contextmanager
+    def open(self, library: Library, place: RunPlace) -> Iterator[History]:
+        """Yield the history of a run after reading what is new, for at most SECONDS; to one thread at a time."""
         with self.lock:
             lock, _ = self.by_folder.setdefault(place.folder, (threading.Lock(), History()))
             self.by_folder.move_to_end(place.folder)
@@ -152,15 +153,18 @@ class _Histories:
             _read_sources(library, place, history, stamps)
             with self.lock:
                 self.by_folder[place.folder] = (lock, history)
-            return history
+            yield history
 
 
 _HISTORIES = _Histories()
 
 
-def load_history(library: Library, place: RunPlace) -> History:
-    """Return the history of a run, extended by what was written since; `complete` says whether it has all steps."""
-    return _HISTORIES.extend(library, place)
+def open_history(library: Library, place: RunPlace) -> AbstractContextManager[History]:
+    """Open the history of a run, extended by what was written since; `complete` says whether it has all steps.
+
+    While it is open, no other request extends it: a column that is read cannot grow.
+    """
+    return _HISTORIES.open(library, place)
 
 
 def _list_sources(place: RunPlace) -> dict[Source, Stamp]:

@@ -14,6 +14,7 @@ from qed.runs.metric_names import rename_old_metrics
 from qed.viewer.cards import LONGEST, build_card
 from qed.viewer.cleaning import clean_value
 from qed.viewer.curves import NAMES
+from qed.viewer.details import list_answer_steps
 from qed.viewer.library import Library
 from qed.viewer.line_file import Row, parse_line, read_last_rows
 from qed.viewer.params import Params, Refused
@@ -24,7 +25,6 @@ SECONDS = 1.0  # between two looks
 QUIET_LOOKS = 10  # without news, after which a comment keeps the connection open
 MOST_BYTES = 4_000_000  # of a file that are read in a look
 LAST_BYTES = 65_536  # of the metrics, whose rows come first
-ROLLOUTS = re.compile(r"step_(\d{1,9})\.jsonl(\.zst)?")
 PLACES = re.compile(r"(\d{1,15})-(\d{1,15})")  # in the id of an event: of the metrics and of the events
 VOLATILE = ("updated",)  # fields of a card that change without news
 
@@ -97,7 +97,7 @@ class RunTail:
             after = params.number("after", 0)
             last = read_last_rows(metrics, MOST_BYTES if "after" in params else LAST_BYTES)
             self.missed = [row for row in last if _read_step(row) > after]
-        self.steps = self._list_steps()
+        self.steps = list_answer_steps(self.run)
         self.card = build_card(library, self.run)
         if self.card["status"] != "live":
             self.card = {}  # the first look tells how the run ended
@@ -114,9 +114,9 @@ class RunTail:
         rows, self.missed = [*self.missed, *self._read_new(self.metrics)], []
         if rows:
             messages.append(("metrics", {"rows": [_describe_row(rename_old_metrics(row)) for row in rows]}))
-        steps = self._list_steps()
+        steps = list_answer_steps(self.run)
         if steps != self.steps:
-            messages.append(("steps", {"steps": sorted(steps)}))
+            messages.append(("steps", {"steps": steps}))
         self.steps = steps
         if events := self._read_new(self.events):
             messages.append(("events", {"events": [clean_value(event) for event in events]}))
@@ -136,10 +136,6 @@ class RunTail:
         """
         path = self.run.locate(*file.path.relative_to(self.run.folder).parts)
         return file.read() if path == file.path else []
-
-    def _list_steps(self) -> set[int]:
-        found = (ROLLOUTS.fullmatch(name) for name in self.run.list_names("rollouts"))
-        return {int(match[1]) for match in found if match}
 
 
 async def stream_events(tail: RunTail) -> AsyncIterator[bytes]:

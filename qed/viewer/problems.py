@@ -15,7 +15,7 @@ from qed.runs.step_index import read_group
 from qed.viewer.cleaning import redact_texts
 from qed.viewer.details import find_answers
 from qed.viewer.evaluations import find_rows
-from qed.viewer.histories import History, Visit, load_history
+from qed.viewer.histories import History, Visit, open_history
 from qed.viewer.inspecting import WRITTEN
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.outcomes import load_index
@@ -39,8 +39,8 @@ def list_problems(library: Library, params: Params) -> dict[str, Any]:
         params: `run`.
     """
     place = library.find(params.text("run"))
-    history = load_history(library, place)
-    return {"problems": _summarize(history), "n": len(history.problems), "complete": history.complete}
+    with open_history(library, place) as history:
+        return {"problems": _summarize(history), "n": len(history.problems), "complete": history.complete}
 
 
 def _summarize(history: History) -> list[dict[str, Any]]:
@@ -85,12 +85,13 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
         Refused: the run has no answer to it, in the steps that have been read.
     """
     place, name = library.find(params.text("run")), params.text("id")
-    history = load_history(library, place)
-    if name not in history.problems:
-        more = "" if history.complete else " Its steps are still being read: ask again."
+    with open_history(library, place) as history:
+        visits, complete = history.list_visits(name), history.complete
+        about = history.about[history.problems[name]] if visits else {}
+    if not visits:
+        more = "" if complete else " Its steps are still being read: ask again."
         raise Refused(404, f"The run {place.key} has no saved answer to the problem {name}.{more}")
-    visits = history.list_visits(name)
-    about = {**history.about[history.problems[name]], **_read_problem(library, place, visits)}
+    about = {**about, **_read_problem(library, place, visits)}
     question, gold = (
         cut_text(redact(str(about["question"])))[0],
         "" if about["gold"] is None else redact(str(about["gold"])),
@@ -107,7 +108,7 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
         "first_right": _describe_visit(first) if first else None,
         "forgotten": [_describe_visit(visit) for visit in find_forgotten(visits)],
         "demonstration": _find_demonstration(library, place, visits),
-        "complete": history.complete,
+        "complete": complete,
     }
 
 

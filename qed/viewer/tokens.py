@@ -170,7 +170,7 @@ def _compute_scale(name: str, values: Values, counted: Sequence[bool]) -> dict[s
     known = known or [value for value in values if value is not None]
     low, high = (float(bound) for bound in np.quantile(known, QUANTILES))
     if name == "ratio":  # a half and a double are equally far from 1
-        width = max(high - 1, 1 - 1 / high if high else 0, 1 / low - 1 if low > 0 else 0, 1e-6)
+        width = max(high - 1, 1 / low - 1 if low > 0 else 0, 1e-6)
         return {"low": 1 / (1 + width), "high": 1 + width, "signed": True}
     if name in SIGNED:
         width = max(abs(low), abs(high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,17 @@ def test_a_long_run_is_read_over_several_requests(runs: Path, tmp_path: Path, mo
     assert replies[-1]["complete"] is True
     counts = [len(reply["problems"]) for reply in replies]
     assert counts == sorted(counts)
+
+
+def test_one_request_at_a_time_reads_or_extends_a_history(ask: Asked) -> None:
+    place = ask.library.find("first")
+    with histories.open_history(ask.library, place):
+        other = threading.Thread(target=lambda: ask("problems", run="first"), daemon=True)
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+    other.join(30)
+    assert not other.is_alive()
 
 
 def test_damaged_files_of_answers_are_passed_over(tmp_path: Path) -> None:

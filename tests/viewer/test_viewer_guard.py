@@ -164,7 +164,8 @@ def test_a_first_visit_gets_a_cookie(closed: str) -> None:
     cookie, _, options = visit.headers["set-cookie"].partition(";")
     assert {"httponly", "samesite=strict", "path=/"} <= {each.strip().lower() for each in options.split(";")}
     assert TOKEN not in cookie
-    assert fetch(closed, "/api/runs", cookie=f"other=1; {cookie}").status == 200
+    for other in ("other=1", 'prefs={"a": 1}'):
+        assert fetch(closed, "/api/runs", cookie=f"{other}; {cookie}").status == 200
     assert fetch(closed, f"/?token={TOKEN}", cookie=cookie).status == 303
     name, _, value = cookie.partition("=")
     for wrong in (f"{name}={value[:-1]}", f"{name}={TOKEN}", f"x{name}={value}", f"{name}=\xe9", "\x01", "=;=;"):
