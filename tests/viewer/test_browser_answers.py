@@ -183,6 +183,15 @@ def test_the_grader_explains_itself(tab: Tab) -> None:
     assert explained["reason"] in tab.text()
 
 
+def test_an_answer_without_a_final_one_has_no_steps_of_the_grader(tab: Tab) -> None:
+    rows = tab.open(*STEP).read("step", **WHERE)["rows"]
+    places = zip(rows["group"], rows["answer"], rows["extracted"], strict=True)
+    group, answer = next((group, answer) for group, answer, extracted in places if extracted is None)
+    tab.open(*STEP, "group", group, "answer", answer)
+    tab.page.get_by_role("button", name="grader").click()
+    tab.page.get_by_text("No answer was found in the text.").wait_for()
+
+
 def test_tokens_are_exact_and_have_signals(tab: Tab) -> None:
     """Every token of the answer, every signal in turn, a legend, and the raw number."""
     tab.open(*ANSWER, tab="tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browsing import EVALUATED, OpenTab, Tab, Viewer, start_viewer
@@ -106,6 +107,32 @@ def test_a_log_begins_with_its_end(open_tab: OpenTab, viewer: Viewer) -> None:
     tab = open_tab(viewer.url, height=300).open("run", "first", "logs")
     log = "document.querySelector('pre.log')"
     tab.page.wait_for_function(f"() => {log}.scrollHeight - {log}.scrollTop - {log}.clientHeight <= 1")
+
+
+def test_a_log_that_cannot_be_read_is_told(tab: Tab) -> None:
+    tab.expected = ("status of 404",)
+    tab.open("run", "first", "logs")
+    assert tab.page.locator("pre.log").inner_text()
+    tab.page.route("**/api/log*", lambda route: route.fulfill(status=404, json={"error": "It is not here."}))
+    tab.page.get_by_label("Follow the end").check()
+    tab.page.get_by_text("It is not here.").wait_for()
+    assert tab.page.locator("pre.log").inner_text() == ""
+
+
+def test_settings_are_compared_with_the_run_that_was_chosen_last(tab: Tab) -> None:
+    held: list[Any] = []
+    tab.open("run", "first", "settings")
+    tab.page.route("**/api/run?run=second-seed", lambda route: held.append(route))
+    picker = tab.page.get_by_label("Difference to")
+    with tab.page.expect_request("**/api/run?run=second-seed"):
+        picker.select_option("second-seed")
+    picker.select_option("faster")
+    tab.page.get_by_text("settings differ.").wait_for()
+    shown = tab.rows().all_inner_texts()
+    with tab.page.expect_response("**/api/run?run=second-seed"):
+        held[0].continue_()
+    tab.page.wait_for_timeout(200)
+    assert tab.rows().all_inner_texts() == shown
 
 
 def test_tables_of_settings_and_events_keep_their_order_in_the_address(tab: Tab) -> None:

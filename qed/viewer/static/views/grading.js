@@ -50,6 +50,7 @@ function showRow(name, value) {
 }
 
 function showSteps(reply) {
+  if (!reply.gold) return h("p", { class: "note" }, `There are no steps to show. ${reply.reason}`);
   const rows = Object.entries(SIDES)
     .filter(([name]) => hasContent(reply.gold[name]) || hasContent(reply.answer[name]))
     .map(([name, label]) => h("tr", {}, h("th", { scope: "row" }, label), h("td", {}, showCell(reply.gold[name])), h("td", {}, showCell(reply.answer[name]))));

@@ -11,7 +11,7 @@ export async function renderLogs(context, run) {
   const last = attempts[attempts.length - 1];
   const view = {
     context, run, attempt: Number(context.query.attempt ?? last.attempt), name: context.query.name ?? last.logs[0]?.name ?? "",
-    text: h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log" }), facts: h("span", { class: "facts" }), start: 0, end: 0, timer: null,
+    text: h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log" }), facts: h("span", { class: "facts" }), start: 0, number: 0, timer: null,
   };
   view.earlier = h("button", { type: "button", on: { click: () => loadEarlier(view) } }, "Earlier");
   const follow = h("input", { type: "checkbox", on: { change: (event) => setFollow(view, event.target.checked) } });
@@ -36,45 +36,47 @@ function buildPicker(view, attempts) {
 }
 
 async function load(view) {
-  await show(view, await ask(view));
+  const part = await ask(view);
+  if (!part) return;
+  replace(view.text, part.text);
   // At first the log is not in the page, and has no height.
   requestAnimationFrame(() => { view.text.scrollTop = view.text.scrollHeight; });
-}
-
-function ask(view, end) {
-  return get("log", { run: view.run.card.key, attempt: view.attempt, name: view.name, end }, view.context.signal);
-}
-
-async function show(view, part) {
-  view.start = part.start;
-  view.end = part.end;
-  replace(view.text, part.text);
-  describe(view, part.bytes);
 }
 
 async function loadEarlier(view) {
   const height = view.text.scrollHeight;
   const part = await ask(view, view.start);
-  view.start = part.start;
+  if (!part) return;
   view.text.prepend(h("span", {}, part.text));
   view.text.scrollTop = view.text.scrollHeight - height;
-  describe(view, part.bytes);
 }
 
-function describe(view, bytes) {
-  view.earlier.disabled = view.start <= 0;
-  replace(view.facts, view.start > 0 ? `from byte ${view.start.toLocaleString("en-US")} of ${formatBytes(bytes)}` : formatBytes(bytes));
+/** Ask for a part of the log, and say which it is; null where it cannot be read, or something else was asked for since. */
+async function ask(view, end) {
+  view.number += 1;
+  const own = view.number;
+  try {
+    const part = await get("log", { run: view.run.card.key, attempt: view.attempt, name: view.name, end }, view.context.signal);
+    if (own !== view.number) return null;
+    view.start = part.start;
+    view.earlier.disabled = part.start <= 0;
+    const size = formatBytes(part.bytes);
+    replace(view.facts, part.start > 0 ? `from byte ${part.start.toLocaleString("en-US")} of ${size}` : size);
+    return part;
+  } catch (error) {
+    if (own !== view.number || error.name === "AbortError") return null;
+    if (end === undefined) replace(view.text);
+    view.earlier.disabled = true;
+    replace(view.facts, h("span", { class: "trouble", role: "alert" }, error.message));
+    return null;
+  }
 }
 
 function setFollow(view, on) {
   clearTimeout(view.timer);
   if (!on) return;
   view.timer = setTimeout(async () => {
-    try {
-      await load(view);
-    } catch (error) {
-      if (error.name === "AbortError") return;
-    }
-    setFollow(view, true);
+    await load(view);
+    if (!view.context.signal?.aborted) setFollow(view, true);
   }, REFRESH);
 }

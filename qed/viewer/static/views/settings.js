@@ -36,9 +36,11 @@ async function change(view, changes) {
 }
 
 async function draw(view) {
-  if (view.other && view.theirs?.key !== view.other) {
-    const other = await get("run", { run: view.other }, view.context.signal);
-    view.theirs = { key: view.other, values: new Map(other.settings.map((one) => [one.key, one.value])), all: other.settings };
+  const { other } = view;
+  if (other && view.theirs?.key !== other) {
+    const { settings } = await get("run", { run: other }, view.context.signal);
+    if (view.other !== other) return; // another run was chosen since
+    view.theirs = { key: other, values: new Map(settings.map((one) => [one.key, one.value])), all: settings };
   }
   const columns = [
     { key: "key", label: "setting", value: (one) => one.key },
