@@ -114,6 +114,8 @@ def install_vllm(say: Callable[[str], None], version: str = "", index: str = "",
     require_tested(version, allow_untested)
     package, folder = choose_package(), _engine_folder(version)
     base = _choose_python()
+    if version != TESTED:
+        say(f"{TESTED} is what qed uses by itself; for this version give --engine-python {folder / 'bin' / 'python'}.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_name(f".{folder.name}.lock"), say):

@@ -102,7 +102,10 @@ def test_untested_versions_are_asked_for(home: Path) -> None:
     with pytest.raises(UsageError, match=r"vLLM 0.99.0 is not one of the versions.*0.29 to 0.33"):
         install_vllm(lambda line: None, "0.99.0")
     assert not read_calls(home)
-    assert install_vllm(lambda line: None, "0.99.0", allow_untested=True).version == "0.99.0"
+    lines: list[str] = []
+    vllm = install_vllm(lines.append, "0.99.0", allow_untested=True)
+    assert vllm.version == "0.99.0"
+    assert f"--engine-python {vllm.python}" in lines[0]
     for version in ("0.29.0", "0.33.4", "0.32.0+cpu"):
         install.require_tested(version, allow_untested=False)
     for version in ("0.28.9", "0.34.0", "1.0", "main"):
