@@ -81,8 +81,13 @@ def remove_thought(text: str) -> str:
     return reply.strip() if any(map(str.isalnum, reply)) else text
 
 
-def complete_address(url: str) -> str:
-    """Return the address of the chat endpoint, given it or the server's base address such as http://host:8000/v1."""
+def complete_address(url: str, path: str = PATH) -> str:
+    """Return the address of the chat endpoint, given it or the server's base address such as http://host:8000/v1.
+
+    Args:
+        url: either address. A query such as ?api-version=1 stays at its end.
+        path: of another endpoint.
+    """
     base, mark, query = url.partition("?")
     base = base.rstrip("/")
-    return (base if base.endswith(PATH) else base + PATH) + mark + query
+    return (base if base.endswith(path) else base + path) + mark + query

@@ -49,8 +49,8 @@ def right(path: str, content: Any, headers: dict[str, str]) -> Reply:
     return 200, reply(f"So \\boxed{{{solve(content)}}}.")
 
 
-def ask(qed: Qed, url: str, problems: Path, out: Path, *more: Any) -> Any:
-    command = ("evaluate", "--model", "openai:m", "--url", f"{url}/v1", "--tasks", problems, "--prompt", "boxed")
+def ask(qed: Qed, url: str, problems: Path, out: Path, *more: Any, base: str = "/v1") -> Any:
+    command = ("evaluate", "--model", "openai:m", "--url", f"{url}{base}", "--tasks", problems, "--prompt", "boxed")
     return qed(*command, "--greedy", "--out", out, "--json", *more)
 
 
@@ -208,6 +208,19 @@ def test_a_plain_prompt_is_one_message_or_is_continued(qed: Qed, problems: Path,
     assert path == "/v1/completions"
     assert text["prompt"].endswith("Assistant: <think>")
     assert text["stop"] == chat["stop"] == ["</answer>"]
+
+
+def test_a_query_stays_at_the_end_of_the_address(qed: Qed, problems: Path, tmp_path: Path) -> None:
+    seen: set[str] = set()
+
+    def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
+        seen.add(path)
+        return right(path, content, headers)
+
+    with serve(answer) as url:
+        done = ask(qed, url, problems, tmp_path / "o", base="/v1/?api-version=1")
+    assert done.code == 0, done.err
+    assert seen == {"/v1/chat/completions?api-version=1"}
 
 
 def test_a_model_that_names_its_limit_otherwise(qed: Qed, problems: Path, tmp_path: Path) -> None:

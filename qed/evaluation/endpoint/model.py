@@ -17,6 +17,7 @@ from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.evaluation.endpoint.prompts import Api, EndpointPrompt, EndpointTemplate
 from qed.evaluation.endpoint.replies import EndpointAnswer, NotAnEndpointError, Refusal, read_reply
 from qed.guards.redaction import redact
+from qed.net.chat import complete_address
 from qed.net.client import HttpClient, Reply, RequestError, check_address, read_reason
 from qed.net.endpoint import FIRST_WAIT, LONGEST_WAIT, PASSING
 from qed.randomness import derive_seed
@@ -71,8 +72,7 @@ class EndpointSettings:
     @property
     def address(self) -> str:
         """Return the address of the route."""
-        base, path = self.url.rstrip("/"), PATHS[self.api]
-        return base if base.endswith(path) else base + path
+        return complete_address(self.url, PATHS[self.api])
 
     @property
     def place(self) -> str:
@@ -284,7 +284,7 @@ class EndpointModel:
 
     def _list_models(self) -> str:
         """Return a sentence with the endpoint's models; empty if it does not tell."""
-        base = self.settings.address.removesuffix(PATHS[self.settings.api])
+        base = self.settings.address.partition("?")[0].removesuffix(PATHS[self.settings.api])
         client = HttpClient(base, self.settings.key_variable)
         try:
             listed = client.ask("GET", "/models", seconds=LIST_SECONDS)["data"]
