@@ -110,13 +110,35 @@ def test_a_log_begins_with_its_end(open_tab: OpenTab, viewer: Viewer) -> None:
 
 
 def test_a_log_that_cannot_be_read_is_told(tab: Tab) -> None:
+    """The end that is shown stays while it is followed; that of another log does not."""
     tab.expected = ("status of 404",)
     tab.open("run", "first", "logs")
-    assert tab.page.locator("pre.log").inner_text()
+    log = tab.page.locator("pre.log")
+    shown = log.inner_text()
+    assert shown
     tab.page.route("**/api/log*", lambda route: route.fulfill(status=404, json={"error": "It is not here."}))
     tab.page.get_by_label("Follow the end").check()
     tab.page.get_by_text("It is not here.").wait_for()
-    assert tab.page.locator("pre.log").inner_text() == ""
+    assert log.inner_text() == shown
+    tab.page.get_by_label("Follow the end").uncheck()
+    with tab.page.expect_response("**/api/log*"):
+        tab.page.locator(".logs select").evaluate("node => node.dispatchEvent(new Event('change'))")
+    assert log.inner_text() == ""
+    assert tab.page.get_by_role("button", name="Earlier").is_disabled()
+
+
+def test_a_log_is_followed_no_longer_if_that_is_given_up_while_it_is_read(tab: Tab) -> None:
+    held: list[Any] = []
+    tab.open("run", "first", "logs")
+    tab.page.route("**/api/log*", lambda route: held.append(route))
+    follow = tab.page.get_by_label("Follow the end")
+    with tab.page.expect_request("**/api/log*"):
+        follow.check()
+    follow.uncheck()
+    with tab.page.expect_response("**/api/log*"):
+        held[0].continue_()
+    tab.page.wait_for_timeout(2500)  # longer than between two looks
+    assert len(held) == 1
 
 
 def test_settings_are_compared_with_the_run_that_was_chosen_last(tab: Tab) -> None:

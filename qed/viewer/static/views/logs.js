@@ -27,6 +27,8 @@ function buildPicker(view, attempts) {
     const chosen = options[Number(event.target.value)];
     view.attempt = chosen.attempt;
     view.name = chosen.name;
+    view.start = 0;
+    replace(view.text);
     view.context.setQuery({ attempt: String(view.attempt), name: view.name });
     load(view);
   };
@@ -65,8 +67,7 @@ async function ask(view, end) {
     return part;
   } catch (error) {
     if (own !== view.number || error.name === "AbortError") return null;
-    if (end === undefined) replace(view.text);
-    view.earlier.disabled = true;
+    view.earlier.disabled = view.start <= 0;
     replace(view.facts, h("span", { class: "trouble", role: "alert" }, error.message));
     return null;
   }
@@ -74,9 +75,10 @@ async function ask(view, end) {
 
 function setFollow(view, on) {
   clearTimeout(view.timer);
+  view.follows = on;
   if (!on) return;
   view.timer = setTimeout(async () => {
     await load(view);
-    if (!view.context.signal?.aborted) setFollow(view, true);
+    if (view.follows && !view.context.signal?.aborted) setFollow(view, true);
   }, REFRESH);
 }

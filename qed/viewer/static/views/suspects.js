@@ -70,6 +70,7 @@ async function load(view, range) {
     view.context.setQuery({ first: range.first ?? null, last: range.last ?? null });
     refresh(view);
   } catch (error) {
+    if (own !== view.number) return;
     replace(view.places.facts, h("p", { class: "trouble", role: "alert" }, `The steps could not be read: ${error.message}`));
   }
 }
