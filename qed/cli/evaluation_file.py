@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Collection, Mapping, Sequence
 
 from qed.cli.commands.base import Parser
@@ -12,6 +13,7 @@ from qed.config.layers import Entry, find_config, read_layers
 from qed.config.resolve import read_sources
 from qed.config.reward_names import parse_reward
 from qed.config.task_names import parse_task
+from qed.config.values import is_list
 from qed.errors import UsageError, suggest_nearest
 
 # Settings that an evaluation has an option for, besides those of its model, prompt and reward.
@@ -29,7 +31,6 @@ SETTINGS = {
 }
 # Settings that sample in training, and that an evaluation has settings of its own for.
 OF_TRAINING = ("temperature", "top_p", "top_k", "min_p")
-SWITCHES = ("greedy", "resume", "overwrite", "json")
 # What says whose code runs belongs on the command line, and a file does not name a file.
 NEVER = ("allow_user_code", "config", "debug", "help")
 
@@ -55,6 +56,9 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
         raise UsageError(f"{error} A model is given with --model.") from error
     by_setting = SETTINGS | {setting: option for option, setting in passed.items()}
     known = {option.lstrip("-").replace("-", "_") for action in parser._actions for option in action.option_strings}
+    switches = {action.dest for action in parser._actions if action.nargs == 0}
+    table = read_sources("grpo", []).table
+    lists = {option for option, setting in passed.items() if is_list(table.settings[setting].kind)}
     arguments: list[str] = []
     for layer in layers:
         taken: dict[str, Entry] = {}
@@ -68,12 +72,13 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
             _require_single(entry, taken.setdefault(option, entry))
             if not allow_user_code:
                 _refuse_user_code(option, entry)
-            given = _convert(option, entry)
+            given = _convert_switch(option, entry) if option in switches else _convert(option, entry, option in lists)
             try:
                 parser.parse(given)
             except UsageError as error:
                 raise UsageError(f"{entry.raw.origin}: {error}") from error
-            arguments += given
+            # A file may switch off what one that it extends switches on.
+            arguments = [text for text in arguments if given or text != _write_name(option)] + given
     return arguments
 
 
@@ -119,14 +124,24 @@ def _require_single(entry: Entry, first: Entry) -> None:
         raise UsageError(f"{entry.raw.origin}: {entry.shown} is the same option as {earlier}. Give one of them.")
 
 
-def _convert(option: str, entry: Entry) -> list[str]:
-    """Return an entry as an argument."""
-    name = f"--{option.replace('_', '-')}"
-    if option in SWITCHES:
-        if entry.raw.text.lower() not in ("true", "false"):
-            raise UsageError(f"{entry.raw.origin}: {entry.shown} must be true or false.")
-        return [name] if entry.raw.text.lower() == "true" else []
-    return [f"{name}={','.join(_list_texts(entry))}"]
+def _write_name(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _convert_switch(option: str, entry: Entry) -> list[str]:
+    """Return a switch as an argument if it is on."""
+    if entry.raw.text.lower() not in ("true", "false"):
+        raise UsageError(f"{entry.raw.origin}: {entry.shown} must be true or false.")
+    return [_write_name(option)] if entry.raw.text.lower() == "true" else []
+
+
+def _convert(option: str, entry: Entry, listed: bool) -> list[str]:
+    """Return an entry as an argument; the texts of a setting's list stay as they are, such as a stop string."""
+    texts = _list_texts(entry)
+    several = entry.raw.items is not None
+    needs_quotes = any(text != text.strip() or (several and "," in text) for text in texts)
+    joined = json.dumps(texts, ensure_ascii=False) if listed and needs_quotes else ",".join(texts)
+    return [f"{_write_name(option)}={joined}"]
 
 
 def _list_texts(entry: Entry) -> list[str]:

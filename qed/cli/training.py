@@ -20,7 +20,7 @@ from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.config.training_commands import resolve_training_command
-from qed.errors import UsageError
+from qed.errors import QedError, UsageError
 from qed.guards.parents import build_child_command
 
 
@@ -158,7 +158,14 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], laun
     def train(point: sweep.Point) -> dict[str, Any]:
         if launches:
             return run_point(command, point)
-        return run_recipe(point.resolved, arguments, _find_sweep_folder(point.resolved))
+        try:
+            return run_recipe(point.resolved, arguments, _find_sweep_folder(point.resolved))
+        except Exception as error:
+            if isinstance(error, QedError) or read_world() is not None:  # other ranks may wait for this one
+                raise
+            log = getattr(error, "qed_log", None)
+            where = f" (the traceback is in {log})" if log else ""
+            raise QedError(f"{type(error).__name__}: {error}{where}") from error
 
     points = sweep.list_points(command, rest)
     table = Path(_find_sweep_folder(points[0].resolved)) / RUNS_TABLE
@@ -170,5 +177,6 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], laun
             write_whole(table, sweep.encode_table(outcomes, table))
 
     outcomes = sweep.run_points(points, train, record)
-    print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
+    if is_first_rank():
+        print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

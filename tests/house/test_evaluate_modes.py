@@ -11,6 +11,8 @@ import pytest
 from qed.cli.commands import evaluate
 from qed.cli.commands.base import ParserRevealed, reveal_parsers
 from qed.cli.commands.evaluate_modes import MODEL, STORED, UNUSED
+from qed.cli.evaluation_file import read_options
+from qed.config.values import Raw, split_items
 from qed.errors import UsageError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -108,6 +110,25 @@ def test_greedy_in_a_file_has_no_use_for_them_either(run: Run, answers: str) -> 
     Path("settings.yaml").write_text("evaluation:\n  top_p: 0.9\n")
     _, out, err = run("evaluate", "settings.yaml", "--model", "none", "--tasks", "arithmetic", "--greedy")
     assert "no effect" not in out + err, "the settings of a run have it whether the user thought of it or not"
+
+
+def read_file(name: str) -> list[str]:
+    return read_options(name, evaluate._build_parser(), evaluate.PASSED, allow_user_code=False)
+
+
+def test_a_file_switches_off_what_one_that_it_extends_switches_on(answers: str) -> None:
+    Path("base.yaml").write_text("greedy: true\noverwrite: true\n")
+    Path("sampled.yaml").write_text("extends: base.yaml\ngreedy: false\n")
+    assert read_file("sampled.yaml") == ["--overwrite"]
+
+
+def test_a_stop_string_of_a_file_stays_as_it_is(answers: str) -> None:
+    Path("stops.yaml").write_text('stop: ["\\n\\n", "a, b"]\nreward: [boxed, length]\nsystem_prompt: "One, two "\n')
+    stops, rewards, system = read_file("stops.yaml")
+    assert split_items(stops.removeprefix("--stop=")) == (Raw("\n\n", plain=False), Raw("a, b", plain=False))
+    assert (rewards, system) == ("--reward=boxed,length", "--system-prompt=One, two ")
+    Path("stops.yaml").write_text('sampling:\n  stop: "\\nQ:"\n')
+    assert [raw.text for raw in split_items(read_file("stops.yaml")[0].removeprefix("--stop="))] == ["\nQ:"]
 
 
 def test_resume_needs_the_folder_of_scored_answers(run: Run, answers: str) -> None:

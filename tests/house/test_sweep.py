@@ -117,6 +117,19 @@ def test_one_failure_in_a_sweep_does_not_stop_the_others(run: Run, recipes: Any)
     ]
 
 
+def test_an_unforeseen_failure_does_not_stop_the_others_either(run: Run, recipes: Any) -> None:
+    def answer(settings: Any) -> dict[str, Any]:
+        if settings.run.seed == 0:
+            raise RuntimeError("CUDA out of memory.")
+        return {"reward": 1.0}
+
+    recipes.answer = answer
+    code, out, err = run("grpo", "--sweep", "seed=0,1", "--out", "o")
+    assert (code, len(recipes.calls)) == (1, 2)
+    assert "error: RuntimeError: CUDA out of memory." in err
+    assert "(failed)" in out.splitlines()[1]
+
+
 @pytest.mark.parametrize(
     ("sweep", "reason"),
     [
