@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -163,7 +164,15 @@ class CallableGrader(InProcessGrader):
         calls = self._call([(function, groups) for function in functions])
         # A function of a whole group that fails is called again with each answer alone.
         failed = [call for call in calls if isinstance(call.result, BaseException) and len(call.rollouts) > 1]
-        calls += self._call([(call.reward, [[rollout] for rollout in call.rollouts]) for call in failed])
+        alone = self._call([(call.reward, [[rollout] for rollout in call.rollouts]) for call in failed])
+        if any(not isinstance(call.result, BaseException) for call in alone):
+            first = failed[0]
+            warnings.warn(
+                f"A reward failed on {len(first.rollouts)} answers at once, so it was called for each alone, where one "
+                f"that compares answers gives other values: {type(first.result).__name__}: {first.result}",
+                stacklevel=1,
+            )
+        calls += alone
         for function in functions:
             function.store([call for call in calls if call.reward is function])
         self._log_first_error(calls)

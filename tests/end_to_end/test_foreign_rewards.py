@@ -283,3 +283,24 @@ def test_a_run_counts_the_answers_without_a_reward_and_trains_on_the_others(
     assert [one["reward"] for one in rollouts] == [0.0, 1.0, None, None] * 2
     assert [one["advantage"] == 0 for one in rollouts] == [False, False, True, True] * 2
     assert "answers without a reward" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_column_that_ends_in_s_is_handed_to_a_function_for_one_answer(tmp_path: Path) -> None:
+    code = "def compute_score(solution_str, ground_truth, bonus):\n    return bonus\n"
+    answers = group("a", meta={"bonus": 2.0})
+    assert load_reward([written(tmp_path, code)]).grade(answers)[0].reward == 2.0
+    code = "def compute_score(solution_strs, ground_truths, bonus):\n    return bonus\n"
+    assert load_reward([written(tmp_path, code, "many.py")]).grade(answers)[0].reward == 2.0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def compute_score(solution_str, ground_truth):\n    return {'score': 1, 'other': float('nan'), 'one': 1}\n",
+        "def reward_func(queries, prompts, labels):\n"
+        "    return {'rewards': [1], 'extra_logs': {'other': float('nan'), 'one': [1]}}\n",
+    ],
+)
+def test_a_part_that_is_nan_is_not_logged(tmp_path: Path, code: str) -> None:
+    grade = load_reward([written(tmp_path, code)]).grade(group("a"))[0]
+    assert (grade.reward, grade.parts) == (1.0, {"one": 1.0})

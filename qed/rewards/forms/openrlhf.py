@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from qed.errors import UsageError
-from qed.rewards.forms.calling import GradeFunction, Grades, filter_accepted, read_later
+from qed.rewards.forms.calling import GradeFunction, Grades, check_grade, filter_accepted, read_later
 from qed.rewards.forms.trl import grade_scores, read_scores
 from qed.types import Rollout
 
@@ -50,10 +50,8 @@ def _read_result(name: str, result: Any, rollouts: Sequence[Rollout]) -> Grades:
         result, logs = result["rewards"], result.get("extra_logs") or {}
     columns = {key: _spread(value, len(rollouts)) for key, value in logs.items()}
     grades = grade_scores(rollouts, read_scores(name, result, len(rollouts)))
-    return [
-        grade and replace(grade, parts={key: column[index] for key, column in columns.items() if column})
-        for index, grade in enumerate(grades)
-    ]
+    parts = [{key: column[index] for key, column in columns.items() if column} for index in range(len(rollouts))]
+    return [grade and check_grade(replace(grade, parts=own)) for grade, own in zip(grades, parts, strict=True)]
 
 
 def _spread(value: Any, count: int) -> list[float]:

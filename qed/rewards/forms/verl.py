@@ -8,6 +8,7 @@ is positive. `pred`, if present, is the extracted answer. verl's own files name 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,8 @@ def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
 def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, Any]:
     """Build verl's four arguments for one answer, and what else the function needs by name."""
     problem, meta, gold = rollout.problem, rollout.problem.meta, read_gold(rollout.problem)
-    needed = [name.removesuffix("s") for name in list_needed(score)]
+    needed = list_needed(score)
+    needed += [name.removesuffix("s") for name in needed]  # of a function for many answers
     texts: dict[str, Any] = dict.fromkeys(TEXTS, rollout.text)
     texts["reward_input"] = {"response": rollout.text, "response_length": rollout.trained_count, "ground_truth": gold}
     return {
@@ -101,7 +103,8 @@ def read_result(name: str, result: Any) -> Grade:
     key = next((key for key in ("acc", "accuracy") if key in values), "")
     accuracy = values[key] if key else score
     correct = hasattr(accuracy, "__float__") and float(accuracy) > 0
-    parts = {key: float(value) for key, value in values.items() if hasattr(value, "__float__")}
+    numbers = {key: float(value) for key, value in values.items() if hasattr(value, "__float__")}
+    parts = {key: number for key, number in numbers.items() if not math.isnan(number)}  # it does not apply here
     extracted = None if values.get("pred") is None else str(values["pred"])
     reason = f"{key or 'score'} > 0"
     return Grade(float(score), correct, True, extracted, parts, "foreign", reason if correct else f"not {reason}")
