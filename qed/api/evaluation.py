@@ -17,6 +17,8 @@ from qed.errors import UsageError, suggest_nearest
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import Row, name_step_folder, read_lines
 
+BY_COMMAS = ("--tasks", "--also-grade", "--url")  # options whose lists have no brackets
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -69,7 +71,10 @@ class Evaluation:
         Raises:
             qed.errors.UsageError: there is no such task or measure.
         """
-        figures = self.tasks[self._choose_task(task)]
+        name = self._choose_task(task)
+        if name not in self.tasks:
+            raise UsageError(f"The task {name} has no reference answers, so nothing is measured: see outputs and rows.")
+        figures = self.tasks[name]
         found = {"accuracy": {"value": figures["accuracy"], **figures}, **figures["accuracy_by"]}
         found |= {f"{kind}@{k}": each for kind in ("pass", "maj") for k, each in figures[kind].items()}
         if measure not in found:
@@ -143,10 +148,12 @@ def list_model_options(model: str | os.PathLike[str] | Run | None, texts: Mappin
         texts = {"allow_user_code": "true", **texts}
     for key, text in texts.items():
         option = "--tasks" if key == "evaluation.tasks" else f"--{key.replace('_', '-')}"
-        if option == "--tasks" and text.startswith("["):
+        if option in BY_COMMAS and text.startswith("["):
             text = ",".join(json.loads(text))
         if is_switch(option):
-            options += [option] if text == "true" else []
+            if text.lower() not in ("true", "false"):
+                raise UsageError(f"{key} must be True or False, not {text}.")
+            options += [option] if text.lower() == "true" else []
         else:
             options.append(f"{option}={text}")
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -14,14 +14,23 @@ from qed.api.keywords import use_keywords
 from qed.api.process import prepare_process
 from qed.api.runs import Run
 from qed.cli.commands.evaluate import resolve_model
+from qed.cli.commands.policy_options import load_answering_policy
+from qed.config.settings import is_temperature
+from qed.console.progress import say_on_stderr
 from qed.data.sources.fields import convert_to_text
 from qed.data.sources.rows import Place
-from qed.errors import UsageError
+from qed.errors import UsageError, suggest_nearest
 from qed.models import load
-from qed.rollout.policy import load_policy
 from qed.rollout.stages import sample
 from qed.sampling.base import Sampling
 from qed.types import Problem, Request, Rollout
+
+# Options of `qed evaluate` that load a model; the others are those of sampling, or of grading.
+LOADING = (
+    *("step", "prompt", "prompt_options", "system_prompt", "chat_template_options", "stop", "revision"),
+    *("device", "precision", "attention", "threads", "sampler", "url", "request_seconds", "rows_per_batch"),
+    *("seed", "allow_user_code"),
+)
 
 
 class Sampler:
@@ -29,9 +38,9 @@ class Sampler:
 
     Args:
         model: a run or its folder, a Hugging Face folder or a name on the hub.
-        options: of `qed evaluate`: `step`, `prompt`, `device`, `precision`, `sampler`, `rows_per_batch`, `revision`.
-            The prompt is by default that of the run; otherwise the chat template of the tokenizer if it has one;
-            otherwise the question alone.
+        options: of `qed evaluate`: `step`, `prompt`, `device`, `precision`, `threads`, `sampler`, `rows_per_batch`,
+            `revision` and others that load a model. The prompt is by default that of the run; otherwise the chat
+            template of the tokenizer if it has one; otherwise the question alone.
 
     Raises:
         qed.errors.UsageError: an option is unknown or invalid.
@@ -40,6 +49,7 @@ class Sampler:
 
     def __init__(self, model: str | os.PathLike[str] | Run, **options: Any) -> None:
         prepare_process()
+        _require_loading(options)
         with use_keywords(options) as texts:
             settings, self.step = resolve_model(list_model_options(model, texts))
         load.check_name(settings.model.name)
@@ -48,7 +58,7 @@ class Sampler:
             chat = load.is_new(own.name) or load.load_tokenizer(own.name, own.revision)[0].chat_template
             prompt = "chat" if chat else "question_only"
             settings = replace(settings, data=replace(settings.data, prompt=prompt))
-        self.policy = load_policy(settings, [], load.pick_device(settings.model.device), None)
+        self.policy = load_answering_policy(settings, say_on_stderr)
 
     def sample(
         self,
@@ -84,10 +94,11 @@ class Sampler:
             convert_to_text(question, Place("questions", number), "the question")
         whole = all(isinstance(value, Integral) for value in (samples, max_tokens, top_k))
         real = all(isinstance(value, Real) and math.isfinite(value) for value in (temperature, top_p))
-        if not (whole and real) or min(samples, max_tokens) < 1 or min(temperature, top_k) < 0 or not 0 < top_p <= 1:
+        valid = whole and real and min(samples, max_tokens) >= 1 and top_k >= 0 and 0 < top_p <= 1
+        if not (valid and is_temperature(temperature)):
             raise UsageError(
-                "qed.Sampler.sample takes samples and max_tokens of at least 1, a temperature and top_k of at least 0, "
-                "and a top_p in (0, 1]; samples, max_tokens and top_k are whole numbers."
+                "qed.Sampler.sample takes samples and max_tokens of at least 1, a temperature of 0 or at least 1e-6, a "
+                "top_k of at least 0, and a top_p in (0, 1]; samples, max_tokens and top_k are whole numbers."
             )
         sampling = Sampling(temperature, max_tokens, self.policy.template.stop, top_p, top_k)
         problems = [Problem(question, question, "") for question in questions]
@@ -99,3 +110,13 @@ class Sampler:
             )
         requests = [Request(problem, samples) for problem in problems]
         return sample(requests, self.policy.sampler, self.policy.template, sampling, (seed, "sampler"))
+
+
+def _require_loading(options: Iterable[str]) -> None:
+    """Refuse options that would have no effect, such as a temperature, which is an argument of `sample`."""
+    for name in options:
+        if name not in LOADING:
+            raise UsageError(
+                f"qed.Sampler has no option '{name}'.{suggest_nearest(name, LOADING)} It has: {', '.join(LOADING)}. "
+                "How answers are sampled is said in sample()."
+            )

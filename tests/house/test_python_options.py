@@ -1,0 +1,59 @@
+"""Options of the Python API that would have no effect are refused, and lists reach every option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qed
+from qed.api.evaluation import Evaluation, list_model_options
+from qed.api.keywords import use_keywords
+from qed.config.callables import give_functions
+from qed.errors import UsageError
+from qed.rewards.grader import make_grader
+from qed.types import Problem, Rollout
+
+
+def list_options(**keywords: Any) -> list[str]:
+    with use_keywords(keywords) as texts:
+        return list(list_model_options(None, texts))
+
+
+def test_a_switch_is_on_or_off() -> None:
+    assert list_options(greedy=True, overwrite=False) == ["--greedy"]
+    for value in (1, "yes"):
+        with pytest.raises(UsageError, match="greedy must be True or False"):
+            list_options(greedy=value)
+
+
+def test_lists_are_written_as_each_option_reads_them() -> None:
+    assert list_options(also_grade=["strict", "qwen"], url=["a", "b"]) == ["--also-grade=strict,qwen", "--url=a,b"]
+    assert list_options(stop=["a,b"]) == ['--stop=["a,b"]']
+
+
+@pytest.mark.parametrize("name", ["temperature", "greedy", "reward", "devise"])
+def test_a_sampler_refuses_what_does_not_load_a_model(name: str) -> None:
+    with pytest.raises(UsageError, match=f"qed.Sampler has no option '{name}'"):
+        qed.Sampler("new:tiny", **{name: 1})
+
+
+def test_a_task_without_reference_answers_has_no_estimate() -> None:
+    evaluation = Evaluation(Path("none"), 0, {}, {"alpaca_eval": "outputs.json"})
+    with pytest.raises(UsageError, match="alpaca_eval has no reference answers"):
+        evaluation.estimate()
+
+
+def test_a_function_of_a_group_that_is_called_for_each_answer_alone_is_told() -> None:
+    def rank(completions: list[str], **_: Any) -> list[float]:
+        if "bad" in completions:
+            raise ValueError("bad")
+        return [float(len(completions))] * len(completions)
+
+    group = [Rollout(Problem("p", "q", "1"), (), (), (), text, "stop") for text in ("a", "bad", "c")]
+    with give_functions({"<callable>": qed.rewards.trl(rank)}):
+        grader = make_grader(["<callable>"])
+    with pytest.warns(UserWarning, match="failed on 3 answers at once, so it was called for each alone"):
+        grades = grader([group])[0]
+    assert [grade.is_decided for grade in grades] == [True, False, True]
