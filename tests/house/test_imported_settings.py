@@ -113,6 +113,8 @@ def test_a_setting_of_trl_keeps_its_meaning(
         ("trl dpo --loss_type a --loss_weights 1", {"loss_type": "qed has no loss a", "loss_weights": "no loss a"}),
         ("trl dpo --ref_model_sync_steps 4", {"ref_model_sync_steps": "sync_ref_model is off"}),
         ("trl grpo --reward_funcs accuracy --reward_weights 1 2", {"reward_weights": "2 for 1 rewards"}),
+        ("trl grpo --reward_funcs accuracy --reward_weights x", {"reward_weights": "give one number for each"}),
+        ("trl sft --use_peft false --lora_r 8", {"lora_r": "adapters are not switched on"}),
         ("trl grpo --report_to mlflow", {"report_to": "without mlflow: qed has tensorboard"}),
         ("trl sft --optim sgd", {"optim": "sgd has no equivalent"}),
         ("trl sft --save_strategy steps --save_steps 0.2", {"save_steps": "a share of all steps"}),

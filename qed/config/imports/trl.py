@@ -53,7 +53,7 @@ def derive(draft: Draft, method: str) -> None:
     hf.set_precision(draft)
     hf.set_betas(draft)
     hf.set_schedule(draft)
-    adapters = options.is_on("use_peft", "load_in_4bit") or options.has("lora_r")
+    adapters = options.is_on("use_peft", "load_in_4bit")
     hf.set_adapters(draft, "lora_r", "lora_alpha", "lora_target_modules", adapters)
     if options.is_on("load_in_4bit"):
         draft.set("load_in_4bit", "model.quantization", "nf4")
@@ -270,8 +270,8 @@ def _list_rewards(draft: Draft) -> tuple[list[str], list[str]]:
     model = options.get("reward_model_name_or_path")
     names = [*([f"model:{model}"] if model else []), *map(str, _as_list(options.get("reward_funcs", default=[])))]
     weights = _as_list(options.get("reward_weights", default=[1.0] * len(names)))
-    if len(weights) != len(names):
-        draft.skip("reward_weights", f"{len(weights)} for {len(names)} rewards: give one for each")
+    if len(weights) != len(names) or not all(isinstance(weight, int | float) for weight in weights):
+        draft.skip("reward_weights", f"{len(weights)} for {len(names)} rewards: give one number for each")
         weights = [1.0] * len(names)
     parts: list[str] = []
     lost: list[str] = []
