@@ -23,7 +23,7 @@ from results import print_result
 from speed_parts import figures, load
 from speed_parts.command import QED, Command, keep_cores
 from speed_parts.machine import describe_machine
-from speed_parts.process import in_turns
+from speed_parts.process import HERE, in_turns
 
 COMMANDS = {
     "help": (*QED, "--help"),
@@ -90,7 +90,9 @@ def write_responses(source: Path, file: Path, rows: int) -> None:
 
 def _build(name: str, file: Path, asked: argparse.Namespace) -> Command:
     words = [str(file) if word == "FILE" else word for word in COMMANDS[name]]
-    return Command(words, asked.threads or keep_cores(0), here=name == "tests")
+    threads = asked.threads or keep_cores(0)
+    # pytest ends with 5, which is qed's code for a run without a signal, where it finds no test.
+    return Command(words, threads, folder=HERE.parent, codes=(0,)) if name == "tests" else Command(words, threads)
 
 
 def _sum_up(rounds: list[dict[str, Any]], rows: int) -> dict[str, Any]:

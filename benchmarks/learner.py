@@ -24,6 +24,12 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Apart, Side, Worker, in_turns
 from speed_parts.rollouts import sample_rollouts
 
+SIDES: dict[str, tuple[str, dict[str, str]]] = {
+    "qed": ("learner_ours", {}),
+    "packing off": ("learner_ours", {"learner.packing": "false"}),
+    "plain": ("learner_plain", {}),
+}
+
 
 def main() -> None:
     """Measure, print the card, then one line of JSON."""
@@ -57,19 +63,19 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--sides", default="qed,packing off,plain,trl", help="some of these; qed is always there")
     parser.add_argument("--apart", action="store_true", help="only one side is in memory at a time")
     parser.add_argument("--micro", type=int, default=0, help="rows that a rival computes at a time; 0: all")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    asked.sides = asked.sides.split(",")
+    if unknown := set(asked.sides) - {*SIDES, "trl"}:
+        parser.error(f"no side {', '.join(sorted(unknown))}; there are {', '.join(SIDES)}, trl")
+    if asked.micro and asked.problems * asked.group % asked.micro:
+        parser.error("--micro must divide the rows of the update, or TRL leaves some out")
+    return asked
 
 
 def _sides(asked: argparse.Namespace) -> dict[str, tuple[str, dict[str, str]]]:
     """The module of every side, and the settings that set it apart."""
-    sides: dict[str, tuple[str, dict[str, str]]] = {
-        "qed": ("learner_ours", {}),
-        "packing off": ("learner_ours", {"learner.packing": "false"}),
-        "plain": ("learner_plain", {}),
-    }
-    if asked.against:
-        sides["trl"] = ("learner_trl", {})
-    return {side: how for side, how in sides.items() if side in {"qed", *asked.sides.split(",")}}
+    sides = {**SIDES, **({"trl": ("learner_trl", {})} if asked.against else {})}
+    return {side: how for side, how in sides.items() if side in {"qed", *asked.sides}}
 
 
 def _card(result: dict[str, Any]) -> None:

@@ -56,6 +56,8 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = {}
     comparisons = {"likelihood": compare_choices, "greedy": compare_greedy, "stored": compare_stored}
+    if unknown := set(asked.only.split(",")) - set(comparisons):
+        raise SystemExit(f"no comparison {', '.join(sorted(unknown))}; there are {', '.join(comparisons)}")
     for name in asked.only.split(","):
         figures[name] = comparisons[name](asked)
     print_result(figures, asked.json)

@@ -25,7 +25,8 @@ class Command:
         command: its words; those of qed's are behind `QED`.
         threads: of its numeric kernels.
         source: the folder that holds the qed to measure; None takes the one that this script is part of.
-        here: whether it runs where this process does, and not in an empty folder.
+        folder: where it runs; None takes an empty one.
+        codes: with which it may end.
     """
 
     def __init__(
@@ -33,9 +34,10 @@ class Command:
         command: Sequence[str],
         threads: int = 1,
         source: Path | None = None,
-        here: bool = False,
+        folder: Path | None = None,
+        codes: Sequence[int] = CODES,
     ) -> None:
-        self.command, self.here = [*command], here
+        self.command, self.folder, self.codes = [*command], folder, codes
         self.environment = build_environment(threads, find_paths(source or HERE.parent))
         self.ready: Figures = {}
         if source is not None:
@@ -60,7 +62,7 @@ class Command:
             began = time.perf_counter()
             process = subprocess.Popen(
                 self.command,
-                cwd=None if self.here else folder,
+                cwd=self.folder or folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -71,7 +73,7 @@ class Command:
             process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
             text = output.read()
-        if process.returncode not in CODES:
+        if process.returncode not in self.codes:
             command = " ".join(self.command)[:300]
             raise SystemExit(f"{command} ended with exit code {process.returncode}:\n{text[-3000:]}")
         rss = used.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)

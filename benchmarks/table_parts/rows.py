@@ -44,7 +44,7 @@ class Row:
         command: the script and its arguments.
         figures: to read from its result.
         quick: arguments that follow with --quick; None leaves the row to --full.
-        needs: the rival that must be installed: trl, lm-eval, lm-eval-vllm, vllm; or a file.
+        needs: the rival that must be installed: trl, lm-eval, lm-eval-vllm, vllm; or a file or folder, with a slash.
         memory: GiB that must be free.
     """
 
@@ -326,6 +326,12 @@ COMMANDS = (
         "commands.py --only quickstart --cores 2 --rounds 1",
         _command("quickstart", 90),
     ),
-    Row("tests", "the test suite", "commands.py --only tests --cores 2 --rounds 1", _command("tests", 360)),
+    Row(
+        "tests",
+        "the test suite",
+        "commands.py --only tests --cores 2 --rounds 1",
+        _command("tests", 360),
+        needs=("tests/",),
+    ),
 )
 ROWS = (*STEPS, *SAMPLERS, *UPDATES, *SFT, *GRADING, *COMMANDS)

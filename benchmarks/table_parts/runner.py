@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from table_parts.rows import Row
 
 Result = dict[str, Any]
 HERE = Path(__file__).resolve().parents[1]
-CODE = ("qed/**/*.py", "configs/*.yaml", "benchmarks/**/*.py")
+CODE = ("qed/**/*.py", "qed/**/*.cpp", "qed/**/*.h", "configs/*.yaml", "benchmarks/**/*.py")
 WITHOUT_PLACE = ("logps.py", "grading.py", "evaluation.py", "commands.py")  # scripts that need no model folder
 ASK = "import lm_eval"
 ASK_VLLM = "import importlib.metadata as known, lm_eval; known.version('vllm')"
@@ -32,7 +33,7 @@ ASK_VLLM = "import importlib.metadata as known, lm_eval; known.version('vllm')"
 class Table:
     """The rows that are done, in a file.
 
-    A row is measured again where its command, the code or the machine is another.
+    A row is measured again where its command, the code, the files that it needs or the machine is another.
 
     Args:
         state: the file.
@@ -52,7 +53,7 @@ class Table:
         if reason:
             return {"status": "skipped", "reason": reason}
         command = self.build_command(row, quick)
-        key = hashlib.sha256((self.base + json.dumps(command)).encode()).hexdigest()
+        key = hashlib.sha256((self.base + json.dumps(command) + hash_needs(row)).encode()).hexdigest()
         if self.done.get(row.name, {}).get("key") == key:
             return {**self.done[row.name], "kept": True}
         found = {**self._run(row.name, command), "key": key, "command": shlex.join(command)}
@@ -99,10 +100,21 @@ class Table:
 
 def hash_code() -> str:
     """A digest of all that is measured and measures."""
+    return _hash_files(file for pattern in CODE for file in sorted(HERE.parent.glob(pattern)))
+
+
+def hash_needs(row: Row) -> str:
+    """A digest of the files that a row needs; of a folder, of its Python files."""
+    places = [HERE.parent / need for need in row.needs if "/" in need]
+    return _hash_files(
+        file for place in places for file in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+    )
+
+
+def _hash_files(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for pattern in CODE:
-        for file in sorted(HERE.parent.glob(pattern)):
-            digest.update(file.relative_to(HERE.parent).as_posix().encode() + file.read_bytes())
+    for file in files:
+        digest.update(os.path.relpath(file, HERE.parent).encode() + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import commands
+import learner
 import pytest
 from guard_parts import commits
 from guard_parts.verdict import FASTER, SAME, SLOWER, UNKNOWN, judge
@@ -107,6 +109,41 @@ def test_rows_that_are_done_are_kept(tmp_path: Path) -> None:
     assert make_table(tmp_path, []).measure(ONE, False)["result"]["ratio"] == 2, "another process goes on"
     table.forget(["one"])
     assert table.measure(ONE, False)["result"]["ratio"] == 3
+
+
+def test_a_row_is_measured_again_where_a_file_that_it_needs_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "HERE", tmp_path / "benchmarks")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "qed").mkdir()
+    file, kernel = tmp_path / "data" / "rows.jsonl", tmp_path / "qed" / "kernel.cpp"
+    row = Row("one", "a row", "step.py", ONE.figures, "", needs=("data/rows.jsonl",))
+    file.write_text("one")
+    kernel.write_text("int one;")
+    table = make_table(tmp_path, [measured(ratio=1), measured(ratio=2)])
+    assert [table.measure(row, True)["result"]["ratio"] for _ in range(2)] == [1, 1]
+    file.write_text("two")
+    assert table.measure(row, True)["result"]["ratio"] == 2
+    kernel.write_text("int two;")
+    assert make_table(tmp_path, [measured(ratio=3)]).measure(row, True)["result"]["ratio"] == 3
+
+
+def test_tests_that_are_not_found_are_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = Command([sys.executable, "-c", "raise SystemExit(5)"], folder=tmp_path, codes=(0,))
+    with pytest.raises(SystemExit, match="exit code 5"):
+        command.round()
+    monkeypatch.setattr(sys, "argv", ["commands.py"])
+    assert commands._build("tests", tmp_path, commands._parse()).codes == (0,)
+
+
+@pytest.mark.parametrize("options", [["--sides", "qed,tlr"], ["--micro", "3"]])
+def test_an_update_is_measured_on_all_sides_and_rows_that_are_named(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["learner.py", *options])
+    with pytest.raises(SystemExit):
+        learner._asked()
 
 
 def test_a_row_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
