@@ -24,7 +24,7 @@ from guard_parts.verdict import LIMIT, SLOWER, judge
 from guard_parts.workloads import WORKLOADS, Workload
 from making_runs import build_parser
 from results import print_result
-from speed_parts import load
+from speed_parts import load, options
 from speed_parts.machine import describe_machine
 from speed_parts.process import Figures, in_turns
 
@@ -65,8 +65,8 @@ def _parse() -> argparse.Namespace:
     )
     names = list(WORKLOADS)
     parser.add_argument("--only", type=_read_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
-    parser.add_argument("--starts", type=int, default=3, help="of each workload's processes")
-    parser.add_argument("--rounds", type=int, default=5, help="of each start, after a warm-up of two")
+    parser.add_argument("--starts", type=options.read_count, default=3, help="of each workload's processes")
+    parser.add_argument("--rounds", type=options.read_count, default=5, help="of each start, after a warm-up of two")
     parser.add_argument("--limit", type=float, default=LIMIT, help="times the processor time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
@@ -74,7 +74,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _read_names(text: str) -> list[str]:
-    names = text.split(",")
+    names = list(dict.fromkeys(text.split(",")))
     if unknown := set(names) - set(WORKLOADS):
         raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
     return names

@@ -19,7 +19,7 @@ def parser(text: str | None, rivals: Sequence[str] = ("trl",)) -> argparse.Argum
     """A parser with the options of every benchmark of speed; the first line of `text` describes it."""
     made = argparse.ArgumentParser(description=(text or "").partition("\n")[0])
     made.add_argument("--against", choices=rivals, help="the rival; TRL must be installed (qed[bench])")
-    made.add_argument("--rounds", type=int, default=5, help="of each side, in turns, after the warm-up")
+    made.add_argument("--rounds", type=read_count, default=5, help="of each side, in turns, after the warm-up")
     made.add_argument(
         "--model",
         default="new:tiny",
@@ -30,8 +30,23 @@ def parser(text: str | None, rivals: Sequence[str] = ("trl",)) -> argparse.Argum
     made.add_argument("--lr", type=float, default=TINY_RATE, help="by default so small that hardly a weight changes")
     made.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
     add_json(made)
-    made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of qed's run")
+    made.add_argument(
+        "--set", action="append", type=_read_setting, default=[], metavar="NAME=VALUE", help="a setting of qed's run"
+    )
     return made
+
+
+def read_count(text: str) -> int:
+    """A whole number above 0."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text}")
+    return int(text)
+
+
+def _read_setting(text: str) -> str:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text}")
+    return text
 
 
 def add_answers(made: argparse.ArgumentParser, lengths: str) -> None:

@@ -19,7 +19,7 @@ Description = dict[str, Any]
 # What each form offers besides the correct answer and the data's columns.
 OFFERED = {
     "TRL": ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "question"),
-    "verl": ("data_source", "extra_info", "extra_infos", *TEXTS, *MANY),
+    "verl": ("prompt", "data_source", "extra_info", "extra_infos", *TEXTS, *MANY),
     "OpenRLHF": ("queries", "prompts", "labels"),
 }
 SHOWN_CHARACTERS = 60
@@ -76,8 +76,9 @@ def _describe_messages(one: Description) -> list[str]:
 def _require_columns(one: Description, problems: Sequence[Problem]) -> None:
     columns = dict.fromkeys(key for problem in problems for key in problem.meta)
     offered = dict.fromkeys((*OFFERED[one["form"]], "answer", "ground_truth", "solution", *columns))
+    many = one["form"] == "verl" and not MANY.isdisjoint(one["needs"])
     for name in one["needs"]:
-        singular = one["form"] == "verl" and name.removesuffix("s") in offered
+        singular = many and name.removesuffix("s") in offered
         if name not in offered and not is_gold(name) and not singular:
             raise UsageError(explain_missing(one["name"], name, offered))
 

@@ -12,6 +12,7 @@ import pytest
 from qed.errors import UsageError
 from qed.rewards.base import Reward, load_reward
 from qed.rewards.grader import Pool, make_grader
+from qed.rewards.handed import describe_function, explain_functions
 from qed.runs.run import read_lines
 from qed.types import Problem, Rollout
 
@@ -304,3 +305,18 @@ def test_a_column_that_ends_in_s_is_handed_to_a_function_for_one_answer(tmp_path
 def test_a_part_that_is_nan_is_not_logged(tmp_path: Path, code: str) -> None:
     grade = load_reward([written(tmp_path, code)]).grade(group("a"))[0]
     assert (grade.reward, grade.parts) == (1.0, {"one": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("needs", "fits"),
+    [("prompt, solution_str", True), ("prompts, solution_strs", True), ("prompts, solution_str", False)],
+)
+def test_a_function_of_verl_may_need_the_prompt(tmp_path: Path, needs: str, fits: bool) -> None:
+    code = f"def compute_score({needs}, ground_truth):\n    return 1.0\n"
+    (part,) = load_reward([written(tmp_path, code)]).parts
+    described = [describe_function(part.name, part.form, part.called, part.source)]
+    if fits:
+        assert explain_functions(described, [group("a")[0].problem])
+    else:
+        with pytest.raises(UsageError, match="needs 'prompts'"):
+            explain_functions(described, [group("a")[0].problem])

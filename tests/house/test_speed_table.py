@@ -137,7 +137,7 @@ def test_tests_that_are_not_found_are_no_figure(tmp_path: Path, monkeypatch: pyt
     assert commands._build("tests", tmp_path, commands._parse()).codes == (0,)
 
 
-@pytest.mark.parametrize("options", [["--sides", "qed,tlr"], ["--micro", "3"]])
+@pytest.mark.parametrize("options", [["--sides", "qed,tlr"], ["--micro", "3"], ["--rounds", "0"], ["--set", "x"]])
 def test_an_update_is_measured_on_all_sides_and_rows_that_are_named(
     options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
