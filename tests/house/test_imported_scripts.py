@@ -62,6 +62,8 @@ python3 -m verl.trainer.main_ppo \
         ),
         ("data.truncation=left", {"data.truncation": "left", "data.max_prompt_tokens": 512}),
         ("data.truncation=left data.filter_overlong_prompts=True", {"data.truncation": "drop"}),
+        ("actor_rollout_ref.rollout.val_kwargs.temperature=0", {"evaluation.temperature": None}),
+        ("actor_rollout_ref.rollout.val_kwargs.temperature=0.6", {"evaluation.temperature": 0.6}),
         (f"{FILTER}enable=True {FILTER}metric=acc", {"algorithm.dynamic_sampling": True, "algorithm.max_rounds": 10}),
         ("trainer.logger=['console','swanlab','wandb']", {"run.trackers": ("wandb",)}),
         (
