@@ -67,6 +67,8 @@ class SamplingSettings:
         require(0 < self.curriculum_target < 1, "sampling.curriculum_target must lie between 0 and 1.")
         require(0 <= self.curriculum_memory <= 1, "sampling.curriculum_memory must lie in [0, 1].")
         require(all(map(_is_weight, self.mix)), "sampling.mix must be SOURCE=WEIGHT with weights of at least 0.")
+        sources = [entry.rpartition("=")[0].strip() for entry in self.mix]
+        require(len(set(sources)) == len(sources), "sampling.mix names a source twice. Give each one weight.")
         hot = can_sample_at(self.temperature)
         require(
             hot, "sampling.temperature must be a finite number above 0, at least 1e-6; evaluation is greedy by itself."

@@ -97,6 +97,7 @@ def test_a_missing_base_is_named_with_the_line(error: Refused, write: Write) -> 
         ("data.reward_seconds", ".inf", "data.reward_seconds must be a finite number above 0."),
         ("sampling.temperature", ".inf", "sampling.temperature must be a finite number above 0"),
         ("sampling.temperature", "1e-60", "sampling.temperature must be a finite number above 0, at least 1e-6"),
+        ("sampling.mix", "[a=1, b=1, a=2]", "sampling.mix names a source twice."),
         ("evaluation.temperature", "1e-60", "evaluation.temperature must be above 0, at least 1e-6"),
         ("run.threads", "9" * 12, "run.threads must lie between 0 and 4096."),
         ("algorithm.clip_low", "2", "algorithm.clip_low must lie in [0, 1]."),
