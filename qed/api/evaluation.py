@@ -13,6 +13,7 @@ from qed.api.keywords import use_keywords
 from qed.api.process import prepare_process
 from qed.api.runs import Records, Run
 from qed.cli.commands.evaluate import evaluate_model, is_switch
+from qed.config.values import FALSE, TRUE
 from qed.errors import UsageError, suggest_nearest
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import Row, name_step_folder, read_lines
@@ -151,9 +152,9 @@ def list_model_options(model: str | os.PathLike[str] | Run | None, texts: Mappin
         if option in BY_COMMAS and text.startswith("["):
             text = ",".join(json.loads(text))
         if is_switch(option):
-            if text.lower() not in ("true", "false"):
+            if text.lower() not in (*TRUE, *FALSE):
                 raise UsageError(f"{key} must be True or False, not {text}.")
-            options += [option] if text.lower() == "true" else []
+            options += [option] if text.lower() in TRUE else []
         else:
             options.append(f"{option}={text}")
     return options

@@ -49,7 +49,7 @@ class Sampler:
 
     def __init__(self, model: str | os.PathLike[str] | Run, **options: Any) -> None:
         prepare_process()
-        _require_loading(options)
+        _require_loading(name for name, value in options.items() if value is not None)
         with use_keywords(options) as texts:
             settings, self.step = resolve_model(list_model_options(model, texts))
         load.check_name(settings.model.name)

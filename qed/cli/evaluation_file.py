@@ -31,6 +31,7 @@ SETTINGS = {
 }
 # Settings that sample in training, and that an evaluation has settings of its own for.
 OF_TRAINING = ("temperature", "top_p", "top_k", "min_p")
+BY_COMMAS = ("reward", "url")  # options that the command cuts at commas itself, so that they take no brackets
 # What says whose code runs belongs on the command line, and a file does not name a file.
 NEVER = ("allow_user_code", "config", "debug", "help")
 
@@ -58,7 +59,7 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
     known = {option.lstrip("-").replace("-", "_") for action in parser._actions for option in action.option_strings}
     switches = {action.dest for action in parser._actions if action.nargs == 0}
     table = read_sources("grpo", []).table
-    lists = {option for option, setting in passed.items() if is_list(table.settings[setting].kind)}
+    lists = {option for option, setting in passed.items() if is_list(table.settings[setting].kind)} - {*BY_COMMAS}
     arguments: list[str] = []
     for layer in layers:
         taken: dict[str, Entry] = {}
@@ -139,7 +140,7 @@ def _convert(option: str, entry: Entry, listed: bool) -> list[str]:
     """Return an entry as an argument; the texts of a setting's list stay as they are, such as a stop string."""
     texts = _list_texts(entry)
     several = entry.raw.items is not None
-    needs_quotes = any(text != text.strip() or (several and "," in text) for text in texts)
+    needs_quotes = any(text != text.strip() or text.startswith("[") or (several and "," in text) for text in texts)
     joined = json.dumps(texts, ensure_ascii=False) if listed and needs_quotes else ",".join(texts)
     return [f"{_write_name(option)}={joined}"]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.config.training_commands import resolve_training_command
 from qed.errors import QedError, UsageError
 from qed.guards.parents import build_child_command
+from qed.guards.redaction import redact, strip_control
 
 
 def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
@@ -150,6 +152,24 @@ def _find_sweep_folder(point: Resolved) -> str:
     return str(Path(point.settings.run.out).parent)
 
 
+def _explain(error: Exception, debug: bool) -> str:
+    """Return an unforeseen error in a line, with the place of its traceback; `debug` prints that too."""
+    if debug:
+        traceback.print_exception(error)
+    log = getattr(error, "qed_log", None)
+    where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
+    text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
+    return strip_control(redact(f"{text} ({where})"))
+
+
+def _ends_sweep(error: Exception) -> bool:
+    """Return whether an error is more than the failure of one run, or says itself what went wrong."""
+    if isinstance(error, QedError | BrokenPipeError):  # nobody reads the output any more
+        return True
+    # Ctrl-C may make the clean-up of a library fail, and other ranks may wait for this one.
+    return isinstance(error.__context__, KeyboardInterrupt) or read_world() is not None
+
+
 def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], launches: bool) -> int:
     from qed.config import sweep
     from qed.runs.folder import RUNS_TABLE
@@ -161,11 +181,9 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], laun
         try:
             return run_recipe(point.resolved, arguments, _find_sweep_folder(point.resolved))
         except Exception as error:
-            if isinstance(error, QedError) or read_world() is not None:  # other ranks may wait for this one
+            if _ends_sweep(error):
                 raise
-            log = getattr(error, "qed_log", None)
-            where = f" (the traceback is in {log})" if log else ""
-            raise QedError(f"{type(error).__name__}: {error}{where}") from error
+            raise QedError(_explain(error, "--debug" in rest)) from error
 
     points = sweep.list_points(command, rest)
     table = Path(_find_sweep_folder(points[0].resolved)) / RUNS_TABLE

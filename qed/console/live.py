@@ -111,9 +111,9 @@ class Console:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table with the first column left-aligned and the others right-aligned."""
-        table = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        table = Table(title=escape(strip_control(title)), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         for number, column in enumerate(columns):
-            table.add_column(escape(column), justify="left" if number == 0 else "right", no_wrap=True)
+            table.add_column(escape(strip_control(column)), justify="left" if number == 0 else "right", no_wrap=True)
         for row in rows:
             table.add_row(*(escape(strip_control(cell)) for cell in row))
         self.rich.print(table)

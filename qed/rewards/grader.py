@@ -165,13 +165,7 @@ class CallableGrader(InProcessGrader):
         # A function of a whole group that fails is called again with each answer alone.
         failed = [call for call in calls if isinstance(call.result, BaseException) and len(call.rollouts) > 1]
         alone = self._call([(call.reward, [[rollout] for rollout in call.rollouts]) for call in failed])
-        if any(not isinstance(call.result, BaseException) for call in alone):
-            first = failed[0]
-            warnings.warn(
-                f"A reward failed on {len(first.rollouts)} answers at once, so it was called for each alone, where one "
-                f"that compares answers gives other values: {type(first.result).__name__}: {first.result}",
-                stacklevel=1,
-            )
+        _warn_if_graded(failed, alone)
         calls += alone
         for function in functions:
             function.store([call for call in calls if call.reward is function])
@@ -197,6 +191,19 @@ class CallableGrader(InProcessGrader):
         """End what the reward waits for, and the event loop."""
         super().close()
         self.loop.close()
+
+
+def _warn_if_graded(failed: Sequence[Call], alone: Sequence[Call]) -> None:
+    """Warn of a function that failed on a group, and then graded some of its answers alone."""
+    graded = {(call.reward, id(call.rollouts[0])) for call in alone if not isinstance(call.result, BaseException)}
+    for call in failed:
+        if any((call.reward, id(rollout)) in graded for rollout in call.rollouts):
+            warnings.warn(
+                f"A reward failed on {len(call.rollouts)} answers at once, so it was called for each alone, where one "
+                f"that compares answers gives other values: {type(call.result).__name__}: {call.result}",
+                stacklevel=1,
+            )
+            return
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qed.errors import UsageError
-from qed.rewards.forms.calling import explain_missing, list_needed
+from qed.rewards.forms.calling import explain_missing, list_named, list_needed
 from qed.rewards.forms.golds import is_gold, list_gold_parameters, name_golds, reads_mathematics
 from qed.rewards.forms.verl import MANY, TEXTS
 from qed.types import Problem
@@ -19,7 +19,7 @@ Description = dict[str, Any]
 # What each form offers besides the correct answer and the data's columns.
 OFFERED = {
     "TRL": ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "question"),
-    "verl": ("prompt", "data_source", "extra_info", "extra_infos", *TEXTS, *MANY),
+    "verl": ("prompt", "data_source", "extra_info", *TEXTS, *MANY),
     "OpenRLHF": ("queries", "prompts", "labels"),
 }
 SHOWN_CHARACTERS = 60
@@ -39,6 +39,7 @@ def describe_function(
         "golds": list_gold_parameters(function),
         "boxed": reads_mathematics(function),
         "messages": form == "TRL" and conversational,
+        "many": form == "verl" and not MANY.isdisjoint(list_named(function)),
     }
 
 
@@ -76,9 +77,8 @@ def _describe_messages(one: Description) -> list[str]:
 def _require_columns(one: Description, problems: Sequence[Problem]) -> None:
     columns = dict.fromkeys(key for problem in problems for key in problem.meta)
     offered = dict.fromkeys((*OFFERED[one["form"]], "answer", "ground_truth", "solution", *columns))
-    many = one["form"] == "verl" and not MANY.isdisjoint(one["needs"])
     for name in one["needs"]:
-        singular = many and name.removesuffix("s") in offered
+        singular = one["many"] and name.removesuffix("s") in offered
         if name not in offered and not is_gold(name) and not singular:
             raise UsageError(explain_missing(one["name"], name, offered))
 

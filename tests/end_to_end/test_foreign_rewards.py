@@ -309,7 +309,14 @@ def test_a_part_that_is_nan_is_not_logged(tmp_path: Path, code: str) -> None:
 
 @pytest.mark.parametrize(
     ("needs", "fits"),
-    [("prompt, solution_str", True), ("prompts, solution_strs", True), ("prompts, solution_str", False)],
+    [
+        ("prompt, solution_str", True),
+        ("prompts, solution_strs", True),
+        ("prompts, solution_strs=None, *", True),
+        ("prompts, solution_str", False),
+        ("solution_strs, extra_infos", True),
+        ("solution_str, extra_infos", False),
+    ],
 )
 def test_a_function_of_verl_may_need_the_prompt(tmp_path: Path, needs: str, fits: bool) -> None:
     code = f"def compute_score({needs}, ground_truth):\n    return 1.0\n"
@@ -318,5 +325,5 @@ def test_a_function_of_verl_may_need_the_prompt(tmp_path: Path, needs: str, fits
     if fits:
         assert explain_functions(described, [group("a")[0].problem])
     else:
-        with pytest.raises(UsageError, match="needs 'prompts'"):
+        with pytest.raises(UsageError, match=r"needs '(prompts|extra_infos)'"):
             explain_functions(described, [group("a")[0].problem])

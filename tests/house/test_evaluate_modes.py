@@ -129,6 +129,13 @@ def test_a_stop_string_of_a_file_stays_as_it_is(answers: str) -> None:
     assert (rewards, system) == ("--reward=boxed,length", "--system-prompt=One, two ")
     Path("stops.yaml").write_text('sampling:\n  stop: "\\nQ:"\n')
     assert [raw.text for raw in split_items(read_file("stops.yaml")[0].removeprefix("--stop="))] == ["\nQ:"]
+    Path("stops.yaml").write_text('stop: ["[INST]", "</s>"]\n')
+    assert [raw.text for raw in split_items(read_file("stops.yaml")[0].removeprefix("--stop="))] == ["[INST]", "</s>"]
+
+
+def test_lists_that_are_cut_at_commas_have_no_brackets(answers: str) -> None:
+    Path("commas.yaml").write_text('reward: ["boxed, length", " strict"]\nurl: ["http://a,http://b"]\n')
+    assert read_file("commas.yaml") == ["--reward=boxed, length, strict", "--url=http://a,http://b"]
 
 
 def test_resume_needs_the_folder_of_scored_answers(run: Run, answers: str) -> None:

@@ -22,15 +22,19 @@ def list_options(**keywords: Any) -> list[str]:
 
 
 def test_a_switch_is_on_or_off() -> None:
-    assert list_options(greedy=True, overwrite=False) == ["--greedy"]
-    for value in (1, "yes"):
-        with pytest.raises(UsageError, match="greedy must be True or False"):
-            list_options(greedy=value)
+    assert list_options(greedy=True, overwrite=False) == list_options(greedy=1, overwrite=0) == ["--greedy"]
+    with pytest.raises(UsageError, match="greedy must be True or False"):
+        list_options(greedy="maybe")
 
 
 def test_lists_are_written_as_each_option_reads_them() -> None:
     assert list_options(also_grade=["strict", "qwen"], url=["a", "b"]) == ["--also-grade=strict,qwen", "--url=a,b"]
     assert list_options(stop=["a,b"]) == ['--stop=["a,b"]']
+
+
+def test_an_option_of_a_sampler_that_is_none_is_left_out() -> None:
+    with pytest.raises(UsageError, match="no option 'devise'"):
+        qed.Sampler("new:tiny", temperature=None, devise="cpu")
 
 
 @pytest.mark.parametrize("name", ["temperature", "greedy", "reward", "devise"])
@@ -43,6 +47,20 @@ def test_a_task_without_reference_answers_has_no_estimate() -> None:
     evaluation = Evaluation(Path("none"), 0, {}, {"alpaca_eval": "outputs.json"})
     with pytest.raises(UsageError, match="alpaca_eval has no reference answers"):
         evaluation.estimate()
+
+
+def test_the_warning_is_about_a_function_that_grades_answers_alone() -> None:
+    def never(completions: list[str], **_: Any) -> list[float]:
+        raise ValueError("never")
+
+    def once(completions: list[str], **_: Any) -> list[float]:
+        (_only,) = completions
+        return [1.0]
+
+    group = [Rollout(Problem("p", "q", "1"), (), (), (), text, "stop") for text in ("a", "b")]
+    functions = {"<callable>": qed.rewards.trl(never), "<callable 2>": qed.rewards.trl(once)}
+    with give_functions(functions), pytest.warns(UserWarning, match="too many values"):
+        make_grader(["<callable>", "<callable 2>"])([group])
 
 
 def test_a_function_of_a_group_that_is_called_for_each_answer_alone_is_told() -> None:

@@ -126,8 +126,21 @@ def test_an_unforeseen_failure_does_not_stop_the_others_either(run: Run, recipes
     recipes.answer = answer
     code, out, err = run("grpo", "--sweep", "seed=0,1", "--out", "o")
     assert (code, len(recipes.calls)) == (1, 2)
-    assert "error: RuntimeError: CUDA out of memory." in err
+    assert "error: RuntimeError: CUDA out of memory. (run again with --debug for the traceback)" in err
     assert "(failed)" in out.splitlines()[1]
+    assert "Traceback" in run("grpo", "--sweep", "seed=0,1", "--out", "p", "--debug")[2]
+
+
+def test_an_interrupt_that_makes_the_clean_up_fail_ends_the_sweep(run: Run, recipes: Any) -> None:
+    def answer(settings: Any) -> dict[str, Any]:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot schedule new futures")
+
+    recipes.answer = answer
+    assert run("grpo", "--sweep", "seed=0,1", "--out", "o")[0] == 130
+    assert len(recipes.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def _evaluate_cell(args: argparse.Namespace, cell: Cell, evaluate: CellRunner) -
         return CellOutcome(cell, evaluate(args, cell.arguments))
     except Interrupted:
         raise
-    except Exception as error:  # noqa: BLE001 -- whatever ends one cell must not lose the others
+    except Exception as error:  # whatever ends one cell must not lose the others
+        if isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError):
+            raise KeyboardInterrupt from error  # what Ctrl-C left half done has made the clean-up of a library fail
         if args.debug:
             traceback.print_exception(error)
         text = str(error) if isinstance(error, QedError) else f"{type(error).__name__}: {error}"
