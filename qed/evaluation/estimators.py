@@ -35,6 +35,8 @@ def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int
         k: number of answers in a vote, at most all of them.
         split: a tie is split evenly; otherwise the leading cluster that comes first wins it.
     """
+    if k == sum(clusters) + silent:
+        return _share_win(clusters, right, split)
     total = 0.0
     for index, correct in enumerate(right):
         if correct:
@@ -42,6 +44,14 @@ def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int
             rivals = ((), tuple(sorted(before + after))) if split else (before, after)
             total += _compute_win_share(clusters[index], *rivals, silent, k, split)
     return total
+
+
+def _share_win(clusters: Sequence[int], right: Sequence[bool], split: bool) -> float:
+    """Return the share that right clusters have of the one vote of all answers."""
+    leading = max(clusters, default=0)
+    leaders = [correct for size, correct in zip(clusters, right, strict=True) if size == leading]
+    winners = leaders if split else leaders[:1]
+    return sum(winners) / max(1, len(winners))
 
 
 @lru_cache(maxsize=4096)

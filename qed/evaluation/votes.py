@@ -77,13 +77,8 @@ def vote_majority(votes: Sequence[Vote], k: int, ties: str = "split") -> float:
         raise ValueError(f"{ties!r} is no rule for ties: {', '.join(TIES)}")
     considered = votes if len(votes) <= MAX_EXACT and ties != "first" else votes[:k]
     clusters = cluster_votes(considered)
-    if ties == "first":
-        leading = max((each.size for each in clusters), default=0)
-        return (
-            float(min((each for each in clusters if each.size == leading), key=_get_first).correct) if clusters else 0.0
-        )
-    if ties == "lowest":
-        clusters.sort(key=_rank)
+    if ties != "split":
+        clusters.sort(key=_get_first if ties == "first" else _rank)
     silent = len(considered) - sum(each.size for each in clusters)
     sizes, right = [each.size for each in clusters], [each.correct for each in clusters]
     return compute_maj_at_k(sizes, right, silent, k, split=ties == "split")

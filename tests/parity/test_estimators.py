@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import combinations
 from math import comb
 from statistics import fmean
@@ -56,6 +57,13 @@ def test_a_vote_by_hand() -> None:
     assert compute_maj_at_k([1], [True], 9, 1) == pytest.approx(0.1), "drawn alone, who says nothing is wrong"
     assert compute_maj_at_k([], [], 4, 4) == 0.0
     assert compute_maj_at_k([3, 2], [False, True], 0, 5) == 0.0
+
+
+def test_a_vote_of_very_many_answers_is_counted_once() -> None:
+    said = [Vote(str(n % 7 * (n % 3 > 0)), n % 7 * (n % 3 > 0) == 0) for n in range(2000)]
+    start = time.perf_counter()
+    assert vote_majority(said, 2000) == 1.0
+    assert time.perf_counter() - start < 5
 
 
 def test_a_tie_goes_to_the_first_cluster_where_it_is_not_split() -> None:
