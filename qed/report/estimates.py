@@ -19,6 +19,7 @@ from qed.evaluation.intervals import compute_mean_intervals, compute_share_inter
 from qed.evaluation.summary import group_by_problem
 from qed.report.numbers import read_number
 from qed.runs.run import Row
+from qed.types import UNGRADED
 
 CLASSES = {
     "fmt1_ans1": "format kept, right",
@@ -43,6 +44,11 @@ def _match_class(name: str) -> Measure:
     return lambda row: float(row["class"] == name) if row.get("class") else None
 
 
+def _is_wrong(row: Row) -> bool:
+    """Return whether an answer was graded as wrong, as `summarize` counts it: not one on which the grader failed."""
+    return not row["correct"] and row.get("tier") not in UNGRADED
+
+
 SHARES: dict[str, Measure] = {
     **{name: _match_class(name) for name in CLASSES},
     "format": lambda row: float(bool(row.get("format_ok"))),
@@ -54,7 +60,7 @@ MEANS: dict[str, Measure] = {
     "reward": lambda row: read_number(row.get("reward")),
     "mean_tokens": lambda row: read_number(row.get("n_tokens")) or None,
     "right_tokens": lambda row: read_number(row.get("n_tokens")) or None if row["correct"] else None,
-    "wrong_tokens": lambda row: None if row["correct"] else read_number(row.get("n_tokens")) or None,
+    "wrong_tokens": lambda row: read_number(row.get("n_tokens")) or None if _is_wrong(row) else None,
     "reasoning_chars": lambda row: read_number(row.get("reasoning_chars")) or None,
 }
 
@@ -80,7 +86,8 @@ def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
 
 
 def _read_part(name: str) -> Measure:
-    return lambda row: read_number((row.get("parts") or {}).get(name))
+    """Return the measure of a part of the reward, which an answer without a reward has not."""
+    return lambda row: None if row.get("reward", 0.0) is None else read_number((row.get("parts") or {}).get(name))
 
 
 def _is_share(values: Values) -> bool:

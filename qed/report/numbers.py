@@ -94,7 +94,7 @@ def format_plain(value: float) -> str:
     if value == 0:
         return "0"
     size = abs(value)
-    if size >= 1000:
+    if size >= 999.5:  # three digits would be 1e+03
         shown = f"{size:,.0f}"
     elif size < 1e-3:
         digits, _, exponent = f"{size:.1e}".partition("e")

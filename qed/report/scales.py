@@ -12,6 +12,7 @@ LABEL_WIDTH = 46.0  # a tick label with its margins
 MIN_SHARE = 0.3  # of the width, for one of up to three phases
 MIN_LOG_RATIO = 15.0
 MAX_TICKS = 6
+ROUNDING, TINY = 1e-9, 1e-300  # relative and absolute differences of values that are none
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,11 @@ class ValueAxis:
         if not self.log:
             low, high = (min(0.0, low), max(0.0, high)) if zero or share else (low, high)
             high = max(high, 0.05) if share else high
-            if high <= low:
-                # A constant still needs a range.
-                low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
+            size = max(abs(low), abs(high))
+            if high - low <= max(ROUNDING * size, TINY):
+                # A constant still needs a range, also one that differs by rounding.
+                size = size if size > TINY else 1.0
+                low, high = low - size / 2, high + size / 2
             low, high = self._round_range(low, high)
         self.low, self.high = low, high
 

@@ -88,17 +88,19 @@ def describe_control(comparison: ControlComparison) -> list[str]:
 
 
 def describe_worked_steps(comparison: Comparison) -> str | None:
-    """Describe the part of worked steps in a gain; None unless accuracy rose together with the length of answers."""
+    """Describe the part of worked steps in a gain; None unless accuracy rose together with the known lengths."""
     before, after, pairs = comparison.before, comparison.after, comparison.pairs
     earlier, later = before.greedy, after.greedy
-    if later["accuracy"] <= earlier["accuracy"] or later["mean_tokens"] < LONGER * earlier["mean_tokens"]:
+    length, length_later = (read_number(figures.get("mean_tokens")) for figures in (earlier, later))
+    if length is None or length_later is None or length_later < LONGER * length:
+        return None
+    if later["accuracy"] <= earlier["accuracy"]:
         return None
     test = comparison.tests.get("greedy")
     doubt = "" if test is not None and test.is_established else " (no more than chance may explain)"
     gain = (
         f"Accuracy rose{doubt} together with length: the mean greedy answer has "
-        f"{format_decimal(later['mean_tokens'])} tokens {after.label}, {format_decimal(earlier['mean_tokens'])} "
-        f"{before.label}."
+        f"{format_decimal(length_later)} tokens {after.label}, {format_decimal(length)} {before.label}."
     )
     old = [(_has_steps(row), bool(row["correct"])) for row, _ in pairs]
     new = [_has_steps(row) for _, row in pairs]

@@ -79,6 +79,17 @@ def test_answers_of_one_length_have_a_report(tmp_path: Path, answers: int, lengt
     assert "tokens of an answer" in report(tmp_path / "run").text
 
 
+def test_lengths_that_nobody_counted_have_a_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for step in (0, 4, 8):
+        path = run / f"eval/step_{step:06d}/summary.json"
+        found = json.loads(path.read_text())
+        for figures in found["sums"].values():
+            figures["mean_tokens"] = None
+        path.write_text(json.dumps(found))
+    assert "together with length" not in report(run).text
+
+
 def test_seeds_of_an_arm_are_compared_together(tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path, name, outcomes={0: (BEFORE, BEFORE), 8: (marks, marks)})

@@ -62,6 +62,18 @@ def test_an_interval_holds_its_mean(answers: int) -> None:
     assert compute_bounds([]) == {}
 
 
+def test_an_interval_is_of_the_answers_of_its_mean() -> None:
+    rows = rows_of(3, "sampled", 0.6, 1, problems=40)
+    failed = [
+        {**row, "group_id": f"f{i}", "correct": False, "tier": "timeout", "reward": None, "n_tokens": 9000}
+        for i, row in enumerate(rows)
+    ]
+    figures, found = summarize([*rows, *failed]), compute_bounds([*rows, *failed])
+    assert found["wrong_tokens"].ends[0] <= figures["wrong_tokens"] <= found["wrong_tokens"].ends[1]  # type: ignore
+    assert found["wrong_tokens"].n_answers == sum(not row["correct"] for row in rows)
+    assert found["reward/style"].n_answers == found["reward"].n_answers == len(rows)
+
+
 def test_a_part_of_the_reward_that_is_a_share_has_the_interval_of_one() -> None:
     rows = rows_of(8, "greedy", 0.9, 1)
     found = compute_bounds(rows)

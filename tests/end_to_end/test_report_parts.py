@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qed.evaluation.intervals import compute_mcnemar_p
-from qed.report.numbers import MAX_POINTS, compute_running_mean, compute_ticks, thin_cloud, thin_line
+from qed.report.numbers import MAX_POINTS, compute_running_mean, compute_ticks, format_plain, thin_cloud, thin_line
 from qed.report.panels import build_spans
 from qed.report.scales import Span, StepAxis, ValueAxis
 from qed.report.svg import Series
@@ -54,7 +54,16 @@ def test_the_running_mean_is_a_mean_of_neighbours() -> None:
     assert compute_running_mean([], 3) == []
 
 
-@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [-2.0], [1e-9, 2e-9], [0.1, 1000.0], [-1.0, 1.0], [0.999]])
+# The last two differ by rounding alone, as a loss does that nothing changes.
+VALUES = [[], [0.0], [3.0, 3.0], [-2.0], [1e-9, 2e-9], [0.1, 1000.0], [-1.0, 1.0], [0.999], [1.0, 1 + 2e-16], [0, 5e-324]]
+
+
+@pytest.mark.parametrize("value, shown", [(999.4, "999"), (999.7, "1,000"), (-999.7, "\u22121,000"), (0.0, "0")])
+def test_a_number_has_three_digits(value: float, shown: str) -> None:
+    assert format_plain(value) == shown
+
+
+@pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("kind", [{}, {"share": True}, {"log": True}, {"zero": False}])
 def test_an_axis_holds_its_values(values: list[float], kind: dict[str, bool]) -> None:
     axis = ValueAxis(values, **kind)
