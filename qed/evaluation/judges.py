@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import load_prompt
 from qed.errors import UsageError
-from qed.grading.judge import POLL_SECONDS
-from qed.guards.signals import check_signals
+from qed.evaluation.endpoint.finished import iterate_finished
 from qed.models.load import pick_device
 from qed.net.chat import ChatModel, remove_thought
 from qed.net.endpoint import RequestError
@@ -33,15 +32,11 @@ def ask_endpoint(model: ChatModel, concurrency: int) -> Ask:
                 threads.submit(model.ask, [{"role": "user", "content": request}]): number
                 for number, request in enumerate(requests)
             }
-            waiting = set(numbers)
-            while waiting:
-                done, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
-                check_signals("judge", progress=bool(done))
-                for future in done:
-                    try:
-                        yield numbers[future], future.result(), ""
-                    except RequestError as error:
-                        yield numbers[future], None, str(error)
+            for future in iterate_finished(numbers, "judge"):
+                try:
+                    yield numbers[future], future.result(), ""
+                except RequestError as error:
+                    yield numbers[future], None, str(error)
         finally:
             model.endpoint.close()
             threads.shutdown(wait=False, cancel_futures=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from signal import SIGINT
-from statistics import fmean
 from typing import Any
 
 from qed.console.live import Console
@@ -169,7 +169,7 @@ def _sample(
     console: Console,
 ) -> None:
     """Sample the missing ones of these chunks; `rows` are the answers of the others, and `add` saves those of one."""
-    rows = list(rows)
+    counts = _count(rows)
     total = sum(map(len, chunks.values()))
     finished = total - sum(len(chunks[number]) for number in missing)
     if finished:
@@ -184,11 +184,11 @@ def _sample(
             own = build_rows(groups, request.decoding, request.step, tags, policy)
             add_verdicts(own, groups, task.also)
             add(number, own)
-            rows += own
+            counts.update(_count(own))
             finished += len(groups)
             tokens += sum(rollout.trained_count for rollout in flatten(groups))
             speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
-            console.step(finished, total, {**_format_progress(rows), **speed})
+            console.step(finished, total, {**_format_progress(counts), **speed})
     console.end_phase()
 
 
@@ -236,9 +236,17 @@ def _answer_chunks(
         enter_stage("evaluate", request.step)
 
 
-def _format_progress(rows: Sequence[Row]) -> dict[str, float]:
-    return {
-        "accuracy": fmean(row["correct"] for row in rows),
-        "length/mean": fmean(row["n_tokens"] or 0 for row in rows),
-        "length/truncated_frac": fmean(row["stop_reason"] == "length" for row in rows),
-    }
+def _count(rows: Sequence[Row]) -> Counter[str]:
+    """Count answers, and the sums of what progress shows of them."""
+    return Counter(
+        {
+            "answers": len(rows),
+            "accuracy": sum(bool(row["correct"]) for row in rows),
+            "length/mean": sum(row["n_tokens"] or 0 for row in rows),
+            "length/truncated_frac": sum(row["stop_reason"] == "length" for row in rows),
+        }
+    )
+
+
+def _format_progress(counts: Counter[str]) -> dict[str, float]:
+    return {name: total / counts["answers"] for name, total in counts.items() if name != "answers"}

@@ -53,6 +53,7 @@ class Store:
         failed = self.summary is not None and bool(self.summary.get("usage", {}).get("failed"))
         self.summary = None if failed else self.summary  # what an endpoint failed to answer is asked again
         self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite, failed)
+        self._problems = {row["group_id"] for row in self.rows}
 
     def _load_unfinished(self, overwrite: bool, failed: bool) -> list[Row]:
         """Return the rows of an interrupted evaluation, or of one with failed answers, and write the partial file."""
@@ -77,13 +78,15 @@ class Store:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add the answers to some problems, and drop incomplete earlier answers to these."""
-        replaced = {row["group_id"] for row in rows}
-        kept = [row for row in self.rows if row["group_id"] not in replaced]
-        if len(kept) < len(self.rows):
+        added = {row["group_id"] for row in rows}
+        if added & self._problems:
+            kept = [row for row in self.rows if row["group_id"] not in added]
             self._replace([*kept, *rows])
+            self.rows = kept
         else:
             append_rows(self.part, rows)
-        self.rows = [*kept, *rows]
+        self.rows += rows
+        self._problems |= added
 
     def order(self, problems: Sequence[str]) -> list[Row]:
         """Sort the answers by the order of the problems."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ALL_COMPLETED, wait
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import Reply, serve
 
+from qed.config.plugins import load_leaf
 from qed.evaluation import run as evaluation_run
-from qed.evaluation.endpoint import ask as endpoint_ask
 from qed.evaluation.endpoint import model as endpoint_model
+from qed.evaluation.endpoint.finished import iterate_finished
+from qed.evaluation.endpoint.prompts import EndpointPrompt, EndpointTemplate
+from qed.evaluation.endpoint.replies import read_reply
 from qed.runs.run import read_lines
 
 KEY = "key-of-nobody-0123456789"
@@ -223,16 +227,39 @@ def test_a_query_stays_at_the_end_of_the_address(qed: Qed, problems: Path, tmp_p
     assert seen == {"/v1/chat/completions?api-version=1"}
 
 
-def test_a_model_that_names_its_limit_otherwise(qed: Qed, problems: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("extra", ["{}", '{"max_tokens": 99}', '{"max_tokens": null}'])
+def test_a_model_that_names_its_limit_otherwise(qed: Qed, problems: Path, tmp_path: Path, extra: str) -> None:
     refusal = {"error": {"message": "Use 'max_completion_tokens' instead.", "param": "max_tokens"}}
 
     def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
+        limits.add(content.get("max_completion_tokens"))
         return (400, refusal) if "max_tokens" in content else right(path, content, headers)
 
+    limits: set[Any] = set()
     with serve(answer) as url:
-        done = ask(qed, url, problems, tmp_path / "o")
+        done = ask(qed, url, problems, tmp_path / "o", "--extra", extra)
     assert done.code == 0, done.err
     assert done.result["tasks"]["sums"]["accuracy"] == 1
+    assert limits - {None} == {None if "null" in extra else 99 if "99" in extra else 2048} - {None}
+
+
+def test_a_thought_that_is_apart_may_contain_a_stop_string() -> None:
+    template = EndpointTemplate(load_leaf("prompts", "boxed"), "chat", ("Question:",))
+    told = {"content": "It is 4. Question: next", "reasoning_content": "The Question: what is 2 + 2?"}
+    answer = read_reply({"choices": [{"message": told, "finish_reason": "stop"}]}, EndpointPrompt(), template)
+    assert answer.text == "<think>The Question: what is 2 + 2?</think> It is 4. Question:"
+
+
+def test_many_requests_are_awaited_in_linear_time() -> None:
+    futures: list[Future[int]] = [Future() for _ in range(20_000)]
+    start, found = time.perf_counter(), list[int]()
+    futures[0].set_result(0)
+    for future in iterate_finished(futures, "endpoint"):
+        found.append(future.result())
+        if len(found) < len(futures):
+            futures[len(found)].set_result(len(found))
+    assert found == list(range(20_000))
+    assert time.perf_counter() - start < 20
 
 
 WRONG: dict[str, tuple[Reply, str]] = {
@@ -312,15 +339,16 @@ def test_prompts_of_a_file_are_answered(qed: Qed, tmp_path: Path) -> None:
         assert len({(row["row"], row["sample"]) for row in read_lines(out)}) == 4
 
 
-def test_answers_that_come_together_are_counted_together(
-    qed: Qed, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One right answer among refusals is an answer, whichever is looked at first."""
-    monkeypatch.setattr(endpoint_ask, "wait", lambda waiting, seconds, _: wait(waiting, None, ALL_COMPLETED))
+def test_one_answer_among_refusals_is_an_answer(qed: Qed, problems: Path, tmp_path: Path) -> None:
+    """It comes last."""
+    refused = threading.Semaphore(0)
 
     def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
-        known = solve(content) == "4"
-        return right(path, content, headers) if known else (400, {"error": {"message": "too long"}})
+        if solve(content) == "4":
+            assert all(refused.acquire(timeout=20) for _ in range(11))
+            return right(path, content, headers)
+        refused.release()
+        return 400, {"error": {"message": "too long"}}
 
     with serve(answer) as url:
         done = ask(qed, url, problems, tmp_path / "o")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from qed.errors import ModelError
+from qed.evaluation.endpoint.finished import iterate_finished
 from qed.evaluation.endpoint.model import EndpointModel, EndpointSettings
 from qed.evaluation.endpoint.prompts import EndpointPrompt, EndpointTemplate
 from qed.evaluation.endpoint.replies import EndpointAnswer
-from qed.grading.judge import POLL_SECONDS, build_failed_grade
-from qed.guards.signals import check_signals
+from qed.grading.judge import build_failed_grade
 from qed.sampling.base import Sampling
 from qed.types import Group, Problem, Rollout
 
@@ -79,17 +79,14 @@ def ask_endpoint(
                     places[asked] = number, position, index
         left = {number: sum(count for _, count in unit) for number, unit in units.items()}
         answers: dict[tuple[int, int, int], EndpointAnswer] = {}
-        waiting = set(places)
-        while waiting:
-            done, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
-            check_signals("endpoint", progress=bool(done))
-            for finished, future in enumerate(done, 1):
-                answers[places[future]] = answer = future.result()
-                counted.add(answer, last=not waiting and finished == len(done))
-                left[places[future][0]] -= 1
-            for number in sorted({places[future][0] for future in done}):
-                if not left[number]:
-                    yield number, _build_groups(number, units[number], prompts[number], answers, version)
+        for finished, future in enumerate(iterate_finished(places, "endpoint"), 1):
+            place = places[future]
+            number = place[0]
+            answers[place] = answer = future.result()
+            counted.add(answer, last=finished == len(places))
+            left[number] -= 1
+            if not left[number]:
+                yield number, _build_groups(number, units[number], prompts[number], answers, version)
     finally:
         model.close()
         threads.shutdown(wait=False, cancel_futures=True)

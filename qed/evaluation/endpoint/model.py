@@ -176,8 +176,8 @@ class EndpointModel:
             "seed": derive_seed(*address) % MAX_SEED,
             **{name: value for name, (value, default) in optional.items() if value != default},
         }
-        body = {self.renamed.get(name, name): value for name, value in body.items()}
-        return {name: value for name, value in {**body, **self.settings.fields}.items() if value is not None}
+        body = {self.renamed.get(name, name): value for name, value in {**body, **self.settings.fields}.items()}
+        return {name: value for name, value in body.items() if value is not None}
 
     def _post(self, asked: Mapping[str, Any]) -> Any:
         """Send a request, and return the JSON of its reply.

@@ -91,10 +91,11 @@ def read_reply(reply: Any, prompt: EndpointPrompt, template: EndpointTemplate) -
     if refusal or finish in FILTERED:
         reason = refusal or f"the endpoint ends the answer with {finish}"
         return EndpointAnswer(content or refusal, "stop", finish, "refused", reason, reasoning, usage)
-    content = _restore_stop(content, choice, finish, template)
+    # Stop strings end the answer alone: a thought that is apart may contain them.
+    content = cut_at_stop(_restore_stop(content, choice, finish, template), template.stop)
     text, kept = _add_reasoning(content, reasoning, template.thought_tags or THOUGHT)
-    text = prompt.opened + cut_at_stop(text, template.stop)
-    return EndpointAnswer(text, "length" if finish in CUT else "stop", finish, reasoning=kept, usage=usage)
+    stop: StopReason = "length" if finish in CUT else "stop"
+    return EndpointAnswer(prompt.opened + text, stop, finish, reasoning=kept, usage=usage)
 
 
 def read_usage(usage: Any) -> dict[str, float]:
