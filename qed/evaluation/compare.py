@@ -13,7 +13,7 @@ from qed.evaluation.arms import compare_arms
 from qed.evaluation.cautions import count_truncated
 from qed.evaluation.compared_runs import Arm, load_arm
 from qed.evaluation.compared_table import Result, show_results
-from qed.evaluation.compared_tasks import TaskPair, list_left_out, pair_tasks
+from qed.evaluation.compared_tasks import TaskPair, list_left_out, list_unmatched, pair_tasks
 from qed.evaluation.detectable import describe_power
 from qed.evaluation.intervals import adjust_holm
 from qed.evaluation.measures import ACCURACY, parse_measure
@@ -44,14 +44,13 @@ def compare(
     parse_measure(measure)
     arms = load_arm(before, scoring), load_arm(after, scoring)
     _require_other_runs(*arms)
-    results, left_out = _compare_pairs(list(pair_tasks(*arms)), measure)
+    apart = (
+        f"{before} and {after} have no problem in common, so there is nothing to compare: problems are the same if "
+        "their ids and golds are equal; parts drawn with another --limit or --seed may share none."
+    )
+    results, left_out = _compare_pairs(list(pair_tasks(*arms)), measure, apart)
     if not results:
-        raise DataError(
-            left_out[0]
-            if left_out
-            else f"{before} and {after} have no problem in common, so there is nothing to compare: problems are the "
-            "same if their ids and golds are equal; parts drawn with another --limit or --seed may share none."
-        )
+        raise DataError(left_out[0])
     adjusted = adjust_holm([test.p_value for _, test in results])
     figures = {
         pair.name: {
@@ -66,13 +65,17 @@ def compare(
         for (pair, test), p_holm in zip(results, adjusted, strict=True)
     }
     show_results(console, results, figures, measure)
-    for line in dict.fromkeys([*left_out, *(line for arm in arms for line in list_left_out(arm))]):
+    missing = [line for arm in arms for line in list_left_out(arm)] + list_unmatched(*arms)
+    for line in dict.fromkeys([*left_out, *missing]):
         console.say(line)
     return figures
 
 
-def _compare_pairs(pairs: Sequence[TaskPair], measure: str) -> tuple[list[Result], list[str]]:
-    """Compute the paired tests of all tasks, and say which have no test: they have too few answers for the measure."""
+def _compare_pairs(pairs: Sequence[TaskPair], measure: str, apart: str) -> tuple[list[Result], list[str]]:
+    """Compute the paired tests of all tasks, and say which have no test.
+
+    These have too few answers for the measure, or no problem in common, of which `apart` tells.
+    """
     results: list[Result] = []
     left_out = []
     for pair in pairs:
@@ -85,6 +88,8 @@ def _compare_pairs(pairs: Sequence[TaskPair], measure: str) -> tuple[list[Result
             continue
         if test:
             results.append((pair, test))
+        else:
+            left_out.append(f"{pair.name}: {apart}")
     return results, left_out
 
 

@@ -64,15 +64,25 @@ def load_arm(name: str, scoring: stored.Scoring) -> Arm:
 
 def find_places(name: str) -> list[Path]:
     """Return the places that a side names; see `load_arm` for the patterns and errors."""
-    if Path(name).exists() or not ("," in name or glob.has_magic(name)):
+    if not ("," in name or glob.has_magic(name)) or _exists(name):
         return [Path(name)]
     places: list[Path] = []
     for part in name.split(","):
-        found = [part] if Path(part).exists() or not glob.has_magic(part) else sorted(glob.glob(part))
+        if not part:
+            raise DataError(f"{name} has nothing before or behind a comma. Name a run there, or take the comma away.")
+        found = [part] if not glob.has_magic(part) or _exists(part) else sorted(glob.glob(part))
         if not found:
             raise DataError(f"No run, evaluation or file matches {part!r}. Check the pattern, and keep it in quotes.")
         places += drop_tables(list(map(Path, found)))
     return list(dict.fromkeys(places))
+
+
+def _exists(name: str) -> bool:
+    """Return whether there is a file or a folder of this name, which may be a list longer than any name."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
 
 
 def load_answers(place: Path, scoring: stored.Scoring) -> Answers:

@@ -15,6 +15,7 @@ from qed.evaluation.measures import ACCURACY
 from qed.runs.run import Row
 
 Tasks = dict[str, dict[str, list[Decoding]]]  # by task and decoding: that of each run
+Name = tuple[str, str]  # of a task and a decoding
 
 
 @dataclass(frozen=True)
@@ -35,31 +36,60 @@ class TaskPair:
 def pair_tasks(before: Arm, after: Arm) -> Iterator[TaskPair]:
     """Yield the tasks and decodings that all runs of both arms have.
 
-    Two single tasks are paired even with different names, as files of answers have them, and so are two single
-    decodings of a task.
-
     Raises:
-        DataError: the runs of an arm, or the arms, have no task in common.
+        DataError: the runs of an arm, or the arms, have no decoding of a task in common.
     """
     old, new = find_tasks(before), find_tasks(after)
-    single = len(old) == len(new) == 1
-    if not single and not set(old) & set(new):
+    names = list(_match(old, new))
+    if not names:
         raise DataError(
-            f"The arms have no task in common: {before.name} has {_list_names(old)}; {after.name} has "
-            f"{_list_names(new)}."
+            f"The arms have no decoding of a task in common: {before.name} has {_list_decodings(old)}; {after.name} "
+            f"has {_list_decodings(new)}."
         )
+    for (task, one), (there, other) in names:
+        first = old[task][one]
+        parts, notes = separate_golds([*first, *new[there][other]])
+        sides = parts[: len(first)], parts[len(first) :]
+        warnings = [*list_cautions(*sides), *notes]
+        if len(before.places) == len(after.places) == 1 and (before.is_pattern or after.is_pattern):
+            warnings.append("Each arm is one run: the interval is over problems alone, and not over seeds.")
+        yield TaskPair(_name_pair(task, one, other), *sides, warnings)
+
+
+def _match(old: Tasks, new: Tasks) -> Iterator[tuple[Name, Name]]:
+    """Yield the names of the decodings that are compared, of both sides.
+
+    Two single tasks are paired even with different names, as files of answers have them, and so are two single
+    decodings of a task.
+    """
+    single = len(old) == len(new) == 1
     for task, own in old.items():
-        others = next(iter(new.values())) if single else new.get(task, {})
+        there = next(iter(new)) if single else task
+        others = new.get(there, {})
         names = [(name, name) for name in own if name in others]
         if not names and len(own) == len(others) == 1:
             names = [(next(iter(own)), next(iter(others)))]
-        for one, other in names:
-            parts, notes = separate_golds([*own[one], *others[other]])
-            sides = parts[: len(own[one])], parts[len(own[one]) :]
-            warnings = [*list_cautions(*sides), *notes]
-            if len(before.places) == len(after.places) == 1 and (before.is_pattern or after.is_pattern):
-                warnings.append("Each arm is one run: the interval is over problems alone, and not over seeds.")
-            yield TaskPair(_name_pair(task, one, other), *sides, warnings)
+        yield from (((task, one), (there, other)) for one, other in names)
+
+
+def list_unmatched(before: Arm, after: Arm) -> list[str]:
+    """Return sentences on the decodings of tasks that one arm alone has."""
+    sides = find_tasks(before), find_tasks(after)
+    matched = list(_match(*sides))
+    return [
+        f"{name_decoding(*name)} is in {arm.name} alone, and left out."
+        for number, (arm, tasks) in enumerate(zip((before, after), sides, strict=True))
+        for name in _list_own(tasks)
+        if name not in {pair[number] for pair in matched}
+    ]
+
+
+def _list_own(tasks: Tasks) -> list[Name]:
+    return [(task, decoding) for task, own in tasks.items() for decoding in own]
+
+
+def _list_decodings(tasks: Tasks) -> str:
+    return "; ".join(name_decoding(*name) for name in _list_own(tasks))
 
 
 def find_tasks(arm: Arm) -> Tasks:
@@ -120,5 +150,5 @@ def _name_pair(task: str, before: str, after: str) -> str:
     return name_decoding(task, before) if before == after else f"{task}, {before} against {after}"
 
 
-def _list_names(tasks: Tasks | Answers) -> str:
+def _list_names(tasks: Answers) -> str:
     return ", ".join(tasks)

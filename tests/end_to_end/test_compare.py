@@ -92,6 +92,29 @@ def test_six_tasks_are_adjusted_for_their_number(compare: Compare) -> None:
     assert said.count("Other max_tokens: 48 before, 512 after") == 1, "what holds for all is said once"
 
 
+def test_what_one_side_alone_has_is_said(compare: Compare) -> None:
+    """Tasks and decodings of one side, and a task of which both have other problems."""
+    rows = make_rows(EVEN)
+    others = [{**row, "group_id": f"other {row['group_id']}"} for row in rows]
+    for name, task, own in (("a", "aime", rows), ("b", "amc", rows), ("a", "drawn", rows), ("b", "drawn", others)):
+        write(name, own, task)
+    write("a", [*rows, *make_rows(EVEN, decoding="greedy")])
+    write("b", make_rows(RISEN, 1, 1))
+    _, result, said = compare("a", "b")
+    assert list(result) == ["sums, sampled"]
+    for line in (
+        "aime, sampled is in a alone, and left out.",
+        "amc, sampled is in b alone, and left out.",
+        "sums, greedy is in a alone, and left out.",
+        "drawn, sampled: a and b have no problem in common, so there is nothing to compare",
+    ):
+        assert line in said
+    write("c", [*make_rows(EVEN, decoding="one"), *make_rows(EVEN, decoding="two")])
+    code, _, said = compare("b", "c")
+    assert code == 3
+    assert "no decoding of a task in common: b has amc, sampled; drawn, sampled; sums, sampled; c has" in said
+
+
 def test_few_problems_have_no_p_value(compare: Compare) -> None:
     write("a", make_rows([0, 0, 0, 0]))
     write("b", make_rows([1, 1, 1, 1]))
@@ -280,6 +303,8 @@ def test_arms_that_cannot_be_compared_are_refused(compare: Compare, arms: dict[s
             "The runs of a-*,other have no task in common: a-0 has sums; a-1 has sums; a-2 has sums; other has",
         ),
         (("a-*", "elsewhere"), "a-* and elsewhere have no problem in common"),
+        (("a-0,", "b-*"), "a-0, has nothing before or behind a comma."),
+        ((",".join(["a-0"] * 99), "nowhere"), "There is no run, evaluation or file nowhere to compare."),
         (("a-0", "nowhere"), "There is no run, evaluation or file nowhere to compare."),
         (("a-0",), "qed compare takes A and B; with --power, A alone."),
     ):
