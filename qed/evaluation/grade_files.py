@@ -18,6 +18,7 @@ from qed.data.sources.rows import Place, Row, Rows, has_bytes
 from qed.data.sources.writing import Writer
 from qed.errors import DataError, QedError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
+from qed.evaluation.map_ahead import map_ahead
 from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
 from qed.grading import symbolic
 from qed.grading.equal import equal
@@ -31,9 +32,9 @@ from qed.types import Grade, Problem, Rollout
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
 RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
 CHECKED = 1_000  # rows whose lists are looked at before the first answer is graded
+AHEAD = 16  # rows for each worker that are read and graded while one takes long
 Graders = tuple[Grader | None, Sequence[SecondGrader]]
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
-COLUMNS = frozenset(ADDED)
 
 
 class Graded(NamedTuple):
@@ -121,7 +122,7 @@ def grade_rows(
         return
     threads = ThreadPoolExecutor(workers)
     try:
-        yield from threads.map(grade, cases)
+        yield from map_ahead(threads, grade, cases, AHEAD * workers)
     except BaseException:  # an interrupt must not wait for gradings that may hang
         threads.shutdown(wait=False, cancel_futures=True)
         if grader is not None:
@@ -257,7 +258,7 @@ class Summary:
         if graded.also:
             problem = str(graded.row.get("id", self.n))
             self.verdicts.append({"group_id": problem, "correct": grade.correct, **graded.also})
-        if not COLUMNS.isdisjoint(graded.row):
+        if not graded.row.keys().isdisjoint(ADDED):
             self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
         self.tiers[grade.tier or "reward"] += 1
         if grade.tier == "error" and not self.failure:

@@ -12,8 +12,9 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from qed.data.sources.texts import read_text
 from qed.data.sources.writing import Writer, encode_row
 from qed.errors import DataError
 from qed.evaluation.grade_files import Summary, check_lists, expand_checked, grade_rows
+from qed.evaluation.map_ahead import map_ahead
 from qed.grading.fork_server import ForkServer
 from qed.grading.policy import PolicyName, find_policy
 from qed.grading.session import FailedError, Limits, NotLoadedError, Session, TimedOutError
@@ -114,19 +116,15 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
         DataError: a file is broken, or its first rows have no answers, see `expand_lists`.
     """
     server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS, beside=False)
-    threads, idle, waiting = ThreadPoolExecutor(workers), deque[Session](), deque[Future[GradedChunk]]()
+    threads, idle = ThreadPoolExecutor(workers), deque[Session]()
     try:
         server.start()  # it loads while the first rows are looked at
         chunks, first = iter(_split_files(files)), list[Chunk]()
         check_lists(_read_first(chunks, first), comparison.keys, comparison.lists)
         with tempfile.TemporaryDirectory(prefix="qed-grade-", ignore_cleanup_errors=True) as folder:
-            for number, chunk in enumerate(chain(first, chunks)):
-                chunk = chunk._replace(out=os.path.join(folder, str(number)))
-                waiting.append(threads.submit(_grade_chunk, server, idle, comparison, chunk))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            numbered = enumerate(chain(first, chunks))
+            placed = (chunk._replace(out=os.path.join(folder, str(number))) for number, chunk in numbered)
+            yield from map_ahead(threads, partial(_grade_chunk, server, idle, comparison), placed, 2 * workers)
     finally:  # an interrupt does not wait for the chunks that are being graded
         threads.shutdown(wait=False, cancel_futures=True)
         server.close()

@@ -7,11 +7,14 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from qed.data.sources.rows import Place
+from qed.evaluation.grade_files import grade_rows
 
 Run = Callable[..., tuple[int, str, str]]
 ROWS = [
@@ -319,6 +322,20 @@ def test_why_a_reward_fails_is_said(run: Run, file: Path, tmp_path: Path, body: 
     assert "The grader failed, first with: " in out
     assert told in out
     assert told in json.loads(run("grade", file, "--reward", reward, "--json")[1].splitlines()[-1])["first_error"]
+
+
+def test_rows_are_read_as_they_are_graded_by_several_workers() -> None:
+    read: list[int] = []
+
+    def rows() -> Iterator[tuple[Place, dict[str, str]]]:
+        for number in range(1000):
+            read.append(number)
+            yield Place("file", number), {"gold": "1", "response": "1"}
+
+    graded = grade_rows(rows(), ("", ""), "flexible", (None, ()), 2)
+    assert next(graded).grade.correct
+    assert len(read) < 100
+    assert sum(each.grade.correct for each in graded) == 999
 
 
 def test_numbers_of_numpy_are_numbers(run: Run, file: Path, tmp_path: Path) -> None:
