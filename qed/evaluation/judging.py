@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from qed.console.live import Console
+from qed.data.sources.texts import read_text
 from qed.errors import DataError, Interrupted, ModelError, UsageError
 from qed.evaluation.intervals import compute_mean_intervals
 from qed.evaluation.judges import Ask
@@ -130,7 +132,9 @@ def _load_items(judgement: Judgement) -> list[_Item]:
         raise UsageError(
             "The rubric preference compares with the outputs of another model: name their file with --references."
         )
-    references = {row["instruction"]: row["output"] for row in _read_rows(judgement.references)}
+    references: dict[str, list[str]] = defaultdict(list)
+    for row in _read_rows(judgement.references):
+        references[row["instruction"]].append(row["output"])
     missing = [row["instruction"] for row in rows if row["instruction"] not in references]
     if missing:
         raise DataError(
@@ -138,11 +142,24 @@ def _load_items(judgement: Judgement) -> list[_Item]:
             f"{missing[0][:80]!r}. Both files must answer the same instructions."
         )
     # Judges prefer the first or the second place, so both orders are asked.
-    pairs = [(row, row["output"], references[row["instruction"]]) for row in rows]
     return [
-        _Item({**row, "reference": reference}, (_compare(row, own, reference), _compare(row, reference, own)))
-        for row, own, reference in pairs
+        _Item(
+            {**row, "reference": reference},
+            (_compare(row, row["output"], reference), _compare(row, reference, row["output"])),
+        )
+        for row, reference in _pair(rows, references)
     ]
+
+
+def _pair(
+    rows: Sequence[dict[str, str]], references: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield each row with its reference; of an instruction that is there several times, in the order of both files."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        own, number = references[row["instruction"]], counts[row["instruction"]]
+        counts[row["instruction"]] += 1
+        yield row, own[min(number, len(own) - 1)]
 
 
 def _compare(row: Mapping[str, str], first: str, second: str) -> str:
@@ -151,13 +168,14 @@ def _compare(row: Mapping[str, str], first: str, second: str) -> str:
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
     """Read rows with an instruction, an output and their kind."""
+    if not path.exists():
+        raise DataError(f"There is no file {path}. `qed evaluate` writes one for tasks such as alpaca_eval.")
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
         whole = text.lstrip().startswith("[")
-        rows = json.loads(text) if whole else [json.loads(line) for line in text.splitlines() if line.strip()]
-    except FileNotFoundError as error:
-        raise DataError(f"There is no file {path}. `qed evaluate` writes one for tasks such as alpaca_eval.") from error
-    except (OSError, ValueError) as error:
+        # Only line feeds end a line: an output may contain other line separators of Unicode.
+        rows = json.loads(text) if whole else [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
     if not rows:
         raise DataError(f"{path} has no rows.")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from serving import Reply, chat_reply, serve
 
+from qed.console.live import Console
+from qed.evaluation.judging import Judgement, judge_outputs
 from qed.net import endpoint as net
 from qed.runs.run import read_lines
 
@@ -290,6 +292,20 @@ def test_mistakes_are_explained(
     done = qed("judge", tmp_path / "o.json", "--url", "http://127.0.0.1:9", "--model", "m", *more)
     assert (done.code, said in done.err) == (code, True), done.err
     assert "Traceback" not in done.err
+
+
+def test_rows_to_judge_may_have_any_text(tmp_path: Path) -> None:
+    """A byte order mark, separators of lines that JSON leaves in a text, and an instruction that is there twice."""
+    path = tmp_path / "o.jsonl"
+    rows = [{"instruction": "a\u2028b\x85", "output": f"c\x0b{n}"} for n in range(3)]
+    path.write_text("\ufeff" + "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    given = tmp_path / "references.json"
+    given.write_text(json.dumps([{**row, "output": f"reference {n}"} for n, row in enumerate(rows[:2])]))
+    judgement = Judgement(path, given, "preference", tmp_path)
+    judge_outputs(judgement, "j", ["j"], lambda asked: ((n, "m", "") for n in range(len(asked))), Console())
+    found = read_lines(tmp_path / "o.judged.jsonl")
+    assert [row["output"] for row in found] == [row["output"] for row in rows]
+    assert [row["reference"] for row in found] == ["reference 0", "reference 1", "reference 1"]
 
 
 def test_tasks_without_answers_are_written_and_judged(qed: Callable[..., Any], tmp_path: Path) -> None:
