@@ -84,7 +84,11 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
     store = Store(request.folder, request.step, record.label, record.decoding, record.settings, request.overwrite)
     if store.summary is not None:
         console.say(f"{record.label}: already evaluated with these settings; nothing is sampled again.")
-        return store.summary
+        ties = record.figures.get("maj_ties", "split")
+        if store.summary.get("maj_ties", ties) == ties:
+            return store.summary
+        store.rows = store.read_finished()  # the votes of the same answers are counted by another rule
+        return finish_task(store, record, request.model, console)
     if not (request.folder / ENVIRONMENT).exists():
         write_environment(request.folder, plan.about["environment"], [plan.about["command"]])
     _announce(task, request, console)

@@ -66,10 +66,14 @@ class Store:
             )
         rows = [] if overwrite else lines[1:]
         if failed and not lines:
-            rows = [row for row in read_lines(self.home / f"{self.task}.jsonl") if row["decoding"] == self.decoding]
+            rows = self.read_finished()
         rows = [row for row in rows if row.get("stop_reason") != "failed"]
         self._replace(rows)
         return rows
+
+    def read_finished(self) -> list[Row]:
+        """Read the answers of a finished evaluation."""
+        return [row for row in read_lines(self.home / f"{self.task}.jsonl") if row["decoding"] == self.decoding]
 
     def find_finished(self, samples: Mapping[str, int]) -> set[str]:
         """Return the problems that have at least the given number of samples."""

@@ -360,6 +360,17 @@ def test_nothing_to_compare(qed: Qed, tmp_path: Path) -> None:
     assert "contains no evaluation" in qed("compare", tmp_path / "a.jsonl", tmp_path / "empty").err
 
 
+def test_a_rule_for_ties_needs_no_new_answers(qed: Qed, problems: Path, tmp_path: Path) -> None:
+    asked = ("evaluate", "--model", "new:tiny", "--tasks", problems, "--samples", 2, *SMALL, "--json")
+    first = qed(*asked, "--out", tmp_path / "a")
+    again = qed(*asked, "--out", tmp_path / "a", "--ties", "first")
+    assert (first.result["tasks"]["sums"].get("maj_ties"), again.code) == ("split", 0), again.err
+    assert "nothing is sampled again" in again.err
+    fresh = qed(*asked, "--out", tmp_path / "b", "--ties", "first")
+    assert again.result["tasks"] == fresh.result["tasks"]
+    assert answers(tmp_path / "a") == answers(tmp_path / "b")
+
+
 def test_instructions_without_right_answers_become_outputs(qed: Qed, shared: Path, tmp_path: Path) -> None:
     """As the alpaca-eval package reads them: nothing is called right or wrong."""
     file = shared / "data/alpaca_eval/alpaca_eval.jsonl"
