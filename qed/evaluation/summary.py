@@ -15,7 +15,8 @@ import numpy as np
 from qed.evaluation.endpoint.usage import summarize_usage
 from qed.evaluation.estimators import list_budgets
 from qed.evaluation.intervals import MIN_PROBLEMS, compute_mean_intervals
-from qed.evaluation.measures import ACCURACY, Row, measure_problems
+from qed.evaluation.measures import ACCURACY, Row, measure_problems, read_votes
+from qed.evaluation.votes import vote_majority
 from qed.rewards.verdicts import CLASSES
 from qed.types import UNGRADED
 
@@ -71,9 +72,11 @@ def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int, ties: str) -
     """Compute the accuracy by each mode, pass@k and maj@k, each with its interval."""
     columns = {ACCURACY: measure_problems(groups)}
     columns |= {way: [fmean(bool(row[way]) for row in own) for own in groups] for way in WAYS if way in groups[0][0]}
-    for k in list_budgets(fewest):
-        names = (f"pass@{k}", f"maj@{k}") if k > 1 else (f"pass@{k}",)
-        columns |= {name: measure_problems(groups, name, ties) for name in names}
+    budgets = list_budgets(fewest)
+    columns |= {f"pass@{k}": measure_problems(groups, f"pass@{k}") for k in budgets}
+    # Problem by problem, so that the answers to one are compared with each other once.
+    votes = [[vote_majority(own, k, ties) for k in budgets[1:]] for own in map(read_votes, groups)]
+    columns |= {f"maj@{k}": list(own) for k, own in zip(budgets[1:], zip(*votes, strict=True), strict=True)}
     bounds = compute_mean_intervals(np.array(list(columns.values()), dtype=np.float64).T)
     return {
         name: {"value": fmean(own), "ci_lo": low, "ci_hi": high}

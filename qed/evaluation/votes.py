@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from qed.evaluation.estimators import MAX_EXACT, compute_maj_at_k
 from qed.grading.equal import equal
@@ -42,6 +43,11 @@ def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
     Equality of answers is not transitive: 5 equals 5 m and 5 cm, which differ. So an answer is compared with one
     representative of each cluster, which is its most frequent answer, and belongs to the first that it equals.
     """
+    return list(_cluster(tuple(votes)))
+
+
+@lru_cache(maxsize=8)  # a problem's answers are asked for with several k in turn, and many pairs take seconds
+def _cluster(votes: tuple[Vote, ...]) -> tuple[Cluster, ...]:
     numbers: dict[str, list[int]] = {}
     for number, vote in enumerate(votes):
         if vote.answer is not None and vote.answer.strip():
@@ -50,7 +56,7 @@ def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
     for text in sorted(numbers, key=lambda text: (-len(numbers[text]), text)):
         same = next((answer for answer in members if equal(answer, text, CHEAP)), text)
         members.setdefault(same, []).extend(numbers[text])
-    return [
+    return tuple(
         Cluster(
             answer,
             len(own),
@@ -58,7 +64,7 @@ def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
             min(own),
         )
         for answer, own in members.items()
-    ]
+    )
 
 
 def vote_majority(votes: Sequence[Vote], k: int, ties: str = "split") -> float:

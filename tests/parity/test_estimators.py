@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qed.evaluation import votes
 from qed.evaluation.estimators import compute_maj_at_k, compute_pass_at_k, list_budgets
 from qed.evaluation.intervals import compute_mcnemar_p
 from qed.evaluation.paired import compare_paired, compute_difference
@@ -57,6 +58,21 @@ def test_a_vote_by_hand() -> None:
     assert compute_maj_at_k([1], [True], 9, 1) == pytest.approx(0.1), "drawn alone, who says nothing is wrong"
     assert compute_maj_at_k([], [], 4, 4) == 0.0
     assert compute_maj_at_k([3, 2], [False, True], 0, 5) == 0.0
+
+
+def test_the_answers_to_a_problem_are_compared_once_for_all_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+    real = votes.equal
+    monkeypatch.setattr(votes, "equal", lambda one, other, how: compared.append((one, other)) or real(one, other, how))
+    said = [f"{n}+x" for n in range(100, 108)]
+    answers = [
+        {"group_id": p, "sample_id": n, "extracted": f"{p}*{each}", "correct": False}
+        for p in (2, 3)
+        for n, each in enumerate(said)
+    ]
+    figures = summarize(answers)
+    assert list(figures["maj"]) == ["2", "4", "8"]
+    assert len(compared) == 2 * 8 * 7 / 2
 
 
 def test_a_vote_of_very_many_answers_is_counted_once() -> None:
