@@ -175,8 +175,17 @@ def _read_score(logps: Tensor, choice: Sequence[int]) -> ChoiceScore:
 def build_rollout(
     item: ChoiceItem, texts: Sequence[Continuation], scores: Sequence[ChoiceScore], step: int
 ) -> ChoiceRollout:
-    """Build the answer to a question from the scores of its choices; of equal ones the first is chosen."""
+    """Build the answer to a question from the scores of its choices; of equal ones the first is chosen.
+
+    Raises:
+        ModelError: a score is not a number.
+    """
     totals = np.array([score.total for score in scores])
+    if np.isnan(totals).any():
+        raise ModelError(
+            f"The log-likelihood of a choice of problem {item.problem.id} is not a number: the weights are damaged, or "
+            "the model needs another --precision."
+        )
     chosen = int(np.argmax(totals))
     by_chars = int(np.argmax(totals / [max(1, len(choice)) for choice in item.choices]))
     by_bytes = int(np.argmax(totals / [max(1, len(choice.encode())) for choice in item.choices]))

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from qed.cli.commands import evaluate, merge
-from qed.errors import DataError, UsageError
+from qed.errors import DataError, ModelError, UsageError
 from qed.evaluation.choice_formats import ARC, GPQA, MMLU, build_items, find_format, require_choices
-from qed.evaluation.likelihood import ChoiceScorer, encode_pair
+from qed.evaluation.likelihood import ChoiceScore, ChoiceScorer, Continuation, build_rollout, encode_pair
 from qed.models.load import build_model
 from qed.types import Problem
 
@@ -181,3 +181,12 @@ def test_an_endpoint_is_refused(choices: str) -> None:
     options = ["--model", "openai:x", "--url", "http://127.0.0.1:9/v1", "--tasks", choices, "--scoring", "likelihood"]
     with pytest.raises(UsageError, match="only sample"):
         evaluate.run(options)
+
+
+def test_a_score_that_is_no_number_chooses_nothing() -> None:
+    (item,) = build_items("mmlu", [build_problem(1)], [], 0)
+    texts = [Continuation((1,), (2,))] * 4
+    scores = [ChoiceScore((value,), False) for value in (-1.0, float("-inf"), -2.0, -3.0)]
+    assert build_rollout(item, texts, scores, 0).grade.extracted == "A"  # type: ignore[union-attr]
+    with pytest.raises(ModelError, match="of a choice of problem p1 is not a number"):
+        build_rollout(item, texts, [*scores[:3], ChoiceScore((float("nan"),), False)], 0)
