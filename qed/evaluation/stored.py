@@ -5,12 +5,14 @@ Rows with the same id, or without ids the same question, are answers to the same
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qed.config.task_names import strip_suffix
 from qed.console.live import Console
 from qed.console.progress import report_progress, say_on_stderr
 from qed.data.sources import local
@@ -110,7 +112,7 @@ def score_table(
 def name_columns(file: Path, scoring: Scoring) -> list[str]:
     """Return the name of each column of answers: its own if there are several, else the file's."""
     if len(scoring.response_keys) == 1:
-        return [file.name.split(".")[0]]
+        return [strip_suffix(file.name)]
     short = [key.split(".")[0] for key in scoring.response_keys]
     return short if len(set(short)) == len(short) else list(scoring.response_keys)
 
@@ -151,7 +153,7 @@ def _read_column(rows: Sequence[StoredRow], key: str, scoring: Scoring) -> list[
 def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: int) -> StoredAnswer:
     """Build an answer of a row: the `place[0]`-th of `place[1]`, after `before` others to its problem."""
     row, (number, _) = each.row, place
-    stop = pick_own(row.get("stop_reason", row.get("finish_reason")), *place)
+    stop = pick_own(row.get("stop_reason") or row.get("finish_reason"), *place)
     tokens = pick_own(row.get("n_tokens"), *place)
     return StoredAnswer(
         each.id,
@@ -160,7 +162,7 @@ def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: in
         _read_meta(row),
         text,
         before + number,
-        tokens if isinstance(tokens, int) else None,
+        int(tokens) if isinstance(tokens, int | float) and math.isfinite(tokens) else None,
         ("length" if stop == "length" else "stop") if stop else None,
     )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qed.data.sources.rows import Place
 from qed.errors import DataError
 from qed.evaluation.answer_lists import split_answers
-from qed.evaluation.stored import Scoring, read_answers, score_responses, summarize_columns
+from qed.evaluation.stored import Scoring, name_columns, read_answers, score_responses, summarize_columns
 from qed.evaluation.stored_problems import find_problems
 
 PLACE = Place("answers.jsonl", 1)
@@ -156,3 +156,16 @@ def test_copies_that_are_left_out_do_not_change_the_accuracy(answers: list[list[
     for id, own in enumerate(answers):
         left = [each.row["code"] for each in kept if each.id == str(id)]
         assert left.count("1") * len(own) == own.count("1") * len(left)
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5-7B.jsonl", "Qwen2.5-7B.jsonl.gz"])
+def test_the_whole_name_of_a_file_is_that_of_its_task(name: str) -> None:
+    assert name_columns(Path(name), Scoring()) == ["Qwen2.5-7B"], "two sizes of a model have files of their own"
+
+
+def test_what_a_file_tells_of_an_answer_is_kept(write: Callable[[Rows], Path]) -> None:
+    """An empty column tells nothing, and a column of whole numbers with gaps is one of floating-point numbers."""
+    row = {"gold": "1", "response": "1", "stop_reason": None, "finish_reason": "length"}
+    file = write([{"id": n, **row, "n_tokens": tokens} for n, tokens in enumerate((12.0, float("nan"), 7))])
+    (rows,) = score_responses(file, Scoring()).values()
+    assert [(found["stop_reason"], found["n_tokens"]) for found in rows] == [("length", n) for n in (12, None, 7)]
