@@ -99,7 +99,7 @@ def flag_too_few(problems: int) -> dict[str, bool]:
 def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
     """Compute means over answers: format, reward and its parts, lengths, and failures."""
     tokens = [row for row in rows if row.get("n_tokens")]
-    wrong = [row for row in tokens if not row["correct"] and row.get("tier") not in UNGRADED]
+    wrong = [row for row in tokens if is_wrong(row)]
     parts = [row["parts"] for row in rows if row.get("parts") and row.get("reward", 0.0) is not None]
     names = sorted({name for own in parts for name in own})
     thoughts = [row["reasoning_chars"] for row in rows if row.get("reasoning_chars")]
@@ -124,6 +124,11 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
         "reasoning_chars": _compute_mean(thoughts),
         **{f"{tier}s": sum(row.get("tier") == tier for row in rows) for tier in UNGRADED},
     }
+
+
+def is_wrong(row: Row) -> bool:
+    """Return whether an answer was graded as wrong: not one on which the grader failed."""
+    return not row["correct"] and row.get("tier") not in UNGRADED
 
 
 def _break_down(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[str, Any]]:

@@ -16,10 +16,9 @@ import numpy as np
 
 from qed.evaluation.distributions import Floats, Z, compute_student_quantile
 from qed.evaluation.intervals import compute_mean_intervals, compute_share_interval, compute_share_intervals
-from qed.evaluation.summary import group_by_problem
+from qed.evaluation.summary import group_by_problem, is_wrong
 from qed.report.numbers import read_number
 from qed.runs.run import Row
-from qed.types import UNGRADED
 
 CLASSES = {
     "fmt1_ans1": "format kept, right",
@@ -44,11 +43,6 @@ def _match_class(name: str) -> Measure:
     return lambda row: float(row["class"] == name) if row.get("class") else None
 
 
-def _is_wrong(row: Row) -> bool:
-    """Return whether an answer was graded as wrong, as `summarize` counts it: not one on which the grader failed."""
-    return not row["correct"] and row.get("tier") not in UNGRADED
-
-
 SHARES: dict[str, Measure] = {
     **{name: _match_class(name) for name in CLASSES},
     "format": lambda row: float(bool(row.get("format_ok"))),
@@ -60,7 +54,7 @@ MEANS: dict[str, Measure] = {
     "reward": lambda row: read_number(row.get("reward")),
     "mean_tokens": lambda row: read_number(row.get("n_tokens")) or None,
     "right_tokens": lambda row: read_number(row.get("n_tokens")) or None if row["correct"] else None,
-    "wrong_tokens": lambda row: read_number(row.get("n_tokens")) or None if _is_wrong(row) else None,
+    "wrong_tokens": lambda row: read_number(row.get("n_tokens")) or None if is_wrong(row) else None,
     "reasoning_chars": lambda row: read_number(row.get("reasoning_chars")) or None,
 }
 
