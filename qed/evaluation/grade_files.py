@@ -32,7 +32,7 @@ from qed.types import Grade, Problem, Rollout
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
 RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
 CHECKED = 1_000  # rows whose lists are looked at before the first answer is graded
-AHEAD = 16  # rows for each worker that are read and graded while one takes long
+AHEAD = 1_000  # rows for each worker that are read and graded while one takes long: with few, the others would wait
 Graders = tuple[Grader | None, Sequence[SecondGrader]]
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 
