@@ -153,7 +153,7 @@ def _read_column(rows: Sequence[StoredRow], key: str, scoring: Scoring) -> list[
 def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: int) -> StoredAnswer:
     """Build an answer of a row: the `place[0]`-th of `place[1]`, after `before` others to its problem."""
     row, (number, _) = each.row, place
-    stop = pick_own(row.get("stop_reason") or row.get("finish_reason"), *place)
+    stop = pick_own(row.get("stop_reason"), *place) or pick_own(row.get("finish_reason"), *place)
     tokens = pick_own(row.get("n_tokens"), *place)
     return StoredAnswer(
         each.id,

@@ -169,3 +169,6 @@ def test_what_a_file_tells_of_an_answer_is_kept(write: Callable[[Rows], Path]) -
     file = write([{"id": n, **row, "n_tokens": tokens} for n, tokens in enumerate((12.0, float("nan"), 7))])
     (rows,) = score_responses(file, Scoring()).values()
     assert [(found["stop_reason"], found["n_tokens"]) for found in rows] == [("length", n) for n in (12, None, 7)]
+    lists = {"response": ["1", "2"], "stop_reason": [None, "</answer>"], "finish_reason": ["length", "stop"]}
+    (rows,) = score_responses(write([{"gold": "1", **lists}]), Scoring()).values()
+    assert [found["stop_reason"] for found in rows] == ["length", "stop"]
