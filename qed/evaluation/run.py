@@ -20,7 +20,7 @@ from qed.console.live import Console
 from qed.errors import Interrupted
 from qed.evaluation.choice_plan import plan_choices
 from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
-from qed.evaluation.finish import ENVIRONMENT, build_result, finish_task, write_environment
+from qed.evaluation.finish import ENVIRONMENT, TaskRecord, build_result, finish_task, write_environment
 from qed.evaluation.likelihood import ChoicePolicy
 from qed.evaluation.plan import Chunk, Plan, TaskPlan, leave_out_functions, plan_evaluation
 from qed.evaluation.request import EvaluationRequest
@@ -84,11 +84,7 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
     store = Store(request.folder, request.step, record.label, record.decoding, record.settings, request.overwrite)
     if store.summary is not None:
         console.say(f"{record.label}: already evaluated with these settings; nothing is sampled again.")
-        ties = record.figures.get("maj_ties", "split")
-        if store.summary.get("maj_ties", ties) == ties:
-            return store.summary
-        store.rows = store.read_finished()  # the votes of the same answers are counted by another rule
-        return finish_task(store, record, request.model, console)
+        return _read_figures(store, store.summary, record, request.model, console)
     if not (request.folder / ENVIRONMENT).exists():
         write_environment(request.folder, plan.about["environment"], [plan.about["command"]])
     _announce(task, request, console)
@@ -97,6 +93,20 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
     missing = {number for number, chunk in chunks.items() if not all(problem.id in done for problem, _ in chunk)}
     _sample(task, request, chunks, missing, store.rows, lambda _, rows: store.add(rows), console)
     return finish_task(store, record, request.model, console)
+
+
+def _read_figures(store: Store, summary: Row, record: TaskRecord, model: str, console: Console) -> Row:
+    """Return the figures of a finished evaluation; for another rule for ties, its votes are counted anew."""
+    ties = record.figures.get("maj_ties", "split")
+    if summary.get("maj_ties", ties) == ties:
+        return summary
+    store.rows = store.read_finished()
+    if len(store.rows) != summary.get("answers"):
+        console.say(
+            f"{record.label}: --ties {ties} is not applied, because not all answers are in the folder any more."
+        )
+        return summary
+    return finish_task(store, record, model, console)
 
 
 def _evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:

@@ -369,6 +369,10 @@ def test_a_rule_for_ties_needs_no_new_answers(qed: Qed, problems: Path, tmp_path
     fresh = qed(*asked, "--out", tmp_path / "b", "--ties", "first")
     assert again.result["tasks"] == fresh.result["tasks"]
     assert answers(tmp_path / "a") == answers(tmp_path / "b")
+    next((tmp_path / "a").glob("eval/*/sums.jsonl")).unlink()
+    last = qed(*asked, "--out", tmp_path / "a")
+    assert last.result["tasks"] == again.result["tasks"]
+    assert "--ties split is not applied" in last.err
 
 
 def test_instructions_without_right_answers_become_outputs(qed: Qed, shared: Path, tmp_path: Path) -> None:
