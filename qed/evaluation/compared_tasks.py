@@ -73,18 +73,20 @@ def _match(old: Tasks, new: Tasks) -> Iterator[tuple[Name, Name]]:
 
 
 def list_unmatched(before: Arm, after: Arm) -> list[str]:
-    """Return sentences on the decodings of tasks that one arm alone has."""
-    sides = find_tasks(before), find_tasks(after)
+    """Return sentences on the decodings of tasks that all runs of one arm have, and not all of the other."""
+    arms, sides = (before, after), (find_tasks(before), find_tasks(after))
     matched = list(_match(*sides))
-    return [
-        f"{name_decoding(*name)} is in {arm.name} alone, and left out."
-        for number, (arm, tasks) in enumerate(zip((before, after), sides, strict=True))
-        for name in _list_own(tasks)
-        if name not in {pair[number] for pair in matched}
-    ]
+    lines = []
+    for number, (arm, other) in enumerate((arms, arms[::-1])):
+        partly = {name for run in other.runs for name in _list_own(_rename(run, other))}
+        for name in _list_own(sides[number]):
+            if name not in {pair[number] for pair in matched}:
+                where = f"not in all runs of {other.name}" if name in partly else f"in {arm.name} alone"
+                lines.append(f"{name_decoding(*name)} is {where}, and left out.")
+    return lines
 
 
-def _list_own(tasks: Tasks) -> list[Name]:
+def _list_own(tasks: Tasks | Answers) -> list[Name]:
     return [(task, decoding) for task, own in tasks.items() for decoding in own]
 
 
@@ -135,8 +137,12 @@ def list_measures(answers: int) -> list[str]:
 
 
 def _rename(answers: Answers, arm: Arm) -> Answers:
-    """Return the answers of a run; those of single files are of one task, whatever the files' names."""
-    if len(answers) == 1 and all(place.is_file() for place in arm.places):
+    """Return the answers of a run; those of single files are of one task, whatever the files' names.
+
+    So are those of folders into each of which `qed evaluate --responses` has scored a single file.
+    """
+    scored = all([list(own) for own in run.values()] == [[stored.DECODING]] for run in arm.runs)
+    if len(answers) == 1 and (scored or all(place.is_file() for place in arm.places)):
         return {next(iter(arm.runs[0])): next(iter(answers.values()))}
     return answers
 

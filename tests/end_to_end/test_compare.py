@@ -109,6 +109,10 @@ def test_what_one_side_alone_has_is_said(compare: Compare) -> None:
         "drawn, sampled: a and b have no problem in common, so there is nothing to compare",
     ):
         assert line in said
+    write("b-0", [*make_rows(RISEN, 1, 1), *make_rows(EVEN, decoding="greedy")], weights="b-0")
+    _, result, said = compare("a", "b,b-0")
+    assert list(result) == ["sums, sampled"]
+    assert "sums, greedy is not in all runs of b,b-0, and left out." in said
     write("c", [*make_rows(EVEN, decoding="one"), *make_rows(EVEN, decoding="two")])
     code, _, said = compare("b", "c")
     assert code == 3
@@ -327,6 +331,11 @@ def test_answers_in_files_make_arms_too(compare: Compare) -> None:
             Path(f"{name}{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (found,) = compare("a*.jsonl", "b*.jsonl")[1].values()
     assert (found["seeds"], found["n"]) == ([2, 2], 12)
+    for number in range(4):  # folders of scored files, each named after its file
+        rows = make_rows((EVEN, RISEN)[number // 2], 1, number, decoding="responses")
+        write(f"{'ab'[number // 2]}-{number % 2}", rows, f"sums.seed{number % 2}", weights=str(number))
+    (found,) = compare("a-*", "b-*")[1].values()
+    assert (found["seeds"], found["n"]) == ([2, 2], 40)
 
 
 @pytest.mark.parametrize(("problems", "runs", "few"), [(1, 2, "one problem in common"), (12, 1, "one run")])
