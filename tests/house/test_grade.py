@@ -334,7 +334,7 @@ def test_rows_are_read_as_they_are_graded_by_several_workers() -> None:
 
     graded = grade_rows(rows(), ("", ""), "flexible", (None, ()), 2)
     assert next(graded).grade.correct
-    assert len(read) < 2500
+    assert 1000 < len(read) < 2500, "some more, so that no worker waits for a slow answer"
     assert sum(each.grade.correct for each in graded) == 4999
 
 
