@@ -21,7 +21,8 @@ build_turn = threading.RLock()
 
 @contextmanager
 def seed_initial_weights(seed: int, purpose: str) -> Iterator[None]:
-    """Draw weights on the CPU by the seed of a run and a purpose, and leave torch's generator as it was."""
+    """Draw weights on the CPU by the seed of a run and a purpose, and leave torch's generators as they were."""
     with build_turn, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, purpose))
+        # torch.manual_seed would seed the generators of all devices too, which are not restored.
+        torch.default_generator.manual_seed(derive_seed(seed, purpose))
         yield

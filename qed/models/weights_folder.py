@@ -154,6 +154,9 @@ class _Files(Mapping[str, Tensor]):
         if not self.places:
             raise ModelError(f"{folder} has no safetensors weights.")
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.places  # that of a mapping reads the tensor
+
     def __getitem__(self, name: str) -> Tensor:
         tensor: Tensor = self.places[name].get_tensor(name)
         return tensor

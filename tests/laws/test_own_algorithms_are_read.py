@@ -326,6 +326,15 @@ def test_threads_that_draw_initial_weights_do_not_share_their_draws() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_initial_weights_leave_the_generators_of_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that seeds torch and then trains goes on with the random numbers that it would have had."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    with seed_initial_weights(0, "weights"):
+        torch.randn(1)
+    assert seeded == []
+
+
 def test_threads_that_load_models_take_turns(tmp_path: Path) -> None:
     """Loading replaces methods of transformers' classes for all threads; two at a time would leave them replaced."""
     for part in build_model("new:tiny", ["1 + 1 = 2"], 0):

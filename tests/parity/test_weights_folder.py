@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
-from qed.models import lora
+from qed.models import lora, weights_folder
 from qed.models.adapters import CONFIG, WEIGHTS
 from qed.models.load import build_model, load_model
 from qed.models.save import save_model
@@ -155,3 +156,18 @@ def test_weights_whose_file_has_other_tensors_are_converted(tmp_path: Path) -> N
     assert not torch.equal(compute(model), compute(expected))
     load_weights(model, settings, tmp_path / "new", 3)
     assert torch.equal(compute(model), compute(expected))
+
+
+def test_a_weight_is_read_to_be_checked_and_to_be_copied(base: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server loads the weights of every step, while training waits."""
+    (Path(base.name) / MARKER).write_text('{"version": 1, "format": "full"}')
+    model, read = load_model(base)[0], Counter[str]()
+    get = weights_folder._Files.__getitem__
+
+    def count(files: weights_folder._Files, name: str) -> torch.Tensor:
+        read[name] += 1
+        return get(files, name)
+
+    monkeypatch.setattr(weights_folder._Files, "__getitem__", count)
+    load_weights(model, base, Path(base.name), 1)
+    assert set(read.values()) == {2}
