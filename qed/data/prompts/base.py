@@ -17,7 +17,13 @@ from typing import Any
 
 from qed.config import plugins
 from qed.data.prompts.checking import check_prompt, require_text
-from qed.data.prompts.demonstrations import cut_at_stop, find_demonstration, is_same_answer, list_demonstrations
+from qed.data.prompts.demonstrations import (
+    cut_at_stop,
+    find_demonstration,
+    is_same_answer,
+    list_demonstrations,
+    list_traces,
+)
 from qed.data.prompts.in_environment import encode_between, mask_replies, render_between, split_replies
 from qed.data.sources.finished import is_chat_text
 from qed.environments.base import SINGLE, Environment, Reply
@@ -137,7 +143,7 @@ class PromptTemplate:
 
     def has_demonstration(self, problem: Problem) -> bool:
         """Return whether a problem has a demonstration."""
-        return bool(find_demonstration(self.leaf, problem) or any(problem.meta.get("traces", ())))
+        return bool(find_demonstration(self.leaf, problem) or any(list_traces(problem)))
 
     def demonstrations(self, problem: Problem) -> list[Rollout]:
         """Return all distinct demonstrations of a problem as rollouts, in the order of the data.

@@ -97,10 +97,16 @@ def list_demonstrations(leaf: Any, problem: Problem) -> list[str]:
 
 def iterate_demonstrations(leaf: Any, problem: Problem) -> Iterator[str]:
     """Write the demonstrations of a problem one by one: its own, then those of its traces, which may be the same."""
-    for trace in (None, *problem.meta.get("traces", ())):
+    for trace in (None, *list_traces(problem)):
         own = problem if trace is None else replace(problem, meta={**problem.meta, "completion": trace})
         if text := find_demonstration(leaf, own):
             yield text
+
+
+def list_traces(problem: Problem) -> Sequence[str]:
+    """Return the several demonstrations of a problem; none where a column of the name `traces` is no list of texts."""
+    traces = problem.meta.get("traces", ())
+    return traces if isinstance(traces, list | tuple) and all(isinstance(each, str) for each in traces) else ()
 
 
 def has_markers(text: str) -> bool:

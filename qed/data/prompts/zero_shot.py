@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from qed.data.sources.choices import LETTERS
+from qed.rewards.multiple_choice import list_choices
 from qed.types import Problem
 
 CHAT = False
@@ -36,17 +38,17 @@ def demonstration(problem: Problem) -> str | None:
     """Return the solution and a sentence with the answer, up to the end of the code block; None without one of them."""
     if not problem.answer:
         return None
-    if problem.meta.get("choices"):
+    if list_choices(problem):
         return f"The correct answer is {problem.answer}.\n```"
     return f"{problem.solution}\n\nThe answer is {problem.answer}.\n```" if problem.solution else None
 
 
 def _build_instruction(problem: Problem) -> str:
     """Build the text of mmlu_zero_shot.prompt or gsm8k_zero_shot.prompt; a problem without an answer stays bare."""
-    choices = problem.meta.get("choices")
+    choices = list_choices(problem)
     if not choices:
         return f"{problem.question}\nAnswer:" if problem.answer else problem.question
-    letters = problem.meta["options"]
+    letters = problem.meta.get("options", LETTERS)[: len(choices)]
     options = "\n".join(f"{letter}. {choice}" for letter, choice in zip(letters, choices, strict=True))
     question = problem.question.partition(f"\n\n{letters[0]}) ")[0]  # the question of a row with options ends in them
     return (

@@ -13,6 +13,7 @@ from qed.randomness import derive_seed, shuffle_indices
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 DIGITS = "123456789"
+LISTED = re.compile(r"\bA\b.*\bB\b", re.DOTALL)  # in a question that has its options, however they are written
 MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # before an option in the text of a question
 
 
@@ -40,19 +41,31 @@ def read_options(row: Row, place: Place) -> Fields:
     if isinstance(given, dict):
         given, labels = given.get("text"), given.get("label") or ()
     if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
-        raise DataError(f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}")
+        raise DataError(
+            f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}. Write one, which takes a .jsonl "
+            "or .parquet file, or the columns A, B, C and D."
+        )
     options = [convert_to_text(option, place, key) for option in given]
     gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
     gold: Any = row.get(gold_key)
-    names = list(labels[: len(options)])
-    if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(options):
+    names = [str(label) for label in labels[: len(options)]]
+    if isinstance(gold, str | int) and str(gold) in names:
+        number = names.index(str(gold))
+    elif isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(options):
         number = gold
-    elif gold in names:
-        number = names.index(gold)
     else:
         number = _find_option(convert_to_text(gold, place, gold_key).strip(), options, place)
     used = ("question", key, gold_key, "answer_index", "A", "B", "C", "D")
     return build_fields(convert_to_text(row["question"], place, "question"), options, LETTERS[number], used)
+
+
+def lacks_options(row: Row) -> bool:
+    """Return whether a row asks for a letter, and has the options only as a text that is no part of the question."""
+    question, letter = row.get("question"), row.get("answer", row.get("answerKey"))
+    texts = [text for key in ("choices", "options") if isinstance(text := row.get(key), str) and text.strip()]
+    if not (texts and isinstance(question, str) and isinstance(letter, str) and letter.strip() in (*LETTERS,)):
+        return False
+    return LISTED.search(question) is None and not any(text.strip() in question for text in texts)
 
 
 def _find_option(gold: str, options: Sequence[str], place: Place) -> int:

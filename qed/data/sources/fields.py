@@ -19,6 +19,7 @@ from qed.types import Problem
 SUBJECT = ("subject", "type", "category", "subfield", "subdomain", "data_topic", "problem_type", "solution_type")
 SOURCE = ("source", "data_source", "problem_source", "dataset")
 ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
+OWN = ("k", "rendered", "adapt")  # in `meta` qed alone sets these: a column of that name means something else
 # Half of a UTF-16 pair: `re` looks for it some ten times as fast as a loop over the characters.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -41,15 +42,19 @@ class Fields:
 
 def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
     """Build a problem with a stable id; columns that qed does not know go unchanged into `meta`."""
-    meta = {key: value for key, value in row.items() if key and key not in values.used and value is not None}
+    used = {"", *values.used, *OWN}
+    meta = {key: value for key, value in row.items() if key not in used and value is not None}
     _rename(meta, "subject", SUBJECT)
     _rename(meta, "source", SOURCE)
     _rename(meta, "level", ("level",))
     if isinstance(level := meta.get("level"), str) and level.removeprefix("Level ").isdigit():
         meta["level"] = int(level.removeprefix("Level "))
+    # A reader that takes the answer from elsewhere leaves the reply here.
+    reply = meta.pop("completion", "")
+    completion = values.completion or (reply if isinstance(reply, str) else "")
     meta.update(values.extra)
-    if values.completion:
-        meta["completion"] = values.completion
+    if completion:
+        meta["completion"] = completion
         # Preferences are compared as they are; of any other reply the prompt may change the form.
         meta |= {} if "chosen" in values.extra else {"adapt": True}
     solution = values.solution.strip()
@@ -57,7 +62,7 @@ def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
     # Several solutions of a question are several demonstrations, and several rejected replies several preferences;
     # only duplicate rows have the same id.
     worse = [values.extra["rejected"]] if "rejected" in values.extra else []
-    address = derive_seed(values.question.strip(), answer, solution, values.completion, *worse)
+    address = derive_seed(values.question.strip(), answer, solution, completion, *worse)
     return Problem(f"{prefix}-{address:016x}", values.question.strip(), answer, solution, meta)
 
 

@@ -97,7 +97,7 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
     if inner != folder:
         _say_unread_files(folder, inner)
     files = [path for path in found if path not in copies]
-    named = [path for path in files if split and split in re.split(r"[-_.]", path.name)]
+    named = [path for path in files if split and split.lower() in re.split(r"[-_.]", path.name.lower())]
     return named or files, inner != folder or 0 < len(named) < len(files)
 
 

@@ -11,7 +11,7 @@ from qed.data.sources.instructions import INPUTS, join_input, skip_history
 from qed.data.sources.rows import Place, Row
 
 CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")
-PROMPTS = ("context_messages", "question", "problem", "instruction", "input", "conversations")
+PROMPTS = ("context_messages", "question", "problem", "query", "instruction", "input", "conversations")
 TWO_CONVERSATIONS = "preferences between replies to two different conversations"
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # the turns of a transcript of HH-RLHF
 

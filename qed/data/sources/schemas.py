@@ -61,6 +61,8 @@ NUMINA_NONE, NUMINA_CHECK = ("proof", "notfound"), "problem_is_valid"
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator annotations: 48/2 = <<48/2=24>>24
 # The answer follows the first mark in GSM8K, and the second in its published model solutions.
 GSM8K_MARKS = {"answer": "####", "ground_truth": "\nA: "}
+# A single number with commas between groups of digits; other commas separate the parts of a point, a set or a list.
+GROUPED = re.compile(r"[^\d,()\[\]{}]*\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)[^,()\[\]{}]*")
 
 Reader = Callable[[Row, Place], Fields]
 
@@ -173,8 +175,11 @@ def name_schema(row: Row) -> str:
 
 
 def _has_options(row: Row) -> bool:
-    """Return whether a row has options: in a list of texts, in ARC's pair of lists, or in columns named by letter."""
-    lists = any(isinstance(row.get(key), list | dict) for key in ("choices", "options"))
+    """Return whether a row has options: in a list of texts, in ARC's pair of lists, or in columns named by letter.
+
+    So has one that would be asked without its options, which `choices` refuses.
+    """
+    lists = any(isinstance(row.get(key), list | dict) for key in ("choices", "options")) or choices.lacks_options(row)
     return "question" in row and (lists or set("ABCD") <= set(row)) and bool({"answer", "answerKey"} & set(row))
 
 
@@ -201,7 +206,8 @@ def _read_worked(row: Row, place: Place) -> Fields:
     mark = GSM8K_MARKS.get(answer_key, "")
     if mark and mark in answer:
         solution, _, answer = answer.rpartition(mark)
-        solution, answer = CALCULATOR.sub("", solution), answer.strip().replace(",", "")
+        solution, answer = CALCULATOR.sub("", solution), answer.strip()
+        answer = answer.replace(",", "") if GROUPED.fullmatch(answer) else answer
     trace_key = find_filled_column(row, TRACE)
     trace = convert_to_text(row[trace_key], place, trace_key) if trace_key else _find_right_generation(row, place)
     # Some files have the same problem under both names.

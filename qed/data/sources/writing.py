@@ -16,7 +16,8 @@ from qed.data.sources.hub import load_datasets_library
 from qed.data.sources.rows import Row
 from qed.errors import QedError, UsageError
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
+LINES = (".jsonl", ".jsonl.gz")
+SUFFIXES = (*LINES, ".csv", ".parquet")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -66,7 +67,7 @@ class Writer:
         self._lines: IO[str] | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if ".jsonl" in path.name:
+            if path.name.endswith(LINES):
                 opened = gzip.open if path.name.endswith(".gz") else open
                 self._lines = cast(IO[str], opened(self.part, "wt", encoding="utf-8"))
         except OSError as error:

@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qed.data.prompts.demonstrations import Demonstration, find_trouble, list_demonstrations, write_demonstration
+from qed.data.prompts.demonstrations import (
+    Demonstration,
+    find_trouble,
+    list_demonstrations,
+    list_traces,
+    write_demonstration,
+)
 from qed.data.selection import compute_percentile_length
 from qed.data.sources import schemas
 from qed.data.sources.finished import recognize_prompt
@@ -77,7 +83,7 @@ def _count_demonstrations(
     Also the prompts that the data has rendered already, by what rendered them.
     """
     troubles = Counter(find_trouble(view.leaf, problem, own) for problem, own in zip(problems, made, strict=True))
-    several = Counter(len(list_demonstrations(view.leaf, each)) for each in problems if each.meta.get("traces"))
+    several = Counter(len(list_demonstrations(view.leaf, each)) for each in problems if list_traces(each))
     rendered = [recognize_prompt(text) for problem in problems if (text := problem.meta.get("rendered"))]
     return {
         "demonstrations": sum(each.text is not None for each in made),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from qed.data.prompts.base import PromptTemplate, make_prompt, remove_opened, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
+from qed.data.prompts.checking import require_text
 from qed.data.prompts.demonstrations import iterate_demonstrations
 from qed.errors import UsageError
 from qed.types import Problem
@@ -18,12 +18,17 @@ END = "<end of answer>"  # shown for the end token if no model is given
 
 
 class _Messages:
-    """A substitute for a tokenizer whose chat template returns the messages as JSON."""
+    """A substitute for a tokenizer whose chat template collects the messages, and returns a mark in their place."""
 
+    MARK = "\0messages\0"
     chat_template = "messages"
 
+    def __init__(self, collected: list[list[dict[str, str]]]) -> None:
+        self.collected = collected
+
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        return json.dumps(messages)
+        self.collected.append(messages)
+        return self.MARK
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class PromptView:
         """Return the prompt and the trained text; the latter is empty without a demonstration."""
         if self.template is None:
             prompt = (
-                _convert_to_text(build_messages(self.leaf, problem))
+                _show_messages(*_render_messages(self.leaf, problem))
                 if self.leaf.CHAT and "rendered" not in problem.meta
                 else render_prompt(self.leaf, problem, None)
             )
@@ -72,12 +77,31 @@ class PromptView:
 
 
 def build_messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
-    """Return a problem as the messages that a chat prompt passes to the chat template."""
-    return cast(list[dict[str, str]], json.loads(leaf.render(problem, _Messages())))
+    """Return a problem as the messages that a chat prompt passes to the chat template.
+
+    Raises:
+        UsageError: the prompt adds text of its own to what the template gives.
+    """
+    before, messages, behind = _render_messages(leaf, problem)
+    if added := (before + behind).strip():
+        raise UsageError(
+            f"The prompt adds {added!r} to what the chat template gives, which messages cannot hold. Use another "
+            "prompt, such as --prompt chat."
+        )
+    return messages
 
 
-def _convert_to_text(messages: Sequence[dict[str, str]]) -> str:
-    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages) + "[assistant]\n"
+def _render_messages(leaf: Any, problem: Problem) -> tuple[str, list[dict[str, str]], str]:
+    """Return the text that a chat prompt writes before its messages, the messages, and the text behind them."""
+    messages: list[list[dict[str, str]]] = []
+    rendered = require_text("The prompt's render", leaf.render(problem, _Messages(messages)))
+    before, mark, behind = rendered.partition(_Messages.MARK)
+    return (before, messages[-1], behind) if mark else (rendered, [], "")
+
+
+def _show_messages(before: str, messages: Sequence[dict[str, str]], behind: str) -> str:
+    shown = "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
+    return f"{before}{shown}[assistant]\n{behind}" if messages else before
 
 
 def load_prompt_view(prompt: str, options: Sequence[str], model: str, problems: Sequence[Problem]) -> PromptView:

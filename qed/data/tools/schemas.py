@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qed.data.prompts.demonstrations import find_demonstration
+from qed.data.prompts.demonstrations import find_demonstration, list_traces
 from qed.data.sources import choices, conversations, fields, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
@@ -161,7 +161,7 @@ def _build_luffy(layout: Layout, index: int, problem: Problem) -> Row:
         **_build_verl(layout, index, problem),
         "target": None if text is None else [{"role": "assistant", "content": text}],
     }
-    traces = (replace(problem, meta={**problem.meta, "completion": each}) for each in problem.meta.get("traces", ()))
+    traces = (replace(problem, meta={**problem.meta, "completion": each}) for each in list_traces(problem))
     if texts := [each for each in map(layout.find_demonstration, traces) if each]:
         row[conversations.TRACES] = texts
     if text == problem.meta.get("completion") and (known := problem.meta.get("trace_probabilities")):
