@@ -20,6 +20,9 @@ ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 DIVISORS = ("logits_scaling",)
 MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by a field that divides elsewhere
+# Modules' noise in training mode besides dropout, and families whose layers draw the experts of a token in it.
+JITTER = ("jitter_noise", "input_jitter_noise")
+DRAWS_EXPERTS = ("phimoe",)
 PROBE_TOKENS = 8
 TRAINED = "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 or GPT-2, for example"
 
@@ -90,6 +93,32 @@ def choose_attention(config: Any, wanted: str = "auto") -> str | None:
             "its own flash kernels where they apply."
         )
     return wanted if wanted != "auto" else "eager" if capped else None
+
+
+def remove_noise(model: nn.Module) -> None:
+    """Switch off what a model does at random in training mode: dropout of all kinds, and jitter before a router."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            # Families name it residual_dropout, attn_dropout, layerdrop and otherwise.
+            if isinstance(value, float) and ("drop" in name or name in JITTER):
+                setattr(module, name, 0.0)
+
+
+def require_steady_training(model: Any) -> None:
+    """Refuse a model of which training mode, without dropout, computes something else than sampling.
+
+    Raises:
+        UsageError: its layers draw the experts of a token at random in training mode.
+    """
+    kind = getattr(getattr(model, "config", None), "model_type", "")
+    if kind in DRAWS_EXPERTS:
+        raise UsageError(
+            f"model.gradient_checkpointing needs the training mode of the layers, in which {kind} models draw the "
+            "experts of a token at random: their log-probs would not be those of the policy that samples. Take "
+            "model.gradient_checkpointing=false."
+        )
 
 
 def remove_attention_kernels(config: Any) -> Any:

@@ -33,7 +33,7 @@ from qed.console.progress import report_progress, say_on_stderr
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
-from qed.models.families import choose_attention, read_text_config
+from qed.models.families import choose_attention, read_text_config, remove_noise, require_steady_training
 from qed.models.fast_float32 import is_faster, recompute_alike
 from qed.models.initial_weights import build_turn, seed_initial_weights
 from qed.models.precision import KeepFloat64, cast_weights, read_weights_dtype, require_float64
@@ -268,22 +268,18 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
     """Move a model to its device, ready to train, without dropout: sampling and training must see the same policy.
 
     Raises:
-        UsageError: the device does not have the precision.
+        UsageError: the device does not have the precision, or the family is noisy in training mode.
     """
     host.collect_garbage_as_usual()
     require_float64(settings, device)
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name in ("attention_dropout", "dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
+    remove_noise(model)
     if settings.gradient_checkpointing:
+        require_steady_training(model)
         # Transformers 5.24 renamed this method, and warns of the old name.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable: Any = next(getattr(model, name) for name in names if hasattr(model, name))
         enable({"use_reentrant": False, **_recompute_alike(settings)})
-    # Only gradient checkpointing needs training mode; without dropout both modes compute the same.
+    # Only gradient checkpointing needs training mode; without noise both modes compute the same.
     return model.train(settings.gradient_checkpointing).to(device)
 
 

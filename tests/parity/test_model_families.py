@@ -14,6 +14,8 @@ from test_graphs import Taping, alike, taping
 from test_native_sampler import Letters
 from transformers import AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig
 
+from qed.config.settings import ModelSettings
+from qed.errors import UsageError
 from qed.models.families import split_head
 from qed.models.layer_windows import (
     FULL_ATTENTION,
@@ -22,6 +24,7 @@ from qed.models.layer_windows import (
     compute_reached_windows,
     count_fixed_rotation_tokens,
 )
+from qed.models.load import prepare_model
 from qed.randomness import derive_seed
 from qed.rollout.policy import report_handover
 from qed.sampling.base import Sampling
@@ -208,3 +211,29 @@ def test_a_window_longer_than_the_rows_that_are_tried_must_be_named() -> None:
 
 def test_which_families_are_decoded_by_their_own_layers() -> None:
     assert all(is_llama_like(make_family(name, window=8)) for name in ("mistral", "qwen2", "qwen3", "llama"))
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        ("seed_oss", {"residual_dropout": 0.5, "attention_dropout": 0.5}),
+        ("gpt_bigcode", {"attn_pdrop": 0.5, "resid_pdrop": 0.5, "embd_pdrop": 0.5}),
+        ("bloom", {"hidden_dropout": 0.5, "attention_dropout": 0.5}),
+        ("opt", {"dropout": 0.5, "layerdrop": 0.5}),
+        ("mixtral", {"router_jitter_noise": 0.5}),
+    ],
+)
+def test_checkpointed_layers_compute_what_sampling_does(name: str, noise: dict[str, float]) -> None:
+    """Checkpointing needs the training mode of the layers, in which families have noise under many names."""
+    settings = ModelSettings(device="cpu", gradient_checkpointing=True)
+    model = prepare_model(make_family(name, **noise), settings, torch.device("cpu"))
+    ids = torch.arange(2, 22)[None]
+    trained = model(input_ids=ids, use_cache=False).logits
+    assert model.training
+    assert torch.allclose(trained, model.eval()(input_ids=ids, use_cache=False).logits, atol=1e-5)
+
+
+def test_experts_that_training_draws_are_refused() -> None:
+    settings = ModelSettings(device="cpu", gradient_checkpointing=True)
+    with pytest.raises(UsageError, match="phimoe models draw the experts"):
+        prepare_model(make_family("phimoe"), settings, torch.device("cpu"))
