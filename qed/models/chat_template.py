@@ -16,8 +16,10 @@ def find_turn_end(tokenizer: Any) -> int | None:
     if not tokenizer.chat_template:
         return None
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SENTINEL}]
-    text = render_chat(messages, tokenizer, add_generation_prompt=False)
-    ids = tokenizer(text[text.rfind(SENTINEL) + len(SENTINEL) :].lstrip(), add_special_tokens=False)["input_ids"]
+    _, said, behind = render_chat(messages, tokenizer, add_generation_prompt=False).rpartition(SENTINEL)
+    if not said:  # the template leaves answers out
+        return None
+    ids = tokenizer(behind.lstrip(), add_special_tokens=False)["input_ids"]
     return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
 
 

@@ -384,6 +384,12 @@ def test_the_end_of_a_turn_is_what_the_template_writes() -> None:
         PromptTemplate(plugins.load_leaf("prompts", "think_answer"), TOKENIZER, (1,))
 
 
+def test_a_template_that_leaves_answers_out_has_no_end_of_a_turn() -> None:
+    TOKENIZER.chat_template = "Asked now:{{ messages[0]['content'] }}<|pad|>"
+    assert find_turn_end(TOKENIZER) is None
+    TOKENIZER.chat_template = None
+
+
 def test_an_answer_is_read_up_to_its_stop_string() -> None:
     made = template("r1_zero")
     output = tuple(TOKENIZER(" 2+3=5 </think> <answer> 5 </answer> and so on")["input_ids"])
