@@ -146,4 +146,6 @@ def find_stem(problem: Problem, options: Sequence[str]) -> str:
     """Return the question without the options that `qed.data.sources.choices` has written behind it."""
     listed = "\n".join(f"{label}) {option}" for label, option in zip(list_labels(problem), options, strict=False))
     # White space at the end of the last option may be lost in the question, but not in the options.
-    return str(problem.meta.get("stem", problem.question.rstrip().removesuffix(f"\n\n{listed}".rstrip())))
+    bare = problem.question.rstrip().removesuffix(f"\n\n{listed}".rstrip())
+    published = str(problem.meta.get("stem", ""))
+    return published if published.strip() == bare.strip() else bare

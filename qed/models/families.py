@@ -21,7 +21,7 @@ FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 DIVISORS = ("logits_scaling",)
 MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by a field that divides elsewhere
 # Modules' noise in training mode besides dropout, and families whose layers draw the experts of a token in it.
-JITTER = ("jitter_noise", "input_jitter_noise")
+JITTER = ("jitter_noise", "input_jitter_noise", "moe_jitter_eps")
 DRAWS_EXPERTS = ("phimoe",)
 PROBE_TOKENS = 8
 TRAINED = "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 or GPT-2, for example"

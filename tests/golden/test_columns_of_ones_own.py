@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from qed.data.prompts.demonstrations import list_demonstrations
 from qed.data.sources.writing import Writer
 from qed.data.tools.prompting import PromptView, build_messages
 from qed.errors import DataError, UsageError
+from qed.evaluation.choice_formats import find_stem
+from qed.rewards.multiple_choice import list_choices
 from qed.types import Problem
 
 
@@ -40,6 +43,19 @@ def test_traces_that_are_no_texts_are_no_demonstrations(tmp_path: Path, traces: 
     assert list_demonstrations(load_leaf("r1_zero"), problem) == []
 
 
+def test_an_empty_place_among_traces_leaves_the_others(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, {"question": "1+2?", "answer": "3", "traces": ["I add. #### 3", None]})
+    assert len(list_demonstrations(load_leaf("r1_zero"), problem)) == 1
+
+
+def test_a_column_stem_is_not_the_question(tmp_path: Path) -> None:
+    """`stem` is the name of a question before white space is removed, which scores by likelihood need."""
+    row = {"question": "1+2? ", "choices": ["3", "4"], "answer": "A"}
+    (own,) = load(tmp_path, row | {"question": "1+2?", "stem": True})
+    (published,) = load(tmp_path, row)
+    assert [find_stem(problem, list_choices(problem)) for problem in (own, published)] == ["1+2?", "1+2? "]
+
+
 @pytest.mark.parametrize("about", [{"choices": ["3", "4"], "answer": "A"}, {"solution": "It is 3.", "answer": "3"}])
 def test_a_completion_beside_an_answer_gets_the_form_of_the_prompt(tmp_path: Path, about: dict[str, Any]) -> None:
     rows = [{"question": "1+2?", "completion": reply, **about} for reply in ("I add 1 and 2.", "Two more than 1.")]
@@ -56,6 +72,23 @@ def test_a_question_is_not_asked_without_its_options(tmp_path: Path, prompt: str
     written = "Which is even? (A) 3 (B) 4"
     (problem,) = load(tmp_path, {"question": written, "choices": "['3' '4']", "answer": "B"})
     assert written in load_leaf(prompt).render(problem, None)
+
+
+@pytest.mark.parametrize("options", ["A) 3 B) 4", "A. 3\nB. 4"])
+@pytest.mark.parametrize("question", ["Which is even?", "A and B are numbers. Which is even?"])
+@pytest.mark.parametrize("others", [{}, {"choices": None}])
+def test_options_that_are_written_with_their_letters_are_read(
+    tmp_path: Path, question: str, options: str, others: dict[str, Any]
+) -> None:
+    (problem,) = load(tmp_path, {**others, "question": question, "options": options, "answer": "B"})
+    assert (problem.question, problem.answer) == (f"{question}\n\nA) 3\nB) 4", "B")
+    asked = f"{question} A) 3\nB) 4"
+    assert load(tmp_path, {"question": asked, "options": options, "answer": "B"})[0].question == asked
+
+
+def test_a_text_that_says_that_there_are_no_options_is_none(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, {"question": "Which vertex?", "options": "[]", "answer": "B"})
+    assert problem.question == "Which vertex?"
 
 
 @pytest.mark.parametrize("labels", [[1, 2, 3], ["1", "2", "3"]])
@@ -85,6 +118,19 @@ def test_a_query_is_the_prompt_of_a_preference(tmp_path: Path) -> None:
     row = {"query": "1+2?", "chosen": "The answer is 3.", "rejected": "The answer is 4."}
     (problem,) = load(tmp_path, row)
     assert (problem.question, problem.meta["chosen"]) == ("1+2?", "The answer is 3.")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda reply: [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": reply}],
+        lambda reply: f"\n\nHuman: 1+2?\n\nAssistant: {reply}",
+        lambda reply: f"1+2? {reply}",
+    ],
+)
+def test_a_query_beside_replies_with_their_question_is_no_prompt(tmp_path: Path, write: Callable[[str], Any]) -> None:
+    (problem,) = load(tmp_path, {"query": "1+2?", "chosen": write("3"), "rejected": write("4")})
+    assert (problem.question, problem.meta["chosen"], problem.meta["rejected"]) == ("1+2?", "3", "4")
 
 
 def test_capitals_in_the_names_of_files_are_no_part_of_the_split(tmp_path: Path) -> None:

@@ -213,6 +213,12 @@ def test_which_families_are_decoded_by_their_own_layers() -> None:
     assert all(is_llama_like(make_family(name, window=8)) for name in ("mistral", "qwen2", "qwen3", "llama"))
 
 
+DBRX = (
+    {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
+    {"ffn_hidden_size": 32, "hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2, "moe_jitter_eps": 0.5},
+)
+
+
 @pytest.mark.parametrize(
     ("name", "noise"),
     [
@@ -221,6 +227,7 @@ def test_which_families_are_decoded_by_their_own_layers() -> None:
         ("bloom", {"hidden_dropout": 0.5, "attention_dropout": 0.5}),
         ("opt", {"dropout": 0.5, "layerdrop": 0.5}),
         ("mixtral", {"router_jitter_noise": 0.5}),
+        ("dbrx", {"d_model": 32, "n_heads": 4, "n_layers": 2, "attn_config": DBRX[0], "ffn_config": DBRX[1]}),
     ],
 )
 def test_checkpointed_layers_compute_what_sampling_does(name: str, noise: dict[str, float]) -> None:

@@ -103,10 +103,10 @@ def iterate_demonstrations(leaf: Any, problem: Problem) -> Iterator[str]:
             yield text
 
 
-def list_traces(problem: Problem) -> Sequence[str]:
-    """Return the several demonstrations of a problem; none where a column of the name `traces` is no list of texts."""
+def list_traces(problem: Problem) -> list[str]:
+    """Return the several demonstrations of a problem; a column called `traces` may have other things than texts."""
     traces = problem.meta.get("traces", ())
-    return traces if isinstance(traces, list | tuple) and all(isinstance(each, str) for each in traces) else ()
+    return [each for each in traces if isinstance(each, str)] if isinstance(traces, list | tuple) else []
 
 
 def has_markers(text: str) -> bool:

@@ -14,6 +14,7 @@ from qed.randomness import derive_seed, shuffle_indices
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 DIGITS = "123456789"
 LISTED = re.compile(r"\bA\b.*\bB\b", re.DOTALL)  # in a question that has its options, however they are written
+SEVERAL = re.compile(r"\w\W+\w")  # in a text of options, which may also say that there are none
 MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # before an option in the text of a question
 
 
@@ -35,11 +36,13 @@ def read_options(row: Row, place: Place) -> Fields:
 
     MMLU: `question, choices, answer`; MMLU-Pro: `question, options, answer`; ARC: `choices {text, label}, answerKey`.
     """
-    key = next((name for name in ("choices", "options") if name in row), "")
+    key = next((name for name in ("choices", "options") if row.get(name) not in (None, "")), "")
     labels: Sequence[str] = LETTERS
     given: Any = row[key] if key else [row[letter] for letter in "ABCD"]
     if isinstance(given, dict):
         given, labels = given.get("text"), given.get("label") or ()
+    if isinstance(given, str):
+        given = _split_written(given) or given
     if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
         raise DataError(
             f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}. Write one, which takes a .jsonl "
@@ -61,11 +64,20 @@ def read_options(row: Row, place: Place) -> Fields:
 
 def lacks_options(row: Row) -> bool:
     """Return whether a row asks for a letter, and has the options only as a text that is no part of the question."""
-    question, letter = row.get("question"), row.get("answer", row.get("answerKey"))
-    texts = [text for key in ("choices", "options") if isinstance(text := row.get(key), str) and text.strip()]
+    question, letter = row.get("question"), row.get("answerKey", row.get("answer"))
+    texts = [text for key in ("choices", "options") if isinstance(text := row.get(key), str) and SEVERAL.search(text)]
     if not (texts and isinstance(question, str) and isinstance(letter, str) and letter.strip() in (*LETTERS,)):
         return False
-    return LISTED.search(question) is None and not any(text.strip() in question for text in texts)
+    if any(text.strip() in question for text in texts):
+        return False
+    written = (option for text in texts for option in _split_written(text))
+    return LISTED.search(question) is None or not all(option in question for option in written)
+
+
+def _split_written(text: str) -> list[str]:
+    """Return the options of a text that is written as `A) … B) …`; none if it has another form."""
+    options = list(parse_written_options(text).get("choices", ()))
+    return options if options and options[0] and text.lstrip()[3:].lstrip().startswith(options[0]) else []
 
 
 def _find_option(gold: str, options: Sequence[str], place: Place) -> int:

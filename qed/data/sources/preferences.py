@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qed.data.sources import conversations
@@ -11,7 +11,7 @@ from qed.data.sources.instructions import INPUTS, join_input, skip_history
 from qed.data.sources.rows import Place, Row
 
 CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")
-PROMPTS = ("context_messages", "question", "problem", "query", "instruction", "input", "conversations")
+PROMPTS = ("context_messages", "question", "problem", "instruction", "input", "conversations")
 TWO_CONVERSATIONS = "preferences between replies to two different conversations"
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # the turns of a transcript of HH-RLHF
 
@@ -30,7 +30,7 @@ def read_preference(row: Row, place: Place) -> Fields:
     keys = [next(name for name in names if name in row) for names in (CHOSEN, REJECTED)]
     chosen, rejected = (row[key] for key in keys)
     skip_history(row)
-    prompt_key = "prompt" if "prompt" in row else find_filled_column(row, PROMPTS)
+    prompt_key = _find_prompt(row, (chosen, rejected))
     if prompt_key:
         question = conversations.read_question(row[prompt_key], place, prompt_key)
         if prompt_key == "instruction":
@@ -47,6 +47,21 @@ def read_preference(row: Row, place: Place) -> Fields:
     used = (prompt_key or "", *(INPUTS if prompt_key == "instruction" else ()), *keys, "history", "margin")
     margin = {} if row.get("margin") is None else {"margin": row["margin"]}
     return Fields(question, completion=better, used=used, extra={"chosen": better, "rejected": worse, **margin})
+
+
+def _find_prompt(row: Row, replies: Sequence[Any]) -> str | None:
+    """Return the column of the prompt, if there is one; a `query` is it where no reply comes with its question."""
+    if "prompt" in row or not (key := find_filled_column(row, (*PROMPTS, "query"))):
+        return "prompt" if "prompt" in row else None
+    has_question = key == "query" and any(_repeats_question(reply, str(row[key]).strip()) for reply in replies)
+    return None if has_question else key
+
+
+def _repeats_question(reply: Any, question: str) -> bool:
+    """Return whether a reply is a conversation or a transcript with its question, or begins with this one."""
+    if conversations.is_conversation(reply):
+        return any(turn.get("role", turn.get("from")) in ("user", "human") for turn in reply)
+    return isinstance(reply, str) and (ASSISTANT in reply or reply.lstrip().startswith(question))
 
 
 def _require_one_conversation(replies: Mapping[str, Any], place: Place) -> None:

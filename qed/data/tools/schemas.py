@@ -118,6 +118,8 @@ def _build_gsm8k(layout: Layout, index: int, problem: Problem) -> Row:
     """Build a GSM8K row: the answer follows the worked solution after four hashes."""
     if not problem.answer:
         raise SkippedRow("problems without an answer")
+    if "," in problem.answer:  # which programs that read GSM8K remove
+        raise SkippedRow("problems whose question or answer would read otherwise as gsm8k")
     solution = problem.solution or problem.meta.get("completion", "")
     return {"question": problem.question, "answer": f"{solution}\n#### {problem.answer}"}
 
