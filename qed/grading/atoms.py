@@ -191,6 +191,7 @@ def _parse_group(cursor: Cursor) -> Node:
     bars, cursor.bars = cursor.bars, []
     with cursor.nest():
         if opening == "\\{" and cursor.accept_any("\\}"):
+            cursor.bars = bars
             return Node("set")
         inner = cursor.parse_inner(cursor)
         if opening == "{" and cursor.text in {"\\over", "\\choose"}:

@@ -27,9 +27,9 @@ from qed.grading.relations import Relations
 from qed.grading.scalars import are_same_scalar, is_scalar
 from qed.grading.tree import Node, expand_signs
 from qed.grading.vectors import compute_vector, is_column, read_as_column, unify_vectors
+from qed.grading.vocabulary import INEQUALITIES
 
 COMPUTED = {"negate", "add", "multiply", "divide", "power", "function", "apply"}
-INEQUALITIES = {"<", "<=", ">", ">=", "!="}
 
 
 class Comparison(Relations):
@@ -101,10 +101,12 @@ class Comparison(Relations):
             if same is not None:
                 return same or self.is_solution(gold, answer)
         for one, other in ((gold, answer), (answer, gold)):
+            items, point = one, other
             if other.kind == "relation" and other.name == "=" and other.parts[1].kind == "sequence":
-                one, other = sort_by_names(one, other.parts[0]), other.parts[1]  # (x, y) = (1, 2) against y = 2, x = 1
-            if other.kind == "sequence" and len(self.expand_signs(other)) == 1:
-                return one.kind == "list" and self.is_list_as_tuple(one, other)
+                items, point = sort_by_names(one, other.parts[0]), other.parts[1]  # (x, y) = (1, 2): y = 2, x = 1
+            if point.kind == "sequence" and len(self.expand_signs(point)) == 1:
+                first, second = (items, point) if one is gold else (point, items)
+                return self.is_list_as_tuple(items, point) and self.are_all_same(first.parts, second.parts)
         if is_named_beside_bare(gold, answer):  # a = 2, b = 3 against 2, 3
             return self.are_all_same(gold.parts, answer.parts)
         if min(len(left), len(right)) == 1 and "or" in (
@@ -128,11 +130,9 @@ class Comparison(Relations):
         )
 
     def is_list_as_tuple(self, items: Node, sequence: Node) -> bool:
-        """Return whether a bare list equals a tuple, where the policy allows it."""
-        listed = items.name == "," or (items.name == "and" and has_distinct_names(items))
-        if not self.policy.bare_list_as_tuple or not listed or sequence.name != "()":
-            return False
-        return self.are_all_same(items.parts, sequence.parts)
+        """Return whether a bare list may stand for a tuple, which the policy decides."""
+        listed = items.kind == "list" and (items.name == "," or (items.name == "and" and has_distinct_names(items)))
+        return self.policy.bare_list_as_tuple and listed and sequence.name == "()"
 
     def are_all_same(self, left: tuple[Node, ...], right: tuple[Node, ...]) -> bool:
         """Return whether two sequences are the same, item by item and in order."""

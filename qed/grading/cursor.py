@@ -71,6 +71,15 @@ class Cursor:
             raise UnreadableError(f"{texts[0]} was expected, not {token.text}")
         return token.text
 
+    def expect_end(self) -> None:
+        """Check that no token is left.
+
+        Raises:
+            UnreadableError: one is.
+        """
+        if self.position < len(self.tokens):
+            raise UnreadableError(f"{self.text} was not expected")
+
     def nest(self) -> Cursor:
         """Enter one level of nesting, which a `with` statement leaves.
 

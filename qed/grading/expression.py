@@ -194,8 +194,6 @@ def _parse_arguments(cursor: Cursor) -> tuple[Node, ...]:
         inner = parse_atom(cursor)
         if inner.kind in {"sequence", "list"}:
             return inner.parts
-        if cursor.text in {"^", "**"}:
-            return (inner,)
         return (inner,)
     result = parse_power(cursor)
     while starts_atom(cursor) and cursor.text not in FUNCTIONS and cursor.text != "(":

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from qed.grading.bounds import Work
+from qed.grading.bounds import OverBoundError, Work
 from qed.grading.numeric import DIGITS, Point, get_context
 from qed.grading.scalars import is_scalar, list_names, try_evaluate
 from qed.grading.tree import Node, expand_signs, make_number
@@ -21,7 +21,7 @@ from qed.grading.tree import Node, expand_signs, make_number
 INTEGERS, NATURALS = "\\mathbb Z", "\\mathbb N"
 PARAMETERS = {"k", "n", "m", "l", "j", "p", "q", "t", "r", "s"}
 NUMBER = Node("symbol", "\\parameter")  # no answer can write this name
-MAX_RESIDUES = 120
+MAX_RESIDUES = 600  # of all progressions of one side
 MAX_PERIODS = 60
 NEAR = 30  # digits that must agree
 Same = Callable[[Node, Node], bool]
@@ -175,16 +175,22 @@ def _find_ratio(value: Any) -> Fraction | None:
 
 
 def _list_residues(progressions: list[tuple[Any, Fraction]], period: Fraction) -> list[Any]:
-    arithmetic, result = get_context(DIGITS), list[Any]()
-    length = arithmetic.mpf(period.numerator) / period.denominator
+    """Return the values of the progressions within one period, sorted, each once.
+
+    Raises:
+        OverBoundError: there are too many.
+    """
+    if sum(int(period / step) for _, step in progressions) > MAX_RESIDUES:
+        raise OverBoundError("too many values in a period")
+    arithmetic, places = get_context(DIGITS), list[Any]()
+    length, limit = arithmetic.mpf(period.numerator) / period.denominator, arithmetic.mpf(10) ** -NEAR
     for start, step in progressions:
         for index in range(int(period / step)):
             place = start + arithmetic.mpf(step.numerator) / step.denominator * index
             place -= arithmetic.floor(place / length) * length
-            place = 0 if abs(place - length) < arithmetic.mpf(10) ** -NEAR else place
-            if not any(abs(place - other) < arithmetic.mpf(10) ** -NEAR for other in result):
-                result.append(place)
-    return sorted(result)[:MAX_RESIDUES]
+            places.append(arithmetic.mpf(0) if abs(place - length) < limit else place)
+    places.sort()
+    return places[:1] + [two for one, two in pairwise(places) if two - one >= limit]
 
 
 def _are_same_residues(left: list[Any], right: list[Any]) -> bool:

@@ -14,8 +14,8 @@ from qed.grading.numeric import Point
 from qed.grading.regions import Region, compute_position
 from qed.grading.scalars import is_scalar, list_names, try_evaluate
 from qed.grading.tree import Node
+from qed.grading.vocabulary import INEQUALITIES
 
-SIGNS = {"<", "<=", ">", ">=", "!="}
 Condition = tuple[Node, str]  # a difference and its relation to zero
 WITHIN = (1, 7, 29, 50, 71, 93, 99)  # percent of the way from one end to the next
 BEYOND = (0.01, 0.31, 0.97, 2.03, 7.3, 31.7, 1009)  # distances beyond the first and last ends
@@ -39,7 +39,7 @@ class ValuePoint(Point):
 def solves(region: Region, inequality: Node, work: Work) -> bool:
     """Return whether a set is the solution of an inequality, or of a chain of them, in one variable."""
     names, signs = list_names(*inequality.parts), inequality.name.split()
-    simple = inequality.kind == "relation" and set(signs) <= SIGNS and all(map(is_scalar, inequality.parts))
+    simple = inequality.kind == "relation" and set(signs) <= INEQUALITIES and all(map(is_scalar, inequality.parts))
     if not simple or len(names) != 1 or next(iter(names)).endswith("()") or len(region.parts) > MAX_PARTS:
         return False
     if region.variable is not None and region.variable != Node("symbol", next(iter(names))):

@@ -39,7 +39,12 @@ _contexts = threading.local()
 
 
 def get_context(digits: int) -> Any:
-    """Return this thread's arithmetic with that many digits; contexts are mutable, so threads do not share them."""
+    """Return this thread's arithmetic with that many digits or a few more, so that a long run builds few contexts.
+
+    Contexts are mutable, so threads do not share them.
+    """
+    step = 30 if digits <= 300 else 300  # a context takes 40 kB and some milliseconds
+    digits = -(-digits // step) * step
     context = getattr(_contexts, str(digits), None)
     if context is None:
         context = MPContext()

@@ -10,6 +10,7 @@ from qed.grading.bounds import Work
 from qed.grading.numeric import Point
 from qed.grading.scalars import are_same_scalar, get_infinity_sign, is_scalar, list_names, try_evaluate
 from qed.grading.tree import Node, expand_signs, make_number, negate
+from qed.grading.vocabulary import INEQUALITIES
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "in": "in", "=": "="}
 INFINITY = Node("constant", "infinity")
@@ -99,7 +100,7 @@ def _build_from_inequality(node: Node, work: Work) -> Region | None:
     if signs == ["in"]:
         inner = build_region(sides[1], work)
         return None if inner is None else Region(inner.parts, sides[0])
-    if not set(signs) <= {"<", "<=", ">", ">=", "!="} or len(sides) > 3 or (len(sides) == 3 and "!=" in signs):
+    if not set(signs) <= INEQUALITIES or len(sides) > 3 or (len(sides) == 3 and "!=" in signs):
         return None
     ends = [compute_position(side, work) for side in sides]
     if len(sides) == 3:

@@ -73,17 +73,18 @@ class Relations(ABC):
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "=":
                 if one is answer and other.kind != "relation" and any(map(is_combination, one.parts)):
-                    return self.are_same(one.parts[is_combination(one.parts[0])], other)
-                return self.equals_right_side(one, other, identities=one is answer)
+                    return self.are_same(other, one.parts[is_combination(one.parts[0])])
+                return self.equals_right_side(one, other, answered=one is answer)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
             return True
         return self.are_same_inequalities(gold, answer) if both else self.are_same_sets(gold, answer)
 
     def are_same_sets(self, gold: Node, answer: Node) -> bool:
         """Compare sets whose ends are not constants: x ∈ S equals S, and unions are equal in any order."""
-        for one, other in ((gold, answer), (answer, gold)):
-            if one.kind == "relation" and one.name == "in":
-                return self.are_same(one.parts[1], other)
+        if gold.kind == "relation" and gold.name == "in":
+            return self.are_same(gold.parts[1], answer)
+        if answer.kind == "relation" and answer.name == "in":
+            return self.are_same(gold, answer.parts[1])
         if gold.kind == answer.kind == "union" and gold.name == answer.name == "or":
             return self.match_items(self.list_union(gold), self.list_union(answer))
         return False
@@ -106,25 +107,32 @@ class Relations(ABC):
             return True
         return solves_equation(left, right, self.work) or solves_equation(right, left, self.work)
 
-    def equals_right_side(self, equation: Node, other: Node, identities: bool = False) -> bool:
-        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression of the same value too."""
+    def equals_right_side(self, equation: Node, other: Node, answered: bool = False) -> bool:
+        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression of the same value too.
+
+        Args:
+            equation: the gold or the answer.
+            other: the other one.
+            answered: whether the equation is the answer, which may show its calculation with names.
+        """
         left, right = equation.parts
         if left == right or is_other_answer(left, right):  # 5 = 5 has no content
             return False
+        value = self.find_stated(left, right, answered)
+        if value is None:
+            return False
+        return self.are_same(other, value) if answered else self.are_same(value, other)
+
+    def find_stated(self, left: Node, right: Node, identities: bool) -> Node | None:
+        """Return the side of an equation that is its value; None if the equation is more than a value."""
         if self.is_name(left):
-            return self.are_same(right, other)
+            return right
         if self.is_name(right) and not list_names(left):
-            return self.are_same(left, other)
+            return left
         # 3 × 14 = 42 apples: the calculation has no unit.
         value = right.parts[0] if right.kind == "unit" and right.name != PERCENT else right
-        if (
-            is_scalar(left)
-            and is_scalar(value)
-            and (identities or not list_names(left, value))
-            and are_same_scalar(left, value, self.work)
-        ):
-            return self.are_same(right, other)
-        return False
+        computed = is_scalar(left) and is_scalar(value) and (identities or not list_names(left, value))
+        return right if computed and are_same_scalar(left, value, self.work) else None
 
     def is_name(self, node: Node) -> bool:
         """Return whether a node is a name and not a computed value: a symbol, f(x), |AB|, AB/CD, A:B, (x, y)."""

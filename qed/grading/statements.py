@@ -61,10 +61,11 @@ def _check_functions(sides: list[Node]) -> None:
     """Refuse a chain of functions with another one between two that are the same: x(x + 1) = x² = x² + x."""
     if sides[0].kind not in COMPUTED or not list_names(sides[0]) or not all(map(is_scalar, sides)):
         return
+    work = Work()  # of all comparisons, since a chain may have hundreds of sides
     try:
-        if not are_same_scalar(sides[0], sides[-1], Work()):
+        if not are_same_scalar(sides[0], sides[-1], work):
             return
-        if all(are_same_scalar(sides[0], side, Work()) for side in sides[1:-1]):
+        if all(are_same_scalar(sides[0], side, work) for side in sides[1:-1]):
             return
     except (UnreadableError, OverBoundError):
         return

@@ -87,8 +87,12 @@ def list_gold_texts(gold: Gold) -> tuple[str, ...]:
 def grade_answer(gold: Gold, answer: str, grader: Grader = "qed", policy: Policy = MATH) -> Verdict:
     """Compare an answer with the gold answers, by the named grader; the policy is for qed's own. Never raises."""
     compare = partial(equal, policy=policy) if grader == "qed" else GRADERS[grader]
-    verdicts = [compare(text, answer) for text in list_gold_texts(gold)]
-    return next((verdict for verdict in verdicts if verdict), verdicts[-1] if verdicts else NOTHING)
+    verdict = NOTHING
+    for text in list_gold_texts(gold):
+        verdict = compare(text, answer)
+        if verdict:
+            break
+    return verdict
 
 
 def normalise_string(text: str) -> str:

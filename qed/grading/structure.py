@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError
+from qed.grading.bounds import MAX_ITEMS, OverBoundError
 from qed.grading.cursor import Cursor
 from qed.grading.expression import parse_expression
 from qed.grading.statements import check_chain, check_rounding
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
 from qed.grading.units import combine_quantities, parse_currency, parse_quantity
-from qed.grading.vocabulary import RELATIONS
+from qed.grading.vocabulary import INEQUALITIES, RELATIONS
 
 SETTING = {"\\cup": "or", "\\cap": "and", "\\setminus": "without"}
 LISTING = {"\\or": "or", "\\land": "and", "\\cup": "or", "\\cap": "and"}  # x < 2 \\cup x > 3
@@ -23,6 +23,7 @@ NAMED_SETS |= dict.fromkeys(("real numbers", "set of real numbers", "reals"), RE
 NAMED_SETS |= dict.fromkeys(("empty set", "null set"), Node("set"))
 ROW_ENDS = ("\\\\", "\\end{", "&")  # a comma before the end of a row is not a separator
 MODULO = {"\\pmod", "\\mod", "\\bmod", "mod"}
+SPARSE = {"Z", "N", "Q"}  # sets whose numbers between two bounds are no interval
 ENDING = {")", "]", "}", "\\}", "|", "&", "\\\\", "", ",", ";", "\\or", "\\land", "\\rfloor", "\\rceil", ":"}
 
 
@@ -35,8 +36,7 @@ def parse(tokens: list[Token], letter_units: bool = False) -> Node:
     """
     cursor = Cursor(list(tokens), parse_listing, letter_units)
     node = parse_listing(cursor)
-    if cursor.peek().kind != "end":
-        raise UnreadableError(f"{cursor.text} was not expected")
+    cursor.expect_end()
     return node
 
 
@@ -107,7 +107,8 @@ def _read_separator(cursor: Cursor) -> str | None:
 
 
 def _parse_set_builder(cursor: Cursor) -> Node | None:
-    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set. In {5k + 3 : k ∈ ℤ} both sides do."""
+    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set. In {5k + 3 : k ∈ ℤ} both sides do, and
+    so they do in {x ∈ ℤ : x > 2}."""
     if cursor.position == 0 or cursor.peek(-1).text != "\\{":
         return None
     if (family := _parse_family(cursor)) is not None:
@@ -120,8 +121,22 @@ def _parse_set_builder(cursor: Cursor) -> Node | None:
             ahead += 1
     if cursor.peek(ahead).text not in {"|", ":"}:
         return None
+    name, domain = cursor.text, cursor.peek(ahead - 1 - (cursor.peek(ahead - 1).text == "}")).text
     cursor.position += ahead + 1
-    return Node("builder", parts=(_parse_answers(cursor),))
+    condition = _parse_answers(cursor)
+    if domain in SPARSE and _bounds_numbers(name, condition):
+        member = Node("relation", "in", (Node("symbol", name), Node("symbol", f"\\mathbb {domain}")))
+        condition = Node("list", ",", (condition, member))
+    return Node("builder", parts=(condition,))
+
+
+def _bounds_numbers(name: str, condition: Node) -> bool:
+    """Return whether a condition has inequalities, more than the one of the integers n from a number on."""
+    if condition.kind == "list":
+        return any(_bounds_numbers("", part) for part in condition.parts)
+    inequality = condition.kind == "relation" and not INEQUALITIES.isdisjoint(condition.name.split())
+    counted = condition.name in {">", ">="} and condition.parts[-1].kind in NUMBERS and name in {"n", "m", "k"}
+    return inequality and not counted
 
 
 def _parse_family(cursor: Cursor) -> Node | None:
@@ -133,6 +148,7 @@ def _parse_family(cursor: Cursor) -> Node | None:
         return None
     inner = Cursor(tokens[start:end], cursor.parse_inner, cursor.letter_units, depth=cursor.depth)
     value = _parse_answers(inner)
+    inner.expect_end()
     cursor.position = end + 1
     return Node("builder", parts=(Node("list", ",", (value, _parse_answers(cursor))),))
 

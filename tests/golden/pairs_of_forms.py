@@ -18,7 +18,6 @@ C_1e^x+C_2e^{-x} ## c_1e^x+c_2e^{-x}
 C_1e^x+C_2e^{-x} ## Ae^x+Be^{-x}
 C_1e^x+C_2e^{-x} ## C_2e^x+C_1e^{-x}
 y=C_1\cos x+C_2\sin x ## y = c_1 \sin x + c_2 \cos x
-y=Ce^{2x} ## Ae^{2x}
 A\cos 2t+B\sin 2t ## c_1\cos 2t+c_2\sin 2t
 \frac{1}{2}e^{2x}+C ## \frac{e^{2x}}{2} + c
 \ln(x^2+1)+C ## \ln(1+x^2)+C_0
@@ -295,6 +294,8 @@ ONE_WAY = r"""
 \frac{x^3}{3}+C ## \frac13x^3+K
 \frac{x^3}{3}+C ## \frac{1}{3} x^{3} + k
 y=Ce^{2x} ## y=ke^{2x}
+y=Ce^{2x} ## Ae^{2x}
+\frac{x^2}{2}+C ## y=\frac{x^2}{2}+K
 y = Ce^{2x} ## y(x) = C e^{2x}
 \tan x - x + C ## \tan(x)-x+K
 y=C_1e^{2x}+C_2e^{3x} ## y(x)=Ae^{2x}+Be^{3x}

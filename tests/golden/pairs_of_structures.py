@@ -95,6 +95,13 @@ A(1,2) ## (1,2)
 \text{parabola} ## a parabola
 \text{circle} ## \text{a circle}
 \text{the circle} ## circle
+# the set before the condition of a set of integers counts, and that of all real numbers does not
+\{x \in \mathbb{R} : x^2<2\} ## (-\sqrt2,\sqrt2)
+\{x \in \mathbb{Z} : x>2\} ## x>2, x\in\mathbb{Z}
+\{x \in \mathbb{Z} : x<2, x>-5\} ## \{x \in \mathbb{Z} \mid -5<x<2\}
+\{x \in \mathbb{Z} : x<2 \text{ or } x>5\} ## \{x \in \mathbb{Z} : x>5 \text{ or } x<2\}
+\{x \in \mathbb{Z} : x\equiv1\pmod3\} ## x\equiv1\pmod3
+\{n \in \mathbb{N} : n\ge3\} ## n\ge3
 """
 
 DIFFERENT = r"""
@@ -251,4 +258,12 @@ A(1,2) ## (2,1)
 \text{true} ## not true
 \text{Alice, Bob} ## Alice
 \text{north} ## northeast
+# integers or rational numbers between two bounds are no interval
+\{x \in \mathbb{Z} : x>2\} ## (2,\infty)
+\{x \in \mathbb{Z} : x>2\} ## \{x \in \mathbb{R} : x>2\}
+\{n \in \mathbb{Z} : 1<n<5\} ## (1,5)
+\{x \in \mathbb{Q} : x^2<2\} ## (-\sqrt2,\sqrt2)
+\{x \in \mathbb{N} : x\ne2\} ## x\ne2
+# nothing may be left before the colon
+\{2k : k\in\mathbb{Z}\} ## \{2k 5 : k\in\mathbb{Z}\}
 """

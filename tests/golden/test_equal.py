@@ -180,6 +180,7 @@ LONG = [
     "\\sin(10^{12000})",
     "\\lcm(" + ",".join(str(10**30 + index) for index in range(90)) + ")",
     "\ufdfa" * 3999,
+    "+".join("x" * 300) + "=300x" * 250,
     "a" * 1_000_000,
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pairs_near_forms
 import pairs_of_constants
 import pairs_of_forms
@@ -19,8 +21,10 @@ from answer_pairs import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qed.grading import numeric
 from qed.grading.equal import equal
 from qed.grading.policy import Policy
+from qed.grading.reading import read_answer
 
 TABLES = (
     pairs_of_constants,
@@ -162,3 +166,27 @@ def test_products_and_determinants_of_matrices(cells: list[int]) -> None:
     assert equal(f"\\begin{{pmatrix}}{product}\\end{{pmatrix}}", left + right)
     assert equal(f"{a * d - b * c}", left.replace("pmatrix", "vmatrix"))
     assert not equal(f"{a * d - b * c + 1}", f"\\det{left}")
+
+
+def test_many_families_cost_little() -> None:
+    values = ", ".join(f"k+1/{number}" for number in range(7, 100))
+    started = time.process_time()
+    verdict = equal(r"60k, k\in\mathbb{Z}", rf"{values}, k\in\mathbb{{Z}}")
+    assert verdict.tier == "bound"
+    assert time.process_time() - started < 2
+
+
+def test_families_with_many_values_in_a_period_are_compared_whole() -> None:
+    dense = r"k+\frac17, k+\frac15, k+\frac13, k\in\mathbb{Z}"
+    assert equal(f"60k+50.25, {dense}", f"60k+110.25, {dense}").correct
+    assert not equal(f"60k+50.25, {dense}", f"60k+55.75, {dense}").correct
+
+
+def test_bars_around_the_empty_set_close() -> None:
+    assert read_answer(r"|\{\}|").values
+
+
+def test_decimals_of_any_length_share_few_contexts() -> None:
+    for places in range(21, 121):
+        equal(r"\sqrt{2}", "1." + "4" * places)
+    assert len(vars(numeric._contexts)) < 20

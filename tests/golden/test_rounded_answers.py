@@ -46,6 +46,15 @@ PI = "3.14159265358979323846264338327950288419716939937510582097494459"
         (r"\frac{1}{1024}", "0.000976563", False),
         ("123456789", "123456789.4", False),
         ("0.333333", r"\frac13", False),  # the gold is exact
+        ("0.333333", r"x=\frac13", False),  # and stays the gold beside a name, a sum of unknowns or a bare list
+        (r"\frac13", "x=0.333333", True),
+        ("x=0.333333", r"\frac13", False),
+        (r"\frac13", "m+n=0.333333", True),
+        ("0.333333", r"m+n=\frac13", False),
+        (r"(\frac13,2)", "0.333333, 2", True),
+        ("(0.333333,2)", r"\frac13, 2", False),
+        (r"(x,y)=(\frac13,2)", "y=2, x=0.333333", True),
+        ("(x,y)=(0.333333,2)", r"y=2, x=\frac13", False),
         ("1.41421356", r"\sqrt2", False),
         ("3.14159", r"\pi", False),
         (r"\ln 2", "0.693147", True),
