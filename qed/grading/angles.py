@@ -16,14 +16,13 @@ from qed.grading.bounds import UnreadableError
 from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError
 from qed.grading.gaussian import sum_arctangents
-from qed.grading.linear_terms import IMAGINARY, ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
+from qed.grading.linear_terms import IMAGINARY, ONE, PI, TWO, add, divide, find_fraction, multiply, split
 from qed.grading.numeric import DIGITS
-from qed.grading.tree import Node, make_number
+from qed.grading.tree import Node, make_number, negate
 
 if TYPE_CHECKING:
     from qed.grading.closed_forms import Reducer
 
-PI = Node("constant", "pi")
 ZERO = make_number(0)
 MAX_TURN = 1_000  # the denominator of a multiple of π
 MAX_MULTIPLE = 12  # of an angle that is expanded
@@ -51,7 +50,7 @@ def take_waves(reducer: Reducer, angle: Node) -> Waves:
 def _add_angles(reducer: Reducer, one: Waves, two: Waves) -> Waves:
     product = _multiply_folded(reducer)
     return Waves(
-        reducer.fold(add(product(one.cosine, two.cosine), negate_node(product(one.sine, two.sine)))),
+        reducer.fold(add(product(one.cosine, two.cosine), negate(product(one.sine, two.sine)))),
         reducer.fold(add(product(one.sine, two.cosine), product(one.cosine, two.sine))),
     )
 
@@ -78,7 +77,7 @@ def _take_multiple(reducer: Reducer, term: Node, count: Fraction) -> Waves:
         waves = Waves(*(reducer.name_atom(Node("function", name, (base,))) for name in ("\\cos", "\\sin")))
     times = int(abs(count) * parts)
     waves = _multiply_angle(waves, times)
-    return waves if count > 0 else Waves(waves.cosine, negate_node(waves.sine))
+    return waves if count > 0 else Waves(waves.cosine, negate(waves.sine))
 
 
 def _read_arc(reducer: Reducer, term: Node) -> Waves | None:
@@ -93,7 +92,7 @@ def _read_arc(reducer: Reducer, term: Node) -> Waves | None:
 
 def _halve(waves: Waves) -> Waves:
     """Return the waves of half an angle between 0 and π/2."""
-    halves = (divide(add(ONE, part), TWO) for part in (waves.cosine, negate_node(waves.cosine)))
+    halves = (divide(add(ONE, part), TWO) for part in (waves.cosine, negate(waves.cosine)))
     return Waves(*(Node("function", "root", (half, TWO)) for half in halves))
 
 
@@ -128,7 +127,7 @@ def take_arc(reducer: Reducer, name: str, value: Node) -> Node:
     """Rewrite an arcsine, arccosine or arctangent as a part of π, or by arctangents of positive numbers."""
     pi = reducer.name_atom(PI)
     if name == "\\arccos":
-        return add(multiply(make_number(Fraction(1, 2)), pi), negate_node(take_arc(reducer, "\\arcsin", value)))
+        return add(multiply(make_number(Fraction(1, 2)), pi), negate(take_arc(reducer, "\\arcsin", value)))
     count = find_fraction(_measure_arc(reducer, name, value) / Precision(DIGITS, reducer.work).arithmetic.pi, 60)
     if count is not None and _is_arc(reducer, name, value, turn(count)):
         return multiply(make_number(count), pi)
@@ -136,9 +135,9 @@ def take_arc(reducer: Reducer, name: str, value: Node) -> Node:
     if size is None:
         raise UnreadableError("an arc of a value near zero")
     if size < 0:
-        return negate_node(take_arc(reducer, name, reducer.fold(negate_node(value))))
+        return negate(take_arc(reducer, name, reducer.fold(negate(value))))
     if name == "\\arcsin":
-        square = negate_node(reducer.fold(Node("power", parts=(value, TWO))))
+        square = negate(reducer.fold(Node("power", parts=(value, TWO))))
         cosine = reducer.fold(Node("function", "root", (reducer.fold(add(ONE, square)), TWO)))
         value = reducer.fold(divide(value, cosine))
     if value.kind == "number":
@@ -171,9 +170,9 @@ def _relate_arctangent(reducer: Reducer, value: Node) -> Node:
 
 def _is_arc(reducer: Reducer, name: str, value: Node, waves: Waves) -> bool:
     if name == "\\arctan":
-        difference = add(reducer.fold(multiply(value, waves.cosine)), negate_node(waves.sine))
+        difference = add(reducer.fold(multiply(value, waves.cosine)), negate(waves.sine))
     else:
-        difference = add(value, negate_node(waves.sine if name == "\\arcsin" else waves.cosine))
+        difference = add(value, negate(waves.sine if name == "\\arcsin" else waves.cosine))
     return reducer.is_zero(reducer.fold(difference))
 
 

@@ -18,11 +18,11 @@ from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import OverBoundError, UnreadableError, Work
 from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError, compute_rational
-from qed.grading.linear_terms import IMAGINARY, ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
+from qed.grading.linear_terms import IMAGINARY, ONE, PI, TWO, add, divide, find_fraction, multiply, split
 from qed.grading.numeric import DIGITS
-from qed.grading.tree import Node, make_number
+from qed.grading.tree import Node, make_number, negate
 
-PI, E = Node("constant", "pi"), Node("constant", "e")
+E = Node("constant", "e")
 MAX_PRIME = 1_000  # of the factors that a logarithm is split into
 
 
@@ -94,7 +94,7 @@ class Reducer:
         """Return the largest or the smallest part, where all differences are certain."""
         best = node.parts[0]
         for part in node.parts[1:]:
-            difference = self.measure(add(part, negate_node(best)))
+            difference = self.measure(add(part, negate(best)))
             if difference is None:
                 raise UnreadableError("the extreme of values that may be equal")
             best = part if (difference > 0) == (node.name == "\\max") else best
@@ -176,7 +176,7 @@ class Reducer:
         if node.kind in {"multiply", "divide"} and all(map(self.is_positive, node.parts)):
             logarithms = list(map(self.take_logarithm, node.parts))
             if node.kind == "divide":
-                logarithms[1] = negate_node(logarithms[1])
+                logarithms[1] = negate(logarithms[1])
             return self.fold(add(*logarithms))
         return self.relate_logarithm(node)
 
@@ -227,7 +227,7 @@ class Reducer:
             if self.is_zero(value):
                 return make_number(0)
             raise UnreadableError("the sign of a value near zero")
-        return value if ball.value > 0 else negate_node(value)
+        return value if ball.value > 0 else negate(value)
 
     def round_down(self, name: str, value: Node) -> Node:
         """Compute a floor or a ceiling; a value at a step must be proven to be that integer."""
@@ -238,7 +238,7 @@ class Reducer:
         except IndeterminateError:
             inner = enclose(self.restore(value), precision)
             nearest = make_number(int(precision.arithmetic.nint(precision.require_real(inner))))
-            if self.is_zero(self.fold(add(value, negate_node(nearest)))):
+            if self.is_zero(self.fold(add(value, negate(nearest)))):
                 return nearest
             raise
 
@@ -273,8 +273,8 @@ def _factor(number: int) -> dict[int, int]:
 
 def _reduce_hyperbolic(name: str) -> Callable[..., Node]:
     def rule(reducer: Reducer, value: Node) -> Node:
-        up, down = reducer.exponentiate(value), reducer.exponentiate(reducer.fold(negate_node(value)))
-        sine, cosine = add(up, negate_node(down)), add(up, down)
+        up, down = reducer.exponentiate(value), reducer.exponentiate(reducer.fold(negate(value)))
+        sine, cosine = add(up, negate(down)), add(up, down)
         return divide(sine, cosine) if name == "\\tanh" else divide(sine if name == "\\sinh" else cosine, TWO)
 
     return rule

@@ -10,6 +10,7 @@ import re
 from itertools import permutations
 
 from qed.grading.bounds import Work
+from qed.grading.equations import subtract
 from qed.grading.scalars import are_same_scalar, is_scalar, list_names
 from qed.grading.tree import Node, walk
 
@@ -85,8 +86,8 @@ def _differ_by_constant(gold: Node, answer: Node, variables: list[str], work: Wo
     moved = {name: FRESH + name for name in variables if not name.endswith("()")}
     if not moved:
         return False
-    sides = [Node("add", parts=(side, Node("negate", parts=(_rename(side, moved),)))) for side in (gold, answer)]
-    return are_same_scalar(sides[0], sides[1], work)
+    one, other = (subtract((side, _rename(side, moved))) for side in (gold, answer))
+    return are_same_scalar(one, other, work)
 
 
 def rename_constant(gold: Node, answer: Node) -> Node:

@@ -9,8 +9,8 @@ PARAMETERS = {"t", "s", "u", "v", "k", "\\lambda", "\\mu"}
 COORDINATES = {"x", "y", "z"}
 
 
-def _list_names(node: Node) -> list[str]:
-    """Return the names of the values of a list, without indices: x₁ and x₂ are two values of x."""
+def _list_labels(node: Node) -> list[str]:
+    """Return the names before the values of a list, without indices: x₁ and x₂ are two values of x."""
     if not all(part.kind == "relation" and part.name == "=" and part.parts[0].kind == "symbol" for part in node.parts):
         return []
     return [part.parts[0].name.partition("_")[0] for part in node.parts]
@@ -18,15 +18,15 @@ def _list_names(node: Node) -> list[str]:
 
 def is_named_beside_bare(one: Node, other: Node) -> bool:
     """Return whether one list has distinct names and the other none, so that they are compared in order."""
-    if not one.kind == other.kind == "list" or bool(_list_names(one)) == bool(_list_names(other)):
+    if not one.kind == other.kind == "list" or bool(_list_labels(one)) == bool(_list_labels(other)):
         return False
-    names = _list_names(one) or _list_names(other)
+    names = _list_labels(one) or _list_labels(other)
     return len(set(names)) == len(names)
 
 
 def has_distinct_names(node: Node) -> bool:
     """Return whether every item of a list has a name of its own, as in x = 1 and y = 2."""
-    names = _list_names(node)
+    names = _list_labels(node)
     return bool(names) and len(set(names)) == len(names)
 
 

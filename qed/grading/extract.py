@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -30,7 +29,6 @@ from qed.grading.extraction.sentences import MAX_SENTENCE_CHARS
 __all__ = [
     "ANSWER_TAGS",
     "MODES",
-    "NUMBER",
     "TAGS",
     "TURNS",
     "Extracted",
@@ -43,10 +41,6 @@ __all__ = [
     "read_tag",
 ]
 
-# A number as GSM8K's graders find it.
-NUMBER = re.compile(
-    r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
-)
 MODES = ("strict", "flexible", "lenient")
 Finder = Callable[[str], str | None]
 CACHED_TEXTS = 16  # an answer is read in several modes, and again for its class, one right after the other

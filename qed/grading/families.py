@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from qed.grading.bounds import OverBoundError, Work
+from qed.grading.equivalent_forms import replace_name
 from qed.grading.numeric import DIGITS, Point, get_context
 from qed.grading.scalars import is_scalar, list_names, try_evaluate
 from qed.grading.tree import Node, expand_signs, make_number
@@ -99,7 +100,7 @@ def _read_family(node: Node, work: Work) -> Family | None:
         return None
     if unknown is not None and (unknown.kind != "symbol" or unknown.name == parameter):
         return None
-    values = [_replace_parameter(value, parameter, NUMBER) for value in values]
+    values = [replace_name(value, Node("symbol", parameter), NUMBER) for value in values]
     return Family(tuple(values), unknown, declared[0].parts[1].name if declared else "")
 
 
@@ -113,14 +114,6 @@ def _write_progression(node: Node) -> Node:
     return Node("add", parts=(value, Node("multiply", parts=(modulus, NUMBER))))
 
 
-def _replace_parameter(node: Node, name: str, value: Node) -> Node:
-    if node.kind == "symbol" and node.name == name:
-        return value
-    return (
-        node._replace(parts=tuple(_replace_parameter(part, name, value) for part in node.parts)) if node.parts else node
-    )
-
-
 Progression = tuple[Any, Any]  # start and step
 
 
@@ -130,9 +123,7 @@ def _list_progressions(values: tuple[Node, ...], work: Work) -> list[Progression
     for value in values:
         if set(list_names(value)) != {NUMBER.name} or not is_scalar(value):
             return None
-        places = [
-            try_evaluate(_replace_parameter(value, NUMBER.name, make_number(n)), Point({}, 0, work)) for n in range(8)
-        ]
+        places = [try_evaluate(replace_name(value, NUMBER, make_number(n)), Point({}, 0, work)) for n in range(8)]
         if any(place is None or getattr(place, "imag", 0) != 0 for place in places):
             return None
         found = _find_progression(places)

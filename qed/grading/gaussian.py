@@ -11,10 +11,10 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from qed.grading.bounds import UnreadableError
+from qed.grading.linear_terms import PI, add, multiply
 from qed.grading.tree import Node, make_number
 
 MAX_NORM = 10**8
-PI = Node("constant", "pi")
 
 
 def sum_arctangents(value: Fraction, name_atom: Callable[[Node], Node]) -> Node:
@@ -27,7 +27,6 @@ def sum_arctangents(value: Fraction, name_atom: Callable[[Node], Node]) -> Node:
     if (norm := real * real + imaginary * imaginary) > MAX_NORM:
         raise UnreadableError("an arctangent of a large number")
     counts: dict[tuple[int, int], int] = {}
-    angle = 0.0
     for prime in _list_odd_primes(norm):
         first, second = _split_prime(prime)
         while (real * real + imaginary * imaginary) % prime == 0:
@@ -44,11 +43,11 @@ def sum_arctangents(value: Fraction, name_atom: Callable[[Node], Node]) -> Node:
             counts[first, second] = counts.get((first, second), 0) + sign
     angle = sum(count * math.atan2(second, first) for (first, second), count in counts.items())
     eighths = round((math.atan(value) - angle) / (math.pi / 4))
-    terms = [Node("multiply", parts=(make_number(Fraction(eighths, 4)), name_atom(PI)))] if eighths else []
+    terms = [multiply(make_number(Fraction(eighths, 4)), name_atom(PI))] if eighths else []
     for (first, second), count in sorted(counts.items()):
         atom = name_atom(Node("function", "\\arctan", (make_number(Fraction(second, first)),)))
-        terms.append(Node("multiply", parts=(make_number(count), atom)))
-    return make_number(0) if not terms else terms[0] if len(terms) == 1 else Node("add", parts=tuple(terms))
+        terms.append(multiply(make_number(count), atom))
+    return add(*terms) if terms else make_number(0)
 
 
 def _list_odd_primes(number: int) -> list[int]:

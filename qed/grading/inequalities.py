@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from qed.grading.bounds import OverBoundError, Work
+from qed.grading.equations import subtract
 from qed.grading.numeric import Point
 from qed.grading.regions import Region, compute_position
 from qed.grading.scalars import is_scalar, list_names, try_evaluate
@@ -44,10 +45,7 @@ def solves(region: Region, inequality: Node, work: Work) -> bool:
         return False
     if region.variable is not None and region.variable != Node("symbol", next(iter(names))):
         return False
-    differences = [
-        Node("add", parts=(left, Node("negate", parts=(right,)))) for left, right in pairwise(inequality.parts)
-    ]
-    conditions = list(zip(differences, signs, strict=True))
+    conditions = list(zip(map(subtract, pairwise(inequality.parts)), signs, strict=True))
     return _ends_match(region, conditions, work) and _holds_on_region(region, conditions, work)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from qed.grading.tree import Node, make_number
 
 ONE, TWO = make_number(1), make_number(2)
-IMAGINARY = Node("constant", "i")
+PI, IMAGINARY = Node("constant", "pi"), Node("constant", "i")
 Linear = dict[Node, Fraction]
 
 
@@ -25,11 +25,6 @@ def add(*parts: Node) -> Node:
 def divide(above: Node, below: Node) -> Node:
     """Build a quotient."""
     return Node("divide", parts=(above, below))
-
-
-def negate_node(node: Node) -> Node:
-    """Build the negative of a scalar."""
-    return make_number(-node.number) if node.kind == "number" else Node("negate", parts=(node,))
 
 
 def split(node: Node) -> Linear:
@@ -107,11 +102,6 @@ def _cancel_factors(factors: list[Node]) -> Fraction:
 def scale(terms: Linear, factor: Fraction) -> Linear:
     """Multiply all coefficients by a factor."""
     return {term: count * factor for term, count in terms.items() if factor}
-
-
-def join(terms: Linear) -> Node:
-    """Build the sum of the terms, in a fixed order."""
-    return add(*(multiply(make_number(terms[term]), term) for term in sorted(terms, key=repr)))
 
 
 def find_fraction(value: Any, limit: int) -> Fraction | None:

@@ -51,7 +51,7 @@ def _rewrite_compound(match: re.Match[str]) -> str:
     """Write units upright; m is minutes beside hours or seconds."""
     amounts = [part for part in match.groups()[::2] if part]
     units = [part for part in match.groups()[1::2] if part]
-    if any(unit[0] in "hd" or unit[:1] == "s" for unit in units):
+    if any(unit[0] in "hds" for unit in units):
         units = ["min" if unit == "m" else unit for unit in units]
     units = ["day" if unit == "d" else unit for unit in units]
     return " ".join(rf"{amount}\text{{ {unit} }}" for amount, unit in zip(amounts, units, strict=True))

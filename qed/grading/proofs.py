@@ -13,10 +13,10 @@ from qed.grading.bounds import OverBoundError, UnreadableError, Work
 from qed.grading.closed_forms import Reducer
 from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError
-from qed.grading.linear_terms import TWO, add, divide, negate_node, split
+from qed.grading.linear_terms import TWO, add, divide, split
 from qed.grading.numeric import DIGITS
 from qed.grading.separation import compute_separation
-from qed.grading.tree import Node, make_number, walk
+from qed.grading.tree import Node, make_number, negate, walk
 
 MAX_BITS = 32_000  # of the precision
 START_BITS = 200  # the precision that the first comparison has anyway
@@ -38,7 +38,7 @@ def are_same_constants(left: Node, right: Node, work: Work) -> bool:
     try:
         if apart := _are_apart(left, right, precision):
             return False
-        difference = add(left, negate_node(right))
+        difference = add(left, negate(right))
         if apart is False and not split(difference):  # the same terms in another order
             return True
         if (same := _decide_exactly(difference, work)) is not None:

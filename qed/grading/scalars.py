@@ -181,7 +181,7 @@ def try_evaluate(node: Node, point: Point) -> Any:
     """Compute the value at a point; None if there is no finite one."""
     try:
         value = evaluate(node, point)
-    except (UndefinedError, ZeroDivisionError, ValueError, OverflowError, ArithmeticError):
+    except (UndefinedError, ValueError, ArithmeticError):
         return None
     return value if point.arithmetic.isfinite(value) else None
 

@@ -42,7 +42,7 @@ REST = (
 
 def _build_scanner(commas: bool, scientific: bool) -> re.Pattern[str]:
     shapes = [SPACED, *([COMMAS] if commas else []), SIMPLE + (EXPONENT if scientific else "")]
-    return re.compile(f"(?P<number>{'|'.join(shapes)})" + REST, re.DOTALL | re.ASCII & 0)
+    return re.compile(f"(?P<number>{'|'.join(shapes)})" + REST, re.DOTALL)
 
 
 SCANNERS = {(commas, exact): _build_scanner(commas, exact) for commas in (False, True) for exact in (False, True)}

@@ -27,7 +27,7 @@ from qed.grading.vocabulary import (
     UNITS,
 )
 
-CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
+CURRENCIES = frozenset("$€£¥₹")
 MAX_UNIT_WORDS = 6  # words
 MAX_NOUNS = 4  # in a row
 CHANGES = set("increase decrease discount profit loss gain more less off higher lower chance".split())  # noqa: SIM905
@@ -52,8 +52,8 @@ def parse_currency(cursor: Cursor) -> Node | None:
     if not (sign or cursor.text in CURRENCIES):
         return None
     cursor.position += sign
-    name, factor = UNITS[CURRENCIES[cursor.take().text]]
-    symbol = cursor.peek(-1).text
+    symbol = cursor.take().text
+    name, factor = UNITS[symbol]
     value, _ = _parse_multiplier(cursor, parse_expression(cursor))
     cursor.accept_any(symbol)  # $42$, whose signs were escaped
     if cursor.peek().kind == "word":  # $5 per hour, $5 USD
@@ -81,7 +81,7 @@ def parse_quantity(cursor: Cursor, value: Node, priced: bool = False) -> Node:
     if cursor.accept_any("%"):
         return _parse_change(cursor, attach_unit(value, "percent"))
     if cursor.text in CURRENCIES:
-        return attach_unit(value, *UNITS[CURRENCIES[cursor.take().text]])
+        return attach_unit(value, *UNITS[cursor.take().text])
     if not priced and cursor.text.lower() == "per" and cursor.peek(1).text.lower() in MULTIPLES.keys() - {"dozen"}:
         raise UnreadableError("a rate of a number")
     unit = _parse_unit(cursor)

@@ -30,7 +30,7 @@ COMMANDS = _parse_pairs(
 )
 IGNORED = _parse_set(
     r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \displaystyle \textstyle "
-    r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \enspace \thinspace \( \) \[ \] \/ \unit "
+    r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \enspace \( \) \[ \] \/ \unit "
     r"\large \Large \LARGE \huge \Huge \small \normalsize \blacksquare \square \qed \Box \checkmark "
     r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ "
     r"\tiny \scriptsize \footnotesize \scriptscriptstyle \mathstrut \null \par \newline \allowbreak \nobreak \notag "
@@ -70,9 +70,7 @@ SYMBOLS = _parse_set(
     r"\phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \emptyset "
     r"\hbar \partial \nabla \top \jmath"
 )
-DECORATIONS = _parse_set(
-    r"\overline \vec \hat \tilde \overrightarrow \widehat \dot \ddot \widetilde \overleftrightarrow \overset"
-)
+DECORATIONS = _parse_set(r"\overline \vec \hat \tilde \widehat \dot \ddot \widetilde \overleftrightarrow \overset")
 BIG = {"\\sum", "\\prod", "\\int", "\\lim", "\\iint", "\\oint", "\\bigcup", "\\bigcap"}
 RELATIONS = {
     "=": "=", "==": "=", "<": "<", ">": ">", "\\leq": "<=", "<=": "<=", "\\geq": ">=", ">=": ">=", "\\neq": "!=",

@@ -21,10 +21,11 @@ from answer_pairs import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qed.grading import numeric
-from qed.grading.equal import equal
+from qed.grading import numeric, strings
+from qed.grading.equal import Verdict, equal
 from qed.grading.policy import Policy
 from qed.grading.reading import read_answer
+from qed.grading.strings import grade_answer
 
 TABLES = (
     pairs_of_constants,
@@ -190,3 +191,17 @@ def test_decimals_of_any_length_share_few_contexts() -> None:
     for places in range(21, 121):
         equal(r"\sqrt{2}", "1." + "4" * places)
     assert len(vars(numeric._contexts)) < 20
+
+
+def test_golds_after_a_right_one_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = list[str]()
+
+    def note(gold: str, answer: str, policy: Policy) -> Verdict:
+        compared.append(gold)
+        return equal(gold, answer, policy)
+
+    monkeypatch.setattr(strings, "equal", note)
+    assert grade_answer(["5", "6", "7"], "6")
+    assert compared == ["5", "6"]
+    assert not grade_answer(["5", "7"], "6")
+    assert not grade_answer([], "6")

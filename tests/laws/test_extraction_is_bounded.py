@@ -16,7 +16,7 @@ PIECES = (
     "{x", "(", "[", "−-", "- ", "> ", "that ", "so that ", "not ", "but ", "so ", "\\[", "\\(", "$5 ", "$$", "**", "1,",
     "1 000 ", "answer is 5 ", "answer ", "答案是5", "either 5 or ", "5 and ", "\\begin{cases}", "\\\\ ", "= ", "x = ",
     "\\boxed{1}, ", "(a) \\boxed{1} ", "e.g. ", "! ", "?", "| a | 5 |\n", "```\n", "wait, ", "<think>", "5 to ",
-    "<b>", "</b>", "<b>5</b> ", "<b>5 ", "<a b=\"", "<SOLUTION>",
+    "<b>", "</b>", "<b>5</b> ", "<b>5 ", "1! a ", "<a b=\"", "<SOLUTION>",
     "the square root of ", "minus ", "a.a.", "\u200b", "A) ", "March ", "which is 5 ", "maybe ", "# ",
 )  # fmt: skip
 NUMBERS = st.integers(-999, 999).map(str)

@@ -60,8 +60,7 @@ def _find_first(text: str, names: tuple[str, ...]) -> int:
 
 
 def find_last_boxed(text: str) -> str | None:
-    r"""Return the content of the complete `\boxed{…}` that begins last, with matched braces; None if "
-    r"there is none."""
+    r"""Return the content of the complete `\boxed{…}` that begins last, with matched braces; None if there is none."""
     begin, end = max(find_boxes(text, ("\\boxed",)), default=(-1, -1))
     return text[begin:end].strip() if begin >= 0 else None
 

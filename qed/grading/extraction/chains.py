@@ -100,9 +100,10 @@ def _agree(side: str, last: str) -> bool:
     """Return whether two sides can be equal: only numbers can be told apart here, and decimals may be rounded."""
     if not (_is_number(side) and _is_number(last)):
         return True
-    if equal(last, side).correct or equal(last, side, ROUNDED).correct or equal(side, last, ROUNDED).correct:
+    verdict = equal(last, side)
+    if verdict.correct or verdict.tier != "typed":
         return True
-    return equal(last, side).tier != "typed"
+    return equal(last, side, ROUNDED).correct or equal(side, last, ROUNDED).correct
 
 
 def _join_rows(text: str) -> str:

@@ -51,7 +51,7 @@ def read_list(clause: Clause, index: int) -> tuple[Result, int]:
     if len(items) > 1 and chains.is_derivation([clause.pieces[item].text for item in items]):
         items = items[-1:]
     if len(items) == 1:
-        return finish(clause, clause.pieces[items[0]], end), after
+        return finish(clause, items[0], end), after
     return clause.text[start:end].strip(), after
 
 
@@ -100,9 +100,9 @@ def is_noun(clause: Clause, piece: Piece) -> bool:
     return piece.text.isascii() and not (NO_NOUN.fullmatch(piece.text) or words.COPULA.fullmatch(piece.text))
 
 
-def finish(clause: Clause, piece: Piece, end: int) -> Result:
+def finish(clause: Clause, place: int, end: int) -> Result:
     """Return one value with its unit, if both can be read together."""
-    place = clause.pieces.index(piece)
+    piece = clause.pieces[place]
     value = chains.simplify(piece.text, partial=place > 0 and clause.pieces[place - 1].text in CALCULATED)
     unit = clause.text[piece.end : end].strip()
     if isinstance(value, str) and (area := AREA.fullmatch(value + unit)) is not None:

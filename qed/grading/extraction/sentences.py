@@ -147,12 +147,13 @@ def _lacks_end(line: str) -> bool:
 
 def _split_line(line: str) -> Iterator[Sentence]:
     start, spans = 0, deque(_find_formulas(line))
+    counts = "!" in line and COUNTING.search(line) is not None
     for end in END.finditer(line):
         while spans and spans[0][1] <= end.start():
             spans.popleft()
         inside = bool(spans) and spans[0][0] < end.start()
         if end.start() >= start and not inside and _ends_sentence(line, start, end):
-            factorial = end.group() == "!" and line[end.start() - 1].isdigit() and COUNTING.search(line) is not None
+            factorial = counts and end.group() == "!" and line[end.start() - 1].isdigit()
             yield _build_sentence(line[start : end.start() + factorial], end.group() in "?？؟")
             start = end.end()
     if line[start:].strip(" *_)]"):

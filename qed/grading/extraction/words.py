@@ -146,7 +146,7 @@ SO = compile_words(
     r"(?<!or )so(?! that(?!'))|i\.e\.|namely|then|therefore|thus|hence|consequently|which gives|giving|it "
     r"follows that|we "
     r"conclude that|in conclusion|finally|"
-    r"overall|in summary|(?<!could )(?<!might )(?<!may )also|daher|somit|"
+    r"overall|in summary|(?<!could )(?<!might )(?<!may )(?<![\d$)}] and )also|daher|somit|"
     r"folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
     r"entonces|así que|luego|"
     r"portanto|logo|então|quindi|dunque|perciò|значит|следовательно|итак|поэтому|таким образом|więc|zatem|dus|alltså|"
