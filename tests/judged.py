@@ -22,6 +22,13 @@ def prepare(batched: bool = False) -> tuple[dict[str, Any], Callable[[Any], Any]
     return {"batched": batched}, serve(lambda rollouts: [_graded(rollout, len(rollouts)) for rollout in rollouts])
 
 
+def miscounted(count: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """A target that gives a fixed number of grades, however many answers there are."""
+    return {
+        "batched": True
+    }, lambda question: [{"reward": 1.0, "correct": True, "format_ok": True, "extracted": None}] * count
+
+
 def broken() -> None:
     """A target that cannot be loaded."""
     raise ValueError("no such model")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from qed.grading.extraction.boxes import find_box, find_last_boxed, has_unfinished_box
+from qed.grading.extraction.boxes import cut_instruction, find_box, find_last_boxed, has_unfinished_box
 from qed.grading.extraction.conclusion import find_conclusion
 from qed.grading.extraction.marks import (
     ANSWER_TAGS,
@@ -29,6 +30,7 @@ from qed.grading.extraction.sentences import MAX_SENTENCE_CHARS
 __all__ = [
     "ANSWER_TAGS",
     "MODES",
+    "NUMBER",
     "TAGS",
     "TURNS",
     "Extracted",
@@ -41,6 +43,10 @@ __all__ = [
     "read_tag",
 ]
 
+# A number as GSM8K's graders find it, for examples/cs336_adapters.py.
+NUMBER = re.compile(
+    r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
+)
 MODES = ("strict", "flexible", "lenient")
 Finder = Callable[[str], str | None]
 CACHED_TEXTS = 16  # an answer is read in several modes, and again for its class, one right after the other
@@ -99,10 +105,11 @@ def _find_unmarked(text: str, tags: tuple[Tags, ...]) -> Extracted | Refusal:
     if marked is not None:
         return marked
     opening, closing = find_last_opened(turn, tags)
-    if is_cut or has_unfinished_box(turn) or turn.rfind(opening) > turn.rfind(closing):
+    rest = cut_instruction(turn)
+    if is_cut or has_unfinished_box(rest) or turn.rfind(opening) > turn.rfind(closing):
         return Refusal(CUT_OFF)
     element = find_last_element(turn)
-    return Extracted(_read_tagged(element), "tag") if element else find_conclusion(turn)
+    return Extracted(_read_tagged(element), "tag") if element else find_conclusion(rest)
 
 
 def _find_marked(text: str, tags: tuple[Tags, ...]) -> Extracted | None:

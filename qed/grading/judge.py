@@ -140,9 +140,12 @@ class Judge:
             if session.alive:
                 self._idle.append(session)
         try:
-            return [Grade(**grade) for grade in grades]
+            found = [Grade(**grade) for grade in grades]
         except TypeError as error:
             raise FailedError(f"the reward returned no grade: {error}") from error
+        if len(found) != len(rollouts):
+            raise FailedError(f"the reward returned {len(found)} grades for {len(rollouts)} answers")
+        return found
 
     def _take_session(self) -> Session:
         """Take an idle worker, or start a new one; workers that died since their last answer are dropped."""

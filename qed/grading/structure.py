@@ -135,8 +135,15 @@ def _bounds_numbers(name: str, condition: Node) -> bool:
     if condition.kind == "list":
         return any(_bounds_numbers("", part) for part in condition.parts)
     inequality = condition.kind == "relation" and not INEQUALITIES.isdisjoint(condition.name.split())
-    counted = condition.name in {">", ">="} and condition.parts[-1].kind in NUMBERS and name in {"n", "m", "k"}
+    bound = {">": -1, ">=": -1, "<": 0, "<=": 0}.get(condition.name)  # n > 2 and 2 < n
+    counted = bound is not None and condition.parts[bound].kind in NUMBERS and name in {"n", "m", "k"}
     return inequality and not counted
+
+
+def _declares_sparse(node: Node, name: Node) -> bool:
+    """Return whether a node is x ∈ ℤ, or that of another set without intervals, for the name x."""
+    sets = {f"\\mathbb {domain}" for domain in SPARSE}
+    return node.kind == "relation" and node.name == "in" and node.parts[0] == name and node.parts[1].name in sets
 
 
 def _parse_family(cursor: Cursor) -> Node | None:
@@ -176,6 +183,8 @@ def _build_relation(sides: list[Node], signs: list[str]) -> Node:
     """
     if not signs:
         return sides[0]
+    if signs == ["in"] and sides[1].kind == "list" and _declares_sparse(sides[1].parts[-1], sides[0]):
+        return sides[1]  # x ∈ {x ∈ ℤ : x > 2}
     if sides[-1].kind == "congruence" and signs == ["=="]:
         signs = ["="]
     if set(signs) == {"="} and len(sides) > 2:

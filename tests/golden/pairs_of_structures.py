@@ -102,6 +102,9 @@ A(1,2) ## (1,2)
 \{x \in \mathbb{Z} : x<2 \text{ or } x>5\} ## \{x \in \mathbb{Z} : x>5 \text{ or } x<2\}
 \{x \in \mathbb{Z} : x\equiv1\pmod3\} ## x\equiv1\pmod3
 \{n \in \mathbb{N} : n\ge3\} ## n\ge3
+\{n \in \mathbb{N} : 3\le n\} ## n\ge3
+\{n \in \mathbb{Z} : 3\le n\} ## \{n \in \mathbb{Z} : n\ge3\}
+x\in\{x \in \mathbb{Z} : x<5\} ## \{x \in \mathbb{Z} : x<5\}
 """
 
 DIFFERENT = r"""

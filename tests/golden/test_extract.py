@@ -93,6 +93,7 @@ def test_every_mode_takes_a_convention(text: str, answer: str, source: str) -> N
         ("A. Because B is not valid", "A", "letter"),
         ("**C**", "C", "whole"),
         ("Yes.", "Yes", "whole"),
+        ("I put my final answer within \\boxed{}. The sum is 4. The answer is 4.", "4", "phrase"),
         ("The values are 3 and also 4.", "3 and also 4", "sentence"),  # not 4 alone
     ],
 )

@@ -47,6 +47,15 @@ def tiers(grades: list[Grade]) -> list[str]:
     return [grade.tier or f"{grade.reward:g}" for grade in grades]
 
 
+@pytest.mark.filterwarnings("ignore:A reward failed on 2 answers")
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_another_number_of_grades_than_of_answers_is_an_error(count: int) -> None:
+    judge = Judge("judged:miscounted", [count], workers=1, limits=SHORT)
+    [grades] = judge.grade([answers("12", "13")])
+    assert [grade.tier for grade in grades] == (["", ""] if count == 1 else ["error", "error"])
+    judge.close()
+
+
 def test_what_goes_wrong_in_one_answer_stays_there(judge: Judge) -> None:
     texts = ["12", "hang", "raise", "12", "exit", "die", "grow", "sleep", "alarm", "print", "13", "12"]
     [grades] = judge.grade([answers(*texts)])

@@ -16,6 +16,10 @@ BOXES = ("\\boxed", "\\fbox")
 ONLY_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{([^{}\\]*)\}(?:[^{}\\]+|\\.)*+\Z", re.DOTALL)
 # Without braces LaTeX boxes a single character, but the whole number is meant.
 BARE_BOX = re.compile(r"\\boxed\s?(-?\d[\d.,]{0,40}|[A-Z]\b)")
+# The instruction, which a response may repeat: put your final answer within \boxed{}.
+INSTRUCTION = re.compile(
+    r"\b(?:within|in|inside|into|using)(?: an?| the)?[ `$\"'(*]{1,4}\\boxed\s?\{\s{0,3}\}[`$\"')*]{0,4}[.!:\n]"
+)
 # All that may stand between two boxes of one final answer: a joining word or sign, and the name of the next value.
 JOINED = re.compile(
     r"[\s$]{0,9}(?:\\[)\]])?[\s$]{0,9}"
@@ -90,6 +94,14 @@ def find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 def has_unfinished_box(text: str) -> bool:
     """Return whether a box opens that never closes, though no box is complete: the text was cut off."""
     return any(f"{name}{{" in text for name in BOXES)
+
+
+def cut_instruction(text: str) -> str:
+    r"""Return the text behind the last instruction to put an answer in `\boxed{}`; all of it if nothing is behind, or
+    if a box before it is open.
+    """
+    *before, rest = INSTRUCTION.split(text) if "\\boxed" in text else [text]
+    return text if not rest.strip() or any(map(has_unfinished_box, before)) else rest
 
 
 def join_boxes(text: str, boxes: Sequence[tuple[int, int]]) -> str | None:
