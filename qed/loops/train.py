@@ -23,6 +23,7 @@ from qed.report.write import write_report
 from qed.runs import manifest
 from qed.runs.run import Launch, Row, read_evaluation, read_lines
 from qed.training.best import LOSS, PERPLEXITY, read_scores
+from qed.training.folders import link_checkpoint
 
 
 def train(settings: Settings, launch: Launch) -> dict[str, Any]:
@@ -105,12 +106,12 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
         the run's folder, its last step and the figures of the last evaluation.
     """
     folder = setup.run.folder
-    final = _link_final(folder, "final", f"step_{last:06d}")
+    final = link_checkpoint(folder, "final", f"step_{last:06d}")
     best = manifest.read_pointer(folder, "BEST")
     if best is not None:
-        chosen = _link_final(folder, "best", f"step_{best:06d}")
+        chosen = link_checkpoint(folder, "best", f"step_{best:06d}")
         setup.console.say(
-            f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}."
+            f"The best checkpoint on the validation part is step_{best:06d}: {chosen / 'hf'}."
             + _compare_best(folder, best)
         )
     setup.run.event("finished", step=last)
@@ -138,20 +139,6 @@ def _read_loss(folder: Path, step: int) -> dict[str, float]:
     """Return the loss of the held-out demonstrations after a step and its perplexity; empty if it was not measured."""
     rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and LOSS in row]
     return {"loss": rows[-1][LOSS], "perplexity": rows[-1][PERPLEXITY]} if rows else {}
-
-
-def _link_final(folder: Path, name: str, checkpoint: str) -> Path:
-    """Link a name in the run's folder to a checkpoint; return the link, or the checkpoint if a folder has that name."""
-    link, target = folder / name, folder / "checkpoints" / checkpoint
-    if link.is_dir() and not link.is_symlink():
-        return target
-    if target.is_dir():
-        # Renamed into place, so that the link never points nowhere.
-        temporary = folder / f".{name}.part"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(Path("checkpoints") / checkpoint)
-        temporary.replace(link)
-    return link
 
 
 def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def build_card(folder: Path, contents: Contents) -> str:
     data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
     summaries = dict(read_evaluations(folder)).get(contents.step, {})
     scores = _has_scalar_head(folder, contents.step)
+    command = folder / "command.txt"
     text = CARD.format(
         front=_dump(_build_front(model, methods, summaries, contents, TASKS[scores])),
         title=contents.title,
@@ -112,7 +113,7 @@ def build_card(folder: Path, contents: Contents) -> str:
         usage=SCORES if scores else contents.usage,
         data=_describe_data(data),
         evaluation=_describe_ranking(folder, contents.step) or _describe_evaluation(summaries, contents.step),
-        command=(folder / "command.txt").read_text(encoding="utf-8").strip(),
+        command=command.read_text(encoding="utf-8").strip() if command.is_file() else "",
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
     return redact(text)

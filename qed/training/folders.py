@@ -66,6 +66,38 @@ def restore_replaced(aside: Path) -> None:
         aside.rename(target)
 
 
+def link_checkpoint(folder: Path, name: str, checkpoint: str) -> Path:
+    """Link a name in the run's folder to a checkpoint; where the disk has no links, copy its model.
+
+    A copy of the model under that name, as `cp -L` makes of the link, is replaced; what else is there stays.
+
+    Returns:
+        the link, or the checkpoint if something of the user's own has that name.
+    """
+    link, target = folder / name, folder / "checkpoints" / checkpoint
+    is_copy = (link / "hf").is_dir() and not link.is_symlink()
+    if link.exists() and not link.is_symlink() and not is_copy:
+        return target
+    if not target.is_dir():
+        return link
+    # Renamed into place, so that the link never points nowhere.
+    temporary, aside = folder / f".{name}.part", folder / (ASIDE + name)
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.symlink_to(Path("checkpoints") / checkpoint)
+    except OSError:
+        with write_folder_atomically(link) as copy:
+            shutil.copytree(target / "hf", copy / "hf")
+        return link
+    try:
+        if is_copy:
+            link.rename(aside)
+        temporary.replace(link)
+    finally:
+        restore_replaced(aside)
+    return link
+
+
 def is_disk_error(error: Exception) -> bool:
     """Whether an error may be that of a disk: an OSError, or what safetensors and tokenizers raise in its place."""
     return isinstance(error, OSError | SafetensorError) or type(error) is Exception

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from qed.errors import DataError, QedError
 from qed.runs import disk, manifest
+from qed.runs.choose import choose_checkpoint
 from qed.runs.run import Run, read_lines
 from qed.training import checkpoint_size, checkpoints, folders
 from qed.training.checkpoint_writer import CheckpointWriter, Content, save_checkpoint
@@ -331,6 +332,48 @@ def test_retention_spares_what_is_named(run: Run) -> None:
     assert list(manifest.list_checkpoints(run.folder)) == [12, 6]
     assert newest(run) == (12, [])
     assert names(run) == ["LATEST", "step_000006", "step_000012"]
+
+
+def write_model(run: Run, step: int) -> str:
+    hf = run.folder / "checkpoints" / f"step_{step:06d}" / "hf"
+    hf.mkdir(parents=True)
+    (hf / "weights").write_text(str(step), encoding="utf-8")
+    return hf.parent.name
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_final_is_the_last_model_also_where_it_was_copied(run: Run, copied: bool) -> None:
+    """`cp -L` and archives make a folder of the link, which then would keep the old model."""
+    link = folders.link_checkpoint(run.folder, "final", write_model(run, 20))
+    if copied:
+        shutil.copytree(link, run.folder / "copy")
+        link.unlink()
+        (run.folder / "copy").rename(link)
+    assert folders.link_checkpoint(run.folder, "final", write_model(run, 30)) == link
+    assert (link / "hf" / "weights").read_text(encoding="utf-8") == "30"
+    assert link.resolve().name == "step_000030"
+    assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_final_is_a_copy_on_a_disk_without_links(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(self))
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    for step in (20, 30):
+        link = folders.link_checkpoint(run.folder, "final", write_model(run, step))
+        assert (link / "hf" / "weights").read_text(encoding="utf-8") == str(step)
+        assert not link.is_symlink()
+    assert choose_checkpoint(run.folder, "final") == (link, 30)
+    assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_of_the_users_own_named_final_stays(run: Run) -> None:
+    (run.folder / "final").mkdir()
+    (run.folder / "final" / "notes.txt").write_text("mine", encoding="utf-8")
+    checkpoint = write_model(run, 20)
+    assert folders.link_checkpoint(run.folder, "final", checkpoint) == run.folder / "checkpoints" / checkpoint
+    assert (run.folder / "final" / "notes.txt").exists()
 
 
 def test_retention_deletes_nothing_before_a_new_one_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,7 +192,10 @@ def _read_named_file(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _resolve(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace references of Hydra by what they refer to; those that cannot be resolved stay."""
+    """Replace references of Hydra by what they refer to: None where there is no such option.
+
+    A name without a dot and a default that is no option stays: it may be a variable of the shell.
+    """
     resolved = {}
     for name, value in options.items():
         for _ in range(5):
