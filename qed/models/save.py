@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -36,6 +37,11 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+
+
+def is_disk_error(error: Exception) -> bool:
+    """Return whether it may be a full disk: an OSError, or what safetensors and tokenizers raise in its place."""
+    return isinstance(error, OSError | SafetensorError) or type(error) is Exception
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal, Protocol
 from qed import host
 from qed.errors import QedError
 from qed.models import lora
-from qed.models.save import ModelFiles
+from qed.models.save import ModelFiles, is_disk_error
 from qed.models.weights_folder import MARKER, read_marker
 from qed.runs import manifest
 
@@ -29,7 +29,6 @@ PREFIX = "qed-weights-"
 OWNER = ".owner"  # locked as long as the run lives
 TEMPORARY = ".part-"
 SHARE = 0.5  # of the memory that is free, which the kept versions may take
-DISK_ERRORS = {"SafetensorError", "Exception"}  # what safetensors and tokenizers raise where a disk is full
 REMOVER = 'cat >/dev/null; rm -rf -- "$1"'  # reads a pipe that closes when the run ends, however it ends
 
 Format = Literal["full", "adapter"]
@@ -116,7 +115,7 @@ class WeightsFolder:
             temporary.rename(target)
             manifest.fsync(self.root)
         except Exception as error:
-            if not isinstance(error, OSError) and type(error).__name__ not in DISK_ERRORS:
+            if not is_disk_error(error):
                 raise
             raise _explain(self.root, error) from error
         finally:

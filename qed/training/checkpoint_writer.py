@@ -21,7 +21,7 @@ from torch import Tensor
 from qed.errors import QedError, advise_space
 from qed.guards import faults
 from qed.models import lora
-from qed.models.save import ModelFiles, list_exact_weights
+from qed.models.save import ModelFiles, is_disk_error, list_exact_weights
 from qed.runs import disk, manifest
 from qed.runs.run import Row, Run
 from qed.training import folders
@@ -275,7 +275,7 @@ class CheckpointWriter:
         try:
             yield
         except Exception as error:
-            if not folders.is_disk_error(error):
+            if not is_disk_error(error):
                 raise
             earlier = "Earlier checkpoints are complete. " if manifest.list_checkpoints(self.run.folder) else ""
             raise QedError(

@@ -17,11 +17,12 @@ from qed.config.settings import ModelSettings
 from qed.errors import DataError, ModelError, QedError, UsageError
 from qed.models import adapters
 from qed.models.load import load_model, load_tokenizer
+from qed.models.save import is_disk_error
 from qed.models.scalar_head import has_scalar_head, load_scalar_model
 from qed.runs import manifest
 from qed.training.checkpoint_size import MARGIN
 from qed.training.checkpoints import load_exact_weights
-from qed.training.folders import is_disk_error, write_folder_atomically
+from qed.training.folders import write_folder_atomically
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 SHARD_SIZE = "5GB"  # the usual largest file of weights on the hub

@@ -9,8 +9,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from qed.guards import faults
 from qed.runs import manifest
 
@@ -96,11 +94,6 @@ def link_checkpoint(folder: Path, name: str, checkpoint: str) -> Path:
     finally:
         restore_replaced(aside)
     return link
-
-
-def is_disk_error(error: Exception) -> bool:
-    """Whether an error may be that of a disk: an OSError, or what safetensors and tokenizers raise in its place."""
-    return isinstance(error, OSError | SafetensorError) or type(error) is Exception
 
 
 def remove(path: Path) -> None:

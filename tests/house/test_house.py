@@ -79,7 +79,7 @@ ROOMS = {
     "yaml": ["config/", "report/", "trackers/follow.py"],
     "transformers": ["training/attention.py", "models/", "sampling/"],
     "tokenizers": ["models/"],
-    "safetensors": ["training/export.py", "training/folders.py", "training/slices.py", "models/"],
+    "safetensors": ["training/export.py", "training/slices.py", "models/"],
     "zstandard": ["runs/", "data/sources/texts.py"],
     "rich": ["console/"],
     "IPython": ["console/"],
