@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qed.console.live import Console
+from qed.errors import UsageError
 from qed.evaluation.store import Store
-from qed.runs.run import Row, write_whole
+from qed.runs.run import Row, read_json, write_whole
 
 if TYPE_CHECKING:
     from qed.evaluation.benchmarks import Benchmark
@@ -42,7 +43,7 @@ def write_outputs(store: Store, references: Mapping[str, Row], generator: str, c
             outputs.append({**about, "output": str(row["text"]).strip(), "generator": generator})
             if known.get("reference"):
                 expected.append({**about, "output": known["reference"], "generator": str(known.get("generator", ""))})
-    path = store.home / f"{store.task}.outputs.json"
+    path = _name_outputs(store.home, store.task)
     write_whole(path, json.dumps(outputs, indent=1).encode())
     if expected:
         write_whole(find_references(path), json.dumps(expected, indent=1).encode())
@@ -50,6 +51,26 @@ def write_outputs(store: Store, references: Mapping[str, Row], generator: str, c
     console.say(f"{store.task}: there are no gold answers; its {len(outputs)} outputs are in {path}.")
     console.say(f"A model judges them with `qed judge {path} --url ADDRESS --model NAME`.")
     return {"outputs": str(path)}
+
+
+def require_own_outputs(home: Path, task: str, generator: str) -> None:
+    """Check before sampling that the outputs will not replace those of another model.
+
+    Raises:
+        UsageError: they would.
+    """
+    path = _name_outputs(home, task)
+    rows = read_json(path, [])
+    others = {str(row.get("generator")) for row in rows if isinstance(row, dict)} - {generator}
+    if others:
+        raise UsageError(
+            f"{path} has the outputs of {', '.join(sorted(others))}. Use another --out, or replace them with "
+            "--overwrite."
+        )
+
+
+def _name_outputs(home: Path, task: str) -> Path:
+    return home / f"{task}.outputs.json"
 
 
 def find_references(outputs: Path) -> Path:

@@ -22,6 +22,7 @@ from qed.evaluation.choice_plan import plan_choices
 from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
 from qed.evaluation.finish import ENVIRONMENT, TaskRecord, build_result, finish_task, write_environment
 from qed.evaluation.likelihood import ChoicePolicy
+from qed.evaluation.outputs import require_own_outputs
 from qed.evaluation.plan import Chunk, Plan, TaskPlan, leave_out_functions, plan_evaluation
 from qed.evaluation.request import EvaluationRequest
 from qed.evaluation.rows import build_rows
@@ -81,6 +82,8 @@ def _explain_stops(request: EvaluationRequest, console: Console) -> Iterator[Non
 def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
     """Evaluate a task, sampling only the missing answers, and return its figures."""
     request, record = plan.request, task.record
+    if not record.judged and not request.overwrite:
+        require_own_outputs(request.folder / name_step_folder(request.step), record.label, request.model)
     store = Store(request.folder, request.step, record.label, record.decoding, record.settings, request.overwrite)
     if store.summary is not None:
         console.say(f"{record.label}: already evaluated with these settings; nothing is sampled again.")

@@ -387,6 +387,13 @@ def test_instructions_without_right_answers_become_outputs(qed: Qed, shared: Pat
     assert len(outputs) == 3
     assert all(given[each["instruction"]] == each["dataset"] for each in outputs)
     assert all(each["generator"] == "new:tiny" and isinstance(each["output"], str) for each in outputs)
+    path = Path(done.result["outputs"]["alpaca_eval"])
+    path.write_text(path.read_text().replace("new:tiny", "new:small"))
+    kept = sorted(each.name for each in path.parent.iterdir())
+    refused = qed("evaluate", *asked, "--out", tmp_path / "out")
+    assert (refused.code, "has the outputs of new:small" in refused.err) == (2, True)
+    assert sorted(each.name for each in path.parent.iterdir()) == kept
+    assert qed("evaluate", *asked, "--out", tmp_path / "out", "--overwrite").code == 0
 
 
 def test_a_task_has_its_usual_length_and_texts_that_end_an_answer(qed: Qed, shared: Path, tmp_path: Path) -> None:
