@@ -13,6 +13,7 @@ from qed.models.precision import compute_in
 # makers' data sheets, without sparsity. The first part that a name contains counts.
 CARDS = {
     "B200": (2250.0, 1125.0, 75.0),
+    "H200 NVL": (835.5, 417.5, 60.0),
     "H200": (989.4, 494.7, 66.9),
     "GH200": (989.4, 494.7, 66.9),
     "H100 PCIe": (756.0, 378.0, 51.2),

@@ -131,6 +131,7 @@ def test_equal_groups_are_halved_without_computing_a_prompt_twice() -> None:
 def test_cards_are_known_by_name() -> None:
     assert look_up_card("NVIDIA H100 80GB HBM3", torch.bfloat16) == 989.4e12
     assert look_up_card("NVIDIA H100 PCIe", torch.bfloat16) == 756e12
+    assert look_up_card("NVIDIA H200 NVL", torch.bfloat16) == 835.5e12
     assert look_up_card("NVIDIA A100-SXM4-80GB", torch.float32) == 19.5e12
     assert look_up_card("NVIDIA L4", torch.bfloat16) == 121e12
     assert look_up_card("NVIDIA A100-SXM4-40GB MIG 1g.5gb", torch.bfloat16) is None
