@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_parts.report import Report, format_state, format_table
+from gpu_parts.report import Report, format_state, format_table, has_failed
 
 # The parts in order: their share of the time that is left, relative to those after them, and the least seconds that
 # are worth starting with.
@@ -45,6 +45,7 @@ PARTS = {
 }
 NEEDS_CEILINGS = ("0.5b", "1.5b", "1.5b-qlora", "7b-lora")
 TINY_LEAST = 5  # seconds, in place of the least ones
+MOST = 6000  # characters of a part's output that are kept
 LIBRARIES = ("torch", "transformers", "peft", "trl", "bitsandbytes", "datasets", "triton")
 HERE = Path(__file__).parent
 CHILD = (sys.executable, "-m", "gpu_parts.part")
@@ -69,7 +70,7 @@ def main() -> int:
     report.add(ended=time.time())
     found = report.read()
     print(f"\n{format_table(found)}\n\n{args.json}")
-    failed = [name for name, part in found["parts"].items() if "failed" in part or part.get("exit_code")]
+    failed = [name for name, part in found["parts"].items() if has_failed(part)]
     print(json.dumps({"failed": failed, "json": str(args.json)}))
     return 1 if failed else 0
 
@@ -116,9 +117,11 @@ def _run_part(name: str, remaining: list[str], args: argparse.Namespace, report:
     try:
         output, _ = child.communicate(timeout=seconds)
         if child.returncode:
-            report.add_part(name, failed=_find_last_line(output), output=output[-6000:])
-    except subprocess.TimeoutExpired:
+            report.add_part(name, failed=_find_last_line(output), output=output[-MOST:])
+    except subprocess.TimeoutExpired as error:
         report.add_part(name, cut_off=f"after {seconds:.0f} s, its share of the time")
+        if error.stdout:  # bytes, in spite of `text`
+            report.add_part(name, output=error.stdout.decode(errors="replace")[-MOST:])
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

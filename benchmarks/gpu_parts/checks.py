@@ -38,13 +38,14 @@ def run_checks(device: str, name: str, report: Report) -> None:
     """Run the tests of a device; on a CPU those of the same tests that a CPU can do."""
     chosen = ["-m", "gpu", *FILES] if device == "cuda" else ["-k", "cpu", FILES[0]]
     command = [sys.executable, "-m", "pytest", "-v", "-rfEs", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider"]
-    command += ["-n", str(min(PROCESSES, count_usable_cores())), "--dist", "load"]
+    command += ["-n", str(min(PROCESSES, count_usable_cores())), "--dist", "load", "-p", "gpu_parts.failures"]
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen(
         [*command, *chosen],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
     )
@@ -56,7 +57,9 @@ def run_checks(device: str, name: str, report: Report) -> None:
         output = (output + line)[-MOST:]
         if found := OUTCOME.match(line):
             tests[found[2].strip()] = {"ERROR": "failed"}.get(found[1], found[1].lower())
-            report.add_part(name, tests=tests)
+            # Why a test failed was printed before; pytest's own report comes at the end alone, which may be cut off.
+            failed = {"output": output} if tests[found[2].strip()] == "failed" else {}
+            report.add_part(name, tests=tests, **failed)
         elif found := REASONS.match(line):
             reasons.append(found[1])
     process.wait()

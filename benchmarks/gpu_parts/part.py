@@ -9,33 +9,36 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from gpu_parts.report import Report
 
 
 def main() -> None:
     """Do the part that the first argument describes: its name, the report, the device and the seconds it may take."""
     told = json.loads(sys.argv[1])
-    name, report, device = told["name"], Report(Path(told["report"])), torch.device(told["device"])
+    name, report, device = told["name"], Report(Path(told["report"])), told["device"]
     end = time.time() + told["seconds"]
     if name == "checks":
         from gpu_parts.checks import run_checks
 
-        run_checks(device.type, name, report)
+        run_checks(device, name, report)
     elif name == "ceilings":
+        import torch
+
         from gpu_parts.ceilings import measure_ceilings
 
-        report.add_part(name, **measure_ceilings(device))
+        report.add_part(name, **measure_ceilings(torch.device(device)))
     else:
         _measure(name, report, device, end, told["tiny"])
 
 
-def _measure(name: str, report: Report, device: torch.device, end: float, tiny: bool) -> None:
+def _measure(name: str, report: Report, kind: str, end: float, tiny: bool) -> None:
     """Do a part that computes a model."""
+    import torch
+
     from gpu_parts import rivals, runs, step
     from gpu_parts.shapes import SHAPES, shrink
 
+    device = torch.device(kind)
     shapes = {key: shrink(shape) if tiny else shape for key, shape in SHAPES.items()}
     if name == "generate":
         rivals.measure_generate(shapes["0.5b"], device, name, report, end)

@@ -73,17 +73,21 @@ def _cell(part: Figures, path: str, shape: str) -> str:
     return "-" if value is None else shape.format(value)
 
 
+def has_failed(part: Figures) -> bool:
+    """Return whether a part or one of its tests has failed, also if it was cut off."""
+    return "failed" in part or bool(part.get("exit_code")) or "failed" in part.get("tests", {}).values()
+
+
 def format_state(name: str, part: Figures) -> str:
     """Format in one line what became of a part."""
+    tests = list(part.get("tests", {}).values())
+    counts = ", ".join(f"{tests.count(state)} {state}" for state in ("passed", "failed", "skipped"))
     for state in ("skipped", "cut_off", "failed"):
         if state in part:
             place = f" (at: {part['at']})" if "at" in part else ""
-            return f"{name}: {state.replace('_', ' ')}: {part[state]}{place}"
+            return f"{name}: {state.replace('_', ' ')}: {part[state]}{place}{f'; {counts}' if tests else ''}"
     if "tests" in part:
-        counts = {
-            state: sum(one == state for one in part["tests"].values()) for state in ("passed", "failed", "skipped")
-        }
-        return f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items())
+        return f"{name}: {counts}"
     plain = {key: value for key, value in part.items() if isinstance(value, int | float | str) and key != "wall_s"}
     figures = ", ".join(
         f"{key} {value:,.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in plain.items()

@@ -41,10 +41,11 @@ def measure_generate(shape: Shape, device: torch.device, name: str, report: Repo
 
 
 class _Clock(TrainerCallback):  # type: ignore[misc]
-    """Notes the seconds of every step."""
+    """Notes the seconds of every step, also in the report, so that a part that is cut off has them."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, name: str, report: Report) -> None:
         self.device, self.began, self.seconds = device, 0.0, list[float]()
+        self.name, self.report = name, report
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Start the clock."""
@@ -55,6 +56,7 @@ class _Clock(TrainerCallback):  # type: ignore[misc]
         """Note the seconds."""
         wait_for(self.device)
         self.seconds.append(time.perf_counter() - self.began)
+        self.report.add_part(self.name, step_s=min(self.seconds), all_s=self.seconds)
 
 
 def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, end: float, vllm: bool = False) -> None:
@@ -99,7 +101,7 @@ def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, e
             logging_steps=1,
             **(_choose_vllm(shape) if vllm else {"generation_kwargs": {"min_new_tokens": shape.answer}}),
         )
-        clock = _Clock(device)
+        clock = _Clock(device, name, report)
         model = make_model(shape, device, checkpointing=False)
         if vllm:  # vLLM reads the weights' shapes from a folder, and gets the weights themselves from TRL
             model.config._name_or_path = model.name_or_path = str(save_model(shape, device, Path(out) / "model"))
@@ -113,9 +115,7 @@ def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, e
         )
         report.add_part(name, at="train")
         trainer.train()
-    report.add_part(
-        name, step_s=min(clock.seconds), all_s=clock.seconds, prompt_tokens=len(tokenizer(texts[0])["input_ids"])
-    )
+    report.add_part(name, prompt_tokens=len(tokenizer(texts[0])["input_ids"]))
     if device.type == "cuda":
         report.add_part(name, peak_gib=torch.cuda.max_memory_allocated(device) / 2**30)
     if vllm and time.time() < end:

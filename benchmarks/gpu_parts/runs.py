@@ -5,22 +5,20 @@ Everything else in the kit calls the sampler and the learner itself; here `qed g
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gpu_parts.report import Figures, Report
 from gpu_parts.shapes import LORA_RANK, Shape, save_model
-from qed.errors import UsageError
+from qed.errors import QedError
+from qed.runs.run import read_lines
 from qed.serving.install import VARIABLE, find_vllm
 
 STEPS = 3
@@ -43,11 +41,13 @@ RUNS = {
 
 def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, end: float) -> None:
     """Run GRPO with 4-bit weights, with LoRA, with all weights trained, and with vLLM as its sampler, in their time."""
-    with tempfile.TemporaryDirectory() as place:
+    # What a run that is cut off has started may still write.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         save_model(shape, device, Path(place) / "model")
         (Path(place) / "reward.py").write_text(REWARD, encoding="utf-8")
         for run in RUNS:
-            if not _can_run(run, device):
+            if lack := _find_lack(run, device):
+                report.add_part(name, **{run: {"skipped": lack}})
                 continue
             left = end - time.time()
             if left < 1:
@@ -60,19 +60,19 @@ def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, 
     report.add_part(name, at="done")
 
 
-def _can_run(name: str, device: torch.device) -> bool:
-    """Return whether what a run needs is there: two of them are tried on CUDA alone, with packages of their own."""
+def _find_lack(name: str, device: torch.device) -> str:
+    """Return why a run cannot be made, or "": two are tried on CUDA alone, with packages of their own."""
     if name not in ("qlora", "vllm"):
-        return True
+        return ""
     if device.type != "cuda":
-        return False
+        return "it needs a CUDA device"
     if name == "qlora":
-        return find_spec("bitsandbytes") is not None
+        return "" if find_spec("bitsandbytes") is not None else "bitsandbytes is not installed"
     try:
         find_vllm()
-    except UsageError:
-        return False
-    return True
+    except QedError as error:
+        return str(error)
+    return ""
 
 
 def _run(shape: Shape, device: torch.device, place: Path, name: str, seconds: float) -> Figures:
@@ -107,15 +107,10 @@ def _decode(output: bytes | None) -> str:
 
 def _read_run(out: Path) -> Figures:
     """Return what the run chose, and the figures of its steps."""
-    found: Figures = {}
-    with suppress(FileNotFoundError):
-        events = _read_lines(out / "events.jsonl")
-        found["events"] = [one for one in events if one["event"] not in ("data", "preflight")]
-        steps = [one for one in _read_lines(out / "metrics.jsonl") if "mismatch/logp" in one]
-        kept = ("time/", "perf/", "mem/", "mismatch/", "optim/grad_norm")
-        found["steps"] = [{key: value for key, value in one.items() if key.startswith(kept)} for one in steps]
-    return found
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    events = [one for one in read_lines(out / "events.jsonl") if one["event"] not in ("data", "preflight")]
+    steps = [one for one in read_lines(out / "metrics.jsonl") if "mismatch/logp" in one]
+    kept = ("time/", "perf/", "mem/", "mismatch/", "optim/grad_norm")
+    return {
+        "events": events,
+        "steps": [{key: value for key, value in one.items() if key.startswith(kept)} for one in steps],
+    }

@@ -275,7 +275,10 @@ def _list_kernels(step: Step, report: Report, name: str, end: float) -> None:
         "update": lambda: step.learner.update(step.rollouts, 0),
     }
     step.note("list kernels")
-    report.add_part(name, kernels={stage: list_kernels(work, step.device) for stage, work in works.items()})
+    kernels: dict[str, Figures] = {}
+    for stage, work in works.items():
+        kernels[stage] = list_kernels(work, step.device)
+        report.add_part(name, kernels=kernels)
 
 
 def _measure_eager(step: Step, report: Report, name: str, end: float) -> None:

@@ -14,12 +14,13 @@ from typing import Any
 import gpu
 import pytest
 import torch
-from gpu_parts import part, runs, step
+from gpu_parts import checks, part, rivals, runs, step
 from gpu_parts.ceilings import Work
-from gpu_parts.report import Report, format_table
+from gpu_parts.report import Report, format_state, format_table, has_failed
 from gpu_parts.shapes import SHAPES, make_model, shrink
 from torch import nn
 
+from qed.errors import UsageError
 from qed.training.learner import Learner
 
 CPU = torch.device("cpu")
@@ -87,6 +88,7 @@ def test_trl_makes_the_same_step(report: Report, monkeypatch: pytest.MonkeyPatch
 def test_whole_runs_are_measured(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run_part("runs", report, monkeypatch)
     assert found["at"] == "done"
+    assert found["vllm"] == found["qlora"] == {"skipped": "it needs a CUDA device"}
     for name in ("lora", "full"):
         assert found[name]["exit_code"] == 0, found[name]["output"]
         assert len(found[name]["steps"]) == 3
@@ -107,6 +109,52 @@ def test_a_whole_run_that_is_cut_off_keeps_its_output(report: Report, monkeypatc
     monkeypatch.setattr(runs, "RUNS", {"full": ()})
     monkeypatch.setattr(subprocess, "run", run)
     assert run_part("runs", report, monkeypatch)["full"]["output"] == "20 °C\n"
+
+
+def test_a_whole_run_without_its_package_says_why(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find() -> None:
+        raise UsageError("vLLM 0.25.1 is not one of the versions")
+
+    monkeypatch.setattr(runs, "find_vllm", find)
+    assert runs._find_lack("vllm", torch.device("cuda")) == "vLLM 0.25.1 is not one of the versions"
+
+
+def test_steps_of_trl_are_noted_as_they_come(report: Report) -> None:
+    clock = rivals._Clock(CPU, "trl", report)
+    for count in (1, 2):
+        clock.on_step_begin()
+        clock.on_step_end()
+        assert len(report.read()["parts"]["trl"]["all_s"]) == count
+    assert report.read()["parts"]["trl"]["step_s"] == min(clock.seconds)
+
+
+def test_why_a_test_failed_is_noted_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the outcome, because pytest's own report comes at its end, which a part that is cut off does not reach."""
+    (tmp_path / "tests").mkdir()
+    lines = "def test_cpu_works():\n    pass\n\n\ndef test_cpu_fails():\n    assert 6 * 7 == 43\n"
+    (tmp_path / "tests" / "test_one.py").write_text(lines, encoding="utf-8")
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    monkeypatch.setattr(checks, "FILES", ("tests/test_one.py",))
+    noted: list[dict[str, Any]] = []
+
+    class Notes(Report):
+        def add_part(self, part: str, **figures: Any) -> None:
+            noted.append(json.loads(json.dumps(figures)))
+
+    checks.run_checks("cpu", "checks", Notes(tmp_path / "gpu.json"))
+    first = next(one for one in noted if "failed" in one["tests"].values())
+    assert "assert (6 * 7) == 43" in first["output"]
+    assert "exit_code" not in first
+    assert sorted(noted[-2]["tests"].values()) == ["failed", "passed"]
+    assert noted[-2]["exit_code"] == 1
+
+
+def test_a_test_that_failed_counts_where_the_rest_was_cut_off() -> None:
+    part: dict[str, Any] = {"cut_off": "after 9 s", "tests": {"a": "failed", "b": "passed"}}
+    assert has_failed(part)
+    assert format_state("checks", part) == "checks: cut off: after 9 s; 1 passed, 1 failed, 0 skipped"
+    assert not has_failed({"cut_off": "after 9 s", "tests": {"b": "passed"}})
+    assert not has_failed({"skipped": "it needs 60"})
 
 
 def test_a_quantized_model_is_the_one_whose_memory_is_estimated() -> None:
@@ -186,7 +234,10 @@ def test_without_time_every_part_is_skipped_with_a_line(
 
 @pytest.mark.parametrize(
     ("code", "state", "ends"),
-    [("import sys; sys.exit('no such thing')", "failed", 1), ("import time; time.sleep(60)", "cut_off", 0)],
+    [
+        ("import sys; sys.exit('no such thing')", "failed", 1),
+        ("import time; print('half way', flush=True); time.sleep(60)", "cut_off", 0),
+    ],
 )
 def test_a_part_that_fails_or_hangs_ends_no_other(
     code: str, state: str, ends: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,10 +245,12 @@ def test_a_part_that_fails_or_hangs_ends_no_other(
     """A part is a process with a deadline; the exit code says whether one failed."""
     monkeypatch.setattr(gpu, "PARTS", {"ceilings": (1, 1), "checks": (1, 1)})
     monkeypatch.setattr(gpu, "TINY_LEAST", 0.1)
-    monkeypatch.setattr(gpu, "CHILD", (sys.executable, "-c", code))
-    found_code, found = run_kit(tmp_path / "a.json", monkeypatch, "--device", "cpu", "--tiny", "--minutes", "0.02")
+    monkeypatch.setattr(gpu, "CHILD", (sys.executable, "-S", "-c", code))
+    found_code, found = run_kit(tmp_path / "a.json", monkeypatch, "--device", "cpu", "--tiny", "--minutes", "0.05")
     assert found_code == ends
     assert state in found["parts"]["ceilings"]
     assert "ended" in found
     if state == "failed":
         assert found["parts"]["checks"]["failed"] == "no such thing"
+    else:
+        assert found["parts"]["ceilings"]["output"] == "half way\n"
