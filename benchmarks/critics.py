@@ -105,8 +105,12 @@ def main() -> None:
         rows = list(pool.map(lambda job: make(*job, asked.steps, asked.out), jobs))
         rows = [{**row, "label": "equal steps"} for row in [*pilots, *rows]]
         needed = [row["flops"] for row in rows if row["arm"] == "ppo" and "flops" in row]
-        ratio = sum(needed) / sum(row["flops"] for row in pilots if "flops" in row)
-        longer = list(pool.map(lambda seed: make("grpo", seed, round(ratio * asked.steps), asked.out), seeds))
+        known = [row["flops"] for row in pilots if "flops" in row]
+        longer: list[dict[str, Any]] = []
+        if needed and known:
+            # Means, because some runs of either may have failed.
+            steps = round(fmean(needed) / fmean(known) * asked.steps)
+            longer = list(pool.map(lambda seed: make("grpo", seed, steps, asked.out), seeds))
     rows += [{**row, "label": "equal operations"} for row in longer]
     print("\n".join(card(rows)))
     print_result({"steps": asked.steps, "runs": rows}, asked.json)

@@ -43,7 +43,7 @@ def command(arm: str, seed: int, steps: int) -> list[str]:
 
 def made(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
     """One run's sampled accuracy before and after on all levels together, after making it where it is not there."""
-    folder, row = out / f"{arm.replace(', ', '-')}-{seed}", {"arm": arm, "seed": seed}
+    folder, row = out / f"{arm.replace(', ', '-')}-{steps}-{seed}", {"arm": arm, "seed": seed}
     if not (folder / "report.html").is_file() and (error := make_run(command(arm, seed, steps), folder)):
         return {**row, "error": error}
     first, *_, last = [tasks for _, tasks in read_evaluations(folder)]

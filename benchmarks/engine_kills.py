@@ -4,7 +4,7 @@
     python benchmarks/engine_kills.py --servers 2 --staleness 1 --seed 1
 
 A GRPO run of the tiny model samples on native servers of its own. One of their processes, the web server or the engine
-behind it, is killed (SIGKILL) at random moments, until so many kills have met the run; the run goes on the whole time.
+behind it, is killed (SIGKILL) at random moments, until the run ends or so many kills have met it.
 What counts: every file of the last checkpoint, every recorded number but times and repairs, and every rollout are those
 of the same run undisturbed, and no process is left behind. The last line is JSON.
 """
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="how many")
     parser.add_argument("--servers", type=int, default=2, help="of the run")
     parser.add_argument("--staleness", type=int, default=0, help="rollout.max_staleness of the run")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the run; more are made where kills need them")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the run, which may end before the last kill")
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     asked = parser.parse_args()

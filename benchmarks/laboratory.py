@@ -11,12 +11,15 @@ on validation problems by another seed than those of the final runs. A study tha
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from laboratory_parts.methods import METHODS
 from laboratory_parts.tasks import TASKS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+NAMES = tuple(method.name for method in METHODS)
 
 
 def main() -> None:
@@ -24,8 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="make no run, only docs/laboratory.md and its figure")
     parser.add_argument("--quick", action="store_true", help="three seeds, one task; its summaries stay in --out")
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--methods", default=",".join(method.name for method in METHODS))
+    parser.add_argument("--tasks", type=partial(split_names, TASKS), default=list(TASKS), help=", ".join(TASKS))
+    parser.add_argument("--methods", type=partial(split_names, NAMES), default=list(NAMES), help=", ".join(NAMES))
     parser.add_argument("--seeds", type=int, default=5, help="final runs of each method and task")
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/laboratory"), help="where a cut study goes on")
@@ -38,14 +41,22 @@ def main() -> None:
         return
     from laboratory_parts.planning import run_study  # noqa: PLC0415
 
-    methods = [method for method in METHODS if method.name in asked.methods.split(",")]
-    tasks, seeds, summaries = asked.tasks.split(","), asked.seeds, asked.summaries
+    methods = [method for method in METHODS if method.name in asked.methods]
+    tasks, seeds, summaries = asked.tasks, asked.seeds, asked.summaries
     if asked.quick:
         tasks, seeds, summaries = tasks[:1], min(seeds, 3), asked.out / "quick"
     try:
         run_study(asked.out.resolve(), summaries, tasks, methods, seeds, asked.jobs)
     except KeyboardInterrupt:
         raise SystemExit("Stopped. The same command goes on with the runs that are not done.") from None
+
+
+def split_names(known: Sequence[str], text: str) -> list[str]:
+    """Split a list with commas; every name must be known."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
+    return names
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def measured(folder: Path) -> dict[str, Any] | None:
 
 def made(algorithm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
     """One run's evaluations, after making it where it is not there."""
-    folder, row = out / f"{algorithm}-{seed}", {"algorithm": algorithm, "seed": seed}
+    folder, row = out / f"{algorithm}-{steps}-{seed}", {"algorithm": algorithm, "seed": seed}
     if measured(folder) is None and (error := make_run(command(algorithm, seed, steps), folder)):
         return {**row, "error": error}
     return {**row, **(measured(folder) or {"error": "no evaluation"})}

@@ -38,7 +38,8 @@ def make_run(command: Sequence[str], folder: Path) -> str:
     own = ["--run.threads", "1", "--out", str(folder), *(["--overwrite"] if folder.exists() else [])]
     call = [sys.executable, "-c", "from qed.cli.main import main; main()", *command, *own]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    told = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]  # one that was killed says nothing
+    return told[-1] if done.returncode else ""
 
 
 def build_problems(count: int) -> list[dict[str, str]]:

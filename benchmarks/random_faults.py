@@ -30,6 +30,7 @@ from qed.rollout import collector
 from qed.types import Grade, Groups
 
 STEPS, PROBLEMS, FAULTS = 4, 14, 5
+PAIRED = ("dpo", "reward_model")  # algorithms that learn from pairs of replies
 SHARED = ["--model", "new:tiny", "--steps", STEPS, "--lr", 1e-3, "--sampling.max_tokens", 6, "--evaluation.problems", 2]
 SHARED += ["--run.threads", 1, "--run.on_no_signal", "warn", "--run.preflight", "false"]
 POINTS = ("load", "step", "evaluate", "rollout", "update", "save", "grade")
@@ -123,10 +124,10 @@ def fault(source: random.Random) -> str:
 
 def drawn(folder: Path, source: random.Random) -> list[Any]:
     """The command of a run, less its folder."""
-    name = source.choice(list(plugins.list_leaves("algorithms")))
+    name = source.choice(list_drawn())
     algorithm = load_algorithm(name)
     settings = SETTINGS | (ONLINE if algorithm.online else {})
-    command: list[Any] = [name, "--tasks", data(folder, name == "dpo"), *SHARED]
+    command: list[Any] = [name, "--tasks", data(folder, name in PAIRED), *SHARED]
     command += ["--sampling.problems_per_step", 5, "--sampling.group_size", 4] if algorithm.online else []
     if hasattr(algorithm, "regularizer") and source.random() < 0.4:
         command += ["--algorithm.kl", 0.1]
@@ -135,6 +136,11 @@ def drawn(folder: Path, source: random.Random) -> list[Any]:
         if source.random() < share:
             command += [f"--{key}", source.choice(values)]
     return command
+
+
+def list_drawn() -> list[str]:
+    """List the algorithms that are drawn: all but those that need a teacher."""
+    return [name for name in plugins.list_leaves("algorithms") if not load_algorithm(name)().teacher_setting]
 
 
 def data(folder: Path, pairs: bool) -> Path:

@@ -87,9 +87,10 @@ def measure(asked: argparse.Namespace, ranks: int, shard: str) -> list[dict[str,
             [sys.executable, "-c", launch] if ranks > 1 else call, env=environment, capture_output=True, text=True
         )
         files = sorted(Path(folder).glob("rank_*.json"))
-        if done.returncode or len(files) != ranks:
+        figures = Path(folder) / "run" / "metrics.jsonl"
+        if done.returncode or len(files) != ranks or not figures.is_file():
             raise SystemExit(done.stderr)
-        metrics = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
+        metrics = [json.loads(line) for line in figures.read_text().splitlines()]
         rows = [json.loads(file.read_text()) for file in files]
     tokens = [row["length/total"] for row in metrics if "length/total" in row]
     return [{TOKENS: count, "ranks": [each[number] for each in rows]} for number, count in list(enumerate(tokens))[1:]]
@@ -137,7 +138,7 @@ def summarize(rounds: list[list[dict[str, Any]]]) -> dict[str, Any]:
             for rank in step["ranks"]
         ]
         rates["wall"].append(step[TOKENS] / step["ranks"][0]["wall"][f"time/{STEP}"])
-        rates["cpu"].append(step[TOKENS] / (busiest + max(0.0, *rest, 0.0)))
+        rates["cpu"].append(step[TOKENS] / (busiest + max(0.0, *rest)))
     return {
         **{f"tokens_per_{name}_s": round(median(values), 1) for name, values in rates.items()},
         "stages": {

@@ -47,7 +47,8 @@ def measured(folder: Path) -> dict[str, Any] | None:
 
 def made(row: dict[str, Any], steps: int, sampler: str, correction: str, out: Path) -> dict[str, Any]:
     """One run's figures, after making it where it is not there."""
-    folder = out / "-".join(map(str, (*row.values(), *([correction] if correction else []))))
+    own = [sampler, *([correction] if correction else [])] if row["staleness"] else []
+    folder = out / "-".join(map(str, (*row.values(), steps, *own)))
     if measured(folder) is None and (
         error := make_run(command(**row, steps=steps, sampler=sampler, correction=correction), folder)
     ):

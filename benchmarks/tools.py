@@ -39,7 +39,7 @@ def command(arm: str, seed: int, steps: Sequence[int]) -> list[str]:
 
 def made(arm: str, seed: int, steps: Sequence[int], out: Path) -> dict[str, Any]:
     """One run's accuracy and share of calls before and after GRPO, after making it if need be."""
-    folder, row = out / f"{arm.replace(' ', '-')}-{seed}", {"arm": arm, "seed": seed}
+    folder, row = out / f"{arm.replace(' ', '-')}-{'-'.join(map(str, steps))}-{seed}", {"arm": arm, "seed": seed}
     if not (folder / "report.html").is_file() and (error := make_run(command(arm, seed, steps), folder)):
         return {**row, "error": error}
     measured = {step: next(iter(tasks.values())) for step, tasks in read_evaluations(folder)}

@@ -109,6 +109,9 @@ class TaskStudy:
 def compare(before: Arm, after: Arm, measure: str = SAMPLED) -> Difference:
     """Compare the held-out accuracy of two arms on the same problems."""
     old, new = before.read(measure), after.read(measure)
+    # An arm whose runs have all diverged has a single problem, with no right answer.
+    width = max(old.shape[1], new.shape[1])
+    old, new = (np.broadcast_to(each, (len(each), width)) for each in (old, new))
     low, high, p_value, _ = compute_arms_difference(old, new)
     return Difference(float(new.mean() - old.mean()), low, high, p_value)
 

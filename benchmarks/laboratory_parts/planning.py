@@ -65,8 +65,7 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     guess = correct(method, plan.budget, plan.make(pilot))
     guess = settle(plan, method, replace(job, rate=PILOT_RATE, steps=guess), TOLERANCE)[-1]["steps"]
     tried = settle_all(plan, method, [replace(job, rate=rate, steps=guess) for rate in RATES], COARSE)
-    # A rate that found no run near the budget is taken only if no other did.
-    best = max(tried, key=lambda made: (is_equal(plan.budget, made[-1], COARSE), score(made[-1]), -made[-1]["rate"]))
+    best = max(tried, key=lambda made: rank_rate(plan.budget, made[-1]))
     # The chosen rate's last steps are not tried again if they hardly differ from those of a run.
     steps = correct(method, plan.budget, best) if not is_equal(plan.budget, best[-1]) else best[-1]["steps"]
     final = replace(job, stage="final", rate=best[-1]["rate"], steps=steps, seed=0)
@@ -76,6 +75,14 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
     finals = settle_all(plan, method, [replace(final, seed=seed) for seed in range(plan.seeds)], SINGLE)
     scores = {f"{last['rate']:g}": score(last) for *_, last in tried}
     return {"rate": final.rate, "validation": scores, "runs": [last for *_, last in finals]}
+
+
+def rank_rate(budget: float, run: Summary) -> tuple[bool, bool, float, float]:
+    """Return what decides between the last runs of several rates: the largest is taken.
+
+    A rate that found no run near the budget is taken only if no other did, and one that diverges only if all do.
+    """
+    return "compute" in run, is_equal(budget, run, COARSE), score(run), -run["rate"]
 
 
 def settle_all(plan: Plan, method: Method, jobs: Sequence[Job], tolerance: float) -> list[list[Summary]]:

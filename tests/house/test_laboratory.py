@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from concurrent.futures import Future
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 from xml.etree import ElementTree
 
+import laboratory
 import numpy as np
 import pytest
 from laboratory_parts import planning, runs, tasks
-from laboratory_parts.analysis import compute_seed_interval, read_studies
+from laboratory_parts.analysis import Arm, compare, compute_seed_interval, read_studies
 from laboratory_parts.methods import METHODS, RATES, SHARED
 from laboratory_parts.page import FIGURE, render_page
 from laboratory_parts.runs import Job, Summary
@@ -101,6 +103,31 @@ def test_a_run_that_diverged_is_never_the_best_and_changes_no_steps() -> None:
     assert planning.score(diverged) < 0
     assert planning.is_equal(BUDGET, diverged)
     assert planning.correct(METHODS[0], BUDGET, [{**diverged, "steps": {"": 7}}]) == {"": 7}
+
+
+def test_a_rate_that_diverged_is_taken_only_if_all_did() -> None:
+    diverged: Summary = {"rate": 3e-3, "error": "loss is not finite"}
+    part = {"validation": {"sampled": "4400"}}
+    off: Summary = {"rate": 1e-3, "compute": {"": 3 * BUDGET}, "parts": part}
+    near: Summary = {"rate": 1e-4, "compute": {"": BUDGET}, "parts": {"validation": {"sampled": "1000"}}}
+    ranks = [planning.rank_rate(BUDGET, run) for run in (diverged, off, near)]
+    assert ranks == sorted(ranks)
+
+
+def test_an_arm_whose_runs_all_diverged_is_compared_as_one_without_right_answers() -> None:
+    half = {"parts": {"test": {"sampled": "4004" * 10, "n": 40}}}
+    good, lost = Arm("good", "control", [half] * 3), Arm("lost", "guidance", [{"error": "not finite"}] * 3)
+    for found, sign in ((compare(good, lost), -1), (compare(lost, good), 1)):
+        assert found.mean == sign * 0.5
+        assert found.low < found.mean < found.high
+        assert found.p_value is not None
+        assert found.p_value < 0.001
+
+
+def test_unknown_methods_and_tasks_are_refused() -> None:
+    assert laboratory.split_names(laboratory.NAMES, "GRPO, SFT → GRPO") == ["GRPO", "SFT → GRPO"]
+    with pytest.raises(argparse.ArgumentTypeError, match="there is no GPRO; there are SFT, GRPO"):
+        laboratory.split_names(laboratory.NAMES, "SFT,GPRO")
 
 
 def test_steps_are_found_between_two_runs() -> None:
