@@ -203,20 +203,20 @@ def read_weights(run: Path) -> dict[str, torch.Tensor]:
 
 def measure_difference(one: Path, other: Path) -> float:
     """The greatest difference of two runs' metrics, relative above 1, and of their weights."""
-    worst = 0.0
+    found = []
     rows = read_metrics(one), read_metrics(other)
     assert len(rows[0]) == len(rows[1])
     for before, after in zip(*rows, strict=True):
         assert set(before) == set(after)
         for name, value in before.items():
             if isinstance(value, float) and isinstance(after[name], int | float):
-                worst = max(worst, abs(value - after[name]) / max(1.0, abs(value)))
+                found.append(abs(value - after[name]) / max(1.0, abs(value)))
             else:
                 assert value == after[name], (name, value, after[name])
     weights = read_weights(one), read_weights(other)
     assert set(weights[0]) == set(weights[1])
-    difference = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
-    return max(worst, difference)
+    found += [float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]]
+    return float(torch.tensor(found, dtype=torch.float64).max())  # Python's max passes over NaN
 
 
 def read_rollouts(run: Path) -> dict[str, list[dict[str, Any]]]:

@@ -5,6 +5,7 @@ In float64, so that what is summed in another order differs in the last bits alo
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from cutting import OFFLINE, ONLINE
 from ranks import Ranks, measure_difference, read_metrics, read_rollouts, run_ranks, wait_for_step
 
@@ -45,6 +47,15 @@ def run(command: Command, tmp_path: Path) -> Callable[..., Path]:
         return run_ranks(command(name, *METHODS[name], *DOUBLE, *more), world, out)
 
     return make
+
+
+def test_a_weight_that_is_no_number_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [{"a": torch.zeros(2), "b": torch.tensor([0.0, each])} for each in (0.0, math.nan)]
+    (tmp_path / "metrics.jsonl").touch()
+    for one, other, same in ((0, 0, True), (0, 1, False), (1, 0, False), (1, 1, False)):
+        given = iter((weights[one], weights[other]))
+        monkeypatch.setattr("ranks.read_weights", lambda _, given=given: next(given))
+        assert (measure_difference(tmp_path, tmp_path) < 1e-9) == same
 
 
 @pytest.mark.parametrize(("name", "shard"), [("sft", "none"), ("grpo", "full"), ("dpo", "grads"), ("luffy", "full")])

@@ -176,4 +176,6 @@ def test_a_library_that_refuses_a_value_gets_the_next_one(monkeypatch: pytest.Mo
 
 def test_another_c_library_keeps_its_own_way_of_freeing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace())
+    for each in host.ALLOCATION:
+        monkeypatch.delenv(each, raising=False)
     host.keep_freed_memory()

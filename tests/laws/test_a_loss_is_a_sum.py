@@ -237,7 +237,7 @@ def test_rows_that_are_not_live_count_but_add_nothing(name: str) -> None:
     """Computing every row gives the gradient of computing the live ones."""
     rollouts = [make_rollout(random.Random(seed)) for seed in range(6)]
     for algorithm in variants(name):
-        everything = type("Everything", (type(algorithm),), {"live": lambda self, batch: batch.mask.any(1)})
+        everything = type("Everything", (type(algorithm),), {"has_gradient": lambda self, batch: batch.mask.any(1)})
         computed = everything(**{field.name: getattr(algorithm, field.name) for field in fields(algorithm)})
         assert_same(gradient(algorithm, rollouts, 40), gradient(computed, rollouts, 40))
 
