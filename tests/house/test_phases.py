@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def test_the_shipped_configuration_of_two_phases_works_with_each_command(command
     assert (settings.evaluation.every, phases[0].data.validation_split, settings.sampling.group_size) == (20, 0.1, 2)
     if command != "sft":
         assert phases[-1].learner.steps == 100
+    if command != "grpo":
+        assert phases[0].learner.schedule == "linear"
+
+
+def test_the_control_of_luffy_is_trained_and_measured_as_luffy_is() -> None:
+    """What is compared differs in the method: not in the problems, the lengths or how answers are sampled."""
+    own = single("luffy", "luffy-openr1")
+    control = pipeline("luffy-sft-rl")
+    assert control.rl.data == own.data
+    assert control.rl.learner == own.learner
+    assert control.sampling == own.sampling
+    assert replace(control.evaluation, at_start=False) == own.evaluation
 
 
 @pytest.mark.parametrize(
