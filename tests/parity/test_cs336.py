@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,16 @@ REWARDS = ["group_rewards_normalize_by_std", "group_rewards_no_normalize_by_std"
 
 def test_every_recorded_case_is_tested(shared: Path) -> None:
     assert all_cases() == {*STATISTICS, *TOKEN_LOSSES, *STEPS, *REWARDS, "entropy"}
+
+
+def test_what_the_page_says_that_they_call_exists() -> None:
+    page = (HOME / "docs" / "cs336.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+/[\w/]+)\.(?!py`)(\w+)`", page.partition("## The experiments")[0])
+    assert len(named) >= 8
+    source = (HOME / "examples" / "cs336_adapters.py").read_text(encoding="utf-8")
+    for module, name in named:
+        assert hasattr(importlib.import_module(f"qed.{module.replace('/', '.')}"), name), (module, name)
+        assert re.search(rf"\b{name}\b", source), (module, name)
 
 
 @pytest.mark.parametrize("name", STATISTICS)
