@@ -234,8 +234,9 @@ def test_packing_changes_nothing(name: str, budget: int) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_rows_that_are_not_live_count_but_add_nothing(name: str) -> None:
-    """Computing every row gives the gradient of computing the live ones."""
-    rollouts = [make_rollout(random.Random(seed)) for seed in range(6)]
+    """Computing every row gives the gradient of the live ones, also where a row without an advantage is given."""
+    rollouts = [make_rollout(random.Random(seed), advantage=0.0 if seed % 2 else None) for seed in range(6)]
+    assert any(rollout.given and not rollout.advantage for rollout in rollouts)
     for algorithm in variants(name):
         everything = type("Everything", (type(algorithm),), {"has_gradient": lambda self, batch: batch.mask.any(1)})
         computed = everything(**{field.name: getattr(algorithm, field.name) for field in fields(algorithm)})

@@ -87,7 +87,7 @@ def test_an_update_counts_what_it_does_not_compute() -> None:
 @pytest.mark.parametrize("budget", [1, 25, 10**6])
 def test_the_mismatch_is_a_mean_over_the_tokens_that_a_sampler_told(budget: int) -> None:
     """Given tokens, demonstrations and unknown log-probs are in no count; a sampled log-prob of exactly 0 is in it."""
-    rollouts = [make_rollout(random.Random(seed), advantage=1.0) for seed in range(6)]
+    rollouts = [make_rollout(random.Random(seed), advantage=1.0) for seed in (0, 1, 2, 3, 4, 7)]
     model = make_model()
     learner = Learner(model, Grpo(), LearnerSettings(tokens_per_microbatch=budget, packing=False))
     learner.score(rollouts, old=True)
@@ -100,6 +100,7 @@ def test_the_mismatch_is_a_mean_over_the_tokens_that_a_sampler_told(budget: int)
         rollout.logps = tuple(0.0 if place < rollout.given else value for place, value in enumerate(told))
     rollouts[2].logps = ()
     rollouts[2].sampled_mask = ()
+    assert any(rollout.given for rollout in rollouts)
     differences = [
         logp - told
         for rollout in rollouts

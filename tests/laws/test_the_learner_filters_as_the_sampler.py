@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 from torch import Tensor
@@ -121,9 +121,13 @@ def test_both_sides_have_the_same_log_probs(
 
 
 @settings(max_examples=5, deadline=None)
-@given(sampling=FILTERS, seed=st.integers(0, 99))
-def test_the_samplers_record_the_same_support(sampling: Sampling, seed: int) -> None:
-    for one, two in zip(*(draw(make_sampler(name, rows=7), sampling, seed) for name in ("native", "hf")), strict=True):
+@given(sampling=FILTERS, seed=st.integers(0, 99), part=st.booleans())
+@example(sampling=Sampling(1.0, 9, min_tokens=3, record=True), seed=0, part=True)
+def test_the_samplers_record_the_same_support(sampling: Sampling, seed: int, part: bool) -> None:
+    """Given tokens count among those that an answer has before it may end."""
+    given = [1, 0, 4] if part else ()
+    found = (draw(make_sampler(name, rows=7), sampling, seed, given) for name in ("native", "hf"))
+    for one, two in zip(*found, strict=True):
         assert (one.output, one.support) == (two.output, two.support)
         assert one.support is not None
         assert 2 * max(map(abs, one.support.counts)) <= VOCABULARY, "the shorter list is stored"

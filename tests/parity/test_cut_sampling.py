@@ -36,8 +36,19 @@ def left(**cut: float) -> list[int]:
         ({"top_k": 3, "top_p": 0.8}, [1, 2]),
     ],
 )
-def test_what_is_left(cut: dict[str, float], expected: list[int]) -> None:
+def test_what_is_left(cut: dict[str, float], expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     assert left(**cut) == expected
+    monkeypatch.setattr("qed.sampling.draw._has_kernel", lambda logits: False)  # as on CUDA
+    assert left(**cut) == expected
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_sum_that_is_reached_exactly_takes_no_further_token(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr("qed.sampling.draw._has_kernel", lambda logits: False)
+    assert shape_logits(torch.zeros(1, 4), Sampling(1.0, 1, top_p=0.5)).isfinite().tolist() == [
+        [True, True, False, False]
+    ]
 
 
 @given(st.lists(st.floats(-8, 8), min_size=2, max_size=12), st.floats(0.01, 0.999))
