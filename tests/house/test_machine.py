@@ -82,6 +82,19 @@ def test_omp_num_threads_is_honoured(monkeypatch: pytest.MonkeyPatch, told: str,
     assert host.choose_threads() == (meant or 2)
 
 
+def test_ranks_share_the_cores_whatever_torchrun_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun sets OMP_NUM_THREADS to 1 for each of several processes; without it a 1 is the user's."""
+    monkeypatch.setattr(host, "count_physical_cores", lambda root: 9)
+    monkeypatch.setattr(host, "read_cpu_quota", lambda root: None)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert host.choose_threads(ranks=4) == 1
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert [host.choose_threads(ranks=ranks) for ranks in (1, 4, 20)] == [1, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert host.choose_threads(ranks=4) == 3
+
+
 def test_kernels_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "choose_threads", lambda: 2)
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
