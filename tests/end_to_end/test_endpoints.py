@@ -252,14 +252,14 @@ def test_a_thought_that_is_apart_may_contain_a_stop_string() -> None:
 
 def test_many_requests_are_awaited_in_linear_time() -> None:
     futures: list[Future[int]] = [Future() for _ in range(20_000)]
-    start, found = time.perf_counter(), list[int]()
+    start, found = time.process_time(), list[int]()
     futures[0].set_result(0)
     for future in iterate_finished(futures, "endpoint"):
         found.append(future.result())
         if len(found) < len(futures):
             futures[len(found)].set_result(len(found))
     assert found == list(range(20_000))
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 WRONG: dict[str, tuple[Reply, str]] = {

@@ -77,9 +77,9 @@ def test_the_answers_to_a_problem_are_compared_once_for_all_votes(monkeypatch: p
 
 def test_a_vote_of_very_many_answers_is_counted_once() -> None:
     said = [Vote(str(n % 7 * (n % 3 > 0)), n % 7 * (n % 3 > 0) == 0) for n in range(2000)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert vote_majority(said, 2000) == 1.0
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_tie_goes_to_the_first_cluster_where_it_is_not_split() -> None:
