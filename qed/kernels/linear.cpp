@@ -30,6 +30,8 @@ void multiply_tile(const float *states, int64_t stride, const float *panel, int6
         for (int64_t i = 0; i < PANEL; i += LINE) __builtin_prefetch(panel + (input + AHEAD) * PANEL + i);
         Sum first = *reinterpret_cast<const Wide *>(panel + input * PANEL);
         Sum second = *reinterpret_cast<const Wide *>(panel + input * PANEL + WIDE);
+        keep(first);
+        keep(second);
         for (int row = 0; row < Count; row++) {
             float value = states[row * stride + input];
             low[row] += value * first;
@@ -37,6 +39,11 @@ void multiply_tile(const float *states, int64_t stride, const float *panel, int6
         }
     }
     for (int row = 0; row < Count; row++) {
+        if (width == PANEL) {
+            *reinterpret_cast<Wide *>(out + row * out_stride) = low[row];
+            *reinterpret_cast<Wide *>(out + row * out_stride + WIDE) = high[row];
+            continue;
+        }
         float sums[PANEL];
         *reinterpret_cast<Wide *>(sums) = low[row];
         *reinterpret_cast<Wide *>(sums + WIDE) = high[row];
@@ -78,8 +85,9 @@ void multiply_float32(const float *states, int64_t rows, int64_t stride, const P
         for (int64_t panel = 0; panel < panels; panel++) {
             int64_t first = panel * PANEL, width = std::min(PANEL, outputs - first);
             int64_t end = std::min(rows, (block + 1) * together);
-            for (int64_t row = block * together; row < end; row += TILE) {
-                Multiply *tile = choose(std::min(TILE, end - row), std::make_integer_sequence<int, TILE>());
+            for (int64_t row = block * together, count; row < end; row += count) {
+                count = count_tile(end - row);
+                Multiply *tile = choose(count, std::make_integer_sequence<int, TILE>());
                 tile(states + row * stride, stride, weights + first * inputs, inputs, product->bias + first,
                      out + row * outputs + first, outputs, width);
             }

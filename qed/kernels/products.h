@@ -45,6 +45,8 @@ void multiply_tile(Matrix<Unit> left, const Unit *right, int64_t right_row, int6
         const Read *from = reinterpret_cast<const Read *>(right + unit * right_row);
         Column first = from[0], second = first;
         if constexpr (Two) second = from[1];
+        keep(first);
+        keep(second);
         for (int i = 0; i < Count; i++) {
             Unit value = left.units[i * left.row + unit * left.column];
             low[i] = add_product(low[i], value, first);
@@ -74,8 +76,8 @@ void multiply(Matrix<Unit> left, int64_t rows, int64_t units, const Unit *right,
     std::make_integer_sequence<int, TILE> counts;
     for (int64_t first = 0, step; first < width; first += step) {
         step = width - first >= PANEL ? PANEL : width - first >= WIDE ? WIDE : LANES;
-        for (int64_t row = 0; row < rows; row += TILE) {
-            int64_t count = std::min(TILE, rows - row);
+        for (int64_t row = 0, count; row < rows; row += count) {
+            count = count_tile(rows - row);
             Multiply<Unit> *tile = step == PANEL  ? choose<Unit, WIDE, true, Adds>(count, counts)
                                    : step == WIDE ? choose<Unit, WIDE, false, Adds>(count, counts)
                                                   : choose<Unit, LANES, false, Adds>(count, counts);

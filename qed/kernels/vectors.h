@@ -27,6 +27,10 @@ constexpr int64_t WIDE = LANES;
 constexpr int64_t TILE = 6;
 #endif
 constexpr int64_t PANEL = 2 * WIDE;
+constexpr int64_t FEW = 4;  // rows, with fewer of which each sum of a tile waits for its last product
+
+// The rows of the next tile, of those that are left: two tiles of like size where the last one would have few.
+inline int64_t count_tile(int64_t left) { return left > TILE && left < TILE + FEW ? (left + 1) / 2 : std::min(TILE, left); }
 
 typedef float Vector __attribute__((vector_size(32)));
 typedef float Half __attribute__((vector_size(16)));
@@ -116,6 +120,14 @@ inline void store_as(V values, bfloat16 *to) {  // as `narrow`
     rounded = values == values ? rounded : Bits{} + 0x7fc0;
     auto halves = __builtin_convertvector(rounded, typename Kind<V>::Halves);
     std::memcpy(to, &halves, sizeof halves);
+}
+
+// Keeps a vector in a register, because compilers may read it from memory for each of its uses.
+template <typename V>
+inline void keep(V &values) {
+#ifdef __AVX__
+    asm("" : "+v"(values));
+#endif
 }
 
 // The first `count` numbers, and `other` behind them.
