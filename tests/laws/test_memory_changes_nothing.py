@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import gc
+import json
 import os
 import random
 import weakref
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +33,7 @@ from qed.config.settings import LearnerSettings
 from qed.errors import QedError, is_out_of_memory
 from qed.guards import faults
 from qed.guards.out_of_memory import call_if_it_fits
+from qed.loops.out_of_memory import EVENT, ROWS, TOKENS, remember_limits
 from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
@@ -38,6 +41,7 @@ from qed.sampling.native.sampler import NativeSampler
 from qed.training.batch import collate, cut_microbatches
 from qed.training.learner import Learner
 from qed.training.out_of_memory import MicrobatchBudget, Outcome, choose_budget, explain_out_of_memory
+from qed.training.parallel import ALONE
 from qed.training.scoring import score_with
 
 MESSAGES = [
@@ -309,3 +313,19 @@ WEIGHTS = "final/weights.safetensors"
 
 def cut_alike(event: dict[str, Any]) -> tuple[object, ...]:
     return ("--learner.tokens_per_microbatch", event["limit"])
+
+
+def test_a_limit_holds_until_its_setting_is_changed(tmp_path: Path) -> None:
+    """The lowest of what a run has found is taken on its resumption; the other setting has limits of its own."""
+    found = [(TOKENS, 16384, 8192), (TOKENS, 16384, 4096), (TOKENS, 16384, 6144), (TOKENS, 1024, 512), (ROWS, 32, 2)]
+    rows = [{"event": EVENT, "setting": name, "configured": own, "limit": limit} for name, own, limit in found]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [{"event": "start"}, *rows]))
+    for configured, limit in ((16384, 4096), (1024, 512), (2048, 2048)):
+        sampler = SimpleNamespace(rows_per_batch=64, on_fewer_rows=None)
+        setup: Any = SimpleNamespace(run=SimpleNamespace(folder=tmp_path), parallel=ALONE, sampler=sampler)
+        learner: Any = SimpleNamespace(budget=MicrobatchBudget(configured))
+        settings: Any = SimpleNamespace(
+            learner=LearnerSettings(tokens_per_microbatch=configured), sampling=SimpleNamespace(rows_per_batch=64)
+        )
+        remember_limits(setup, settings, learner)
+        assert (learner.budget.tokens, sampler.rows_per_batch) == (limit, 64)

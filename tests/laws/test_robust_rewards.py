@@ -85,3 +85,8 @@ def test_pairs_in_which_the_wrong_answer_earns_more_are_counted() -> None:
     assert compute_inverted_share([graded((True, 1.0), (False, 1.0))]) == 0
     assert compute_inverted_share([graded((True, 1.0), (True, 0.0), (False, 0.5)), graded((False, 3.0))]) == 0.5
     assert compute_inverted_share([graded((True, 1.0))]) is None
+    # One that could not be judged, or was not, is in no pair.
+    right, wrong, undecided = graded((True, 1.0), (False, 0.0), (False, 9.0))
+    undecided.grade = Grade(9.0, False, True, None, has_reward=False)
+    assert compute_inverted_share([[right, wrong, undecided, rollout("")]]) == 0
+    assert compute_inverted_share([[right, undecided]]) is None

@@ -19,6 +19,7 @@ from qed.algorithms.parts import corrections, losses
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import Scale, compute_factor
 from qed.algorithms.parts.surrogates import (
+    CLIPPING,
     Surrogate,
     SurrogateKind,
     find_sampled_tokens,
@@ -167,6 +168,23 @@ def test_clipped_tokens_are_counted_where_the_clip_is_strictly_larger() -> None:
         assert (int(stats["clip/low"]), int(stats["clip/high"])) == (low, high)
     _, stats = policy_loss(logps, logps * 0, -advantages, mask, Surrogate(clip_dual=1.4))
     assert int(stats["clip/dual"]) == 1
+
+
+@pytest.mark.parametrize("surrogate", CLIPPING)
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "further"),
+    [(2.0, 1, True), (0.4, -1, True), (1.1, 1, False), (0.9, -1, False), (2.0, -1, False), (0.4, 1, False)],
+)
+def test_every_clip_counts_the_tokens_that_it_stops(
+    surrogate: SurrogateKind, ratio: float, advantage: int, further: bool
+) -> None:
+    # These two bound a token on both sides, whatever its advantage.
+    stopped = abs(ratio - 1) > 0.5 if surrogate in ("cispo", "ipo") else further
+    # From 1/e the probability changes by 0.37, -0.22, 0.04 or -0.04, beside bounds of 0.2.
+    logps = column([math.log(ratio) - 1])
+    _, stats = policy_loss(logps, -ONES, ONES * advantage, ONES, Surrogate(surrogate))
+    expected = (int(stopped and advantage < 0), int(stopped and advantage > 0))
+    assert (int(stats["clip/low"]), int(stats["clip/high"])) == expected
 
 
 # Corrections
