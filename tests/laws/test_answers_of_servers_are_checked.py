@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -29,8 +30,8 @@ class Letters:
         return "".join(chr(ord("a") + token - 2) for token in tokens)
 
 
-def read(tokens: tuple[int, ...], reason: str) -> str:
-    answer = Answer(tokens, (-1.0,) * len(tokens), reason)
+def read(tokens: tuple[int, ...], reason: str, logps: tuple[float, ...] = ()) -> str:
+    answer = Answer(tokens, logps or (-1.0,) * len(tokens), reason)
     return read_completion("http://server", Reader(Letters(), (END,)), SAMPLING, answer).stop_reason
 
 
@@ -55,6 +56,13 @@ def test_a_reason_that_the_tokens_contradict_is_refused(tokens: tuple[int, ...],
         read(tokens, reason)
 
 
+@pytest.mark.parametrize("logps", [(-1.0, 0.1), (-9999.0, -1.0), (-math.inf, -1.0), (-1.0,), (-1.0, -1.0, -1.0)])
+def test_log_probs_that_no_sampled_token_can_have_are_refused(logps: tuple[float, ...]) -> None:
+    assert read((2, END), "stop", (-9000.0, 1e-4)) == "stop"
+    with pytest.raises(QedError, match="(?i)log-probs"):
+        read((2, END), "stop", logps)
+
+
 def read_stream(*events: str) -> str:
     def stream(*_: Any, **__: Any) -> Iterator[bytes]:
         yield from (f"data: {event}".encode() for event in (*events, "[DONE]"))
@@ -77,3 +85,5 @@ def test_events_of_a_stream_hold_tokens_or_the_usage_alone() -> None:
     for other in ('{"usage": {}}', "[]", '"choices"'):
         with pytest.raises(QedError, match="is not a completion"):
             read_stream(other, event)
+    with pytest.raises(QedError, match="no token ids or no log-probs"):
+        read_stream(event.replace('"token_logprobs": [-1.0]', ""))

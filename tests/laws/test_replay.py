@@ -25,7 +25,7 @@ from qed.errors import DataError, Diverged
 from qed.loops.phase import Phase
 from qed.loops.train import train
 from qed.randomness import derive_seed
-from qed.rollout.collector import RolloutCollector
+from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer, decode_rollout, encode_rollout
 from qed.rollout.stages import Stream
@@ -167,6 +167,25 @@ def test_retired_problems_are_passed_over_from_the_next_epoch_on() -> None:
     assert len(every._next_problems(9, ())) == 9, "when all are solved, all are asked again"
 
 
+def test_a_copy_of_the_state_does_not_follow_what_is_collected_later() -> None:
+    """A checkpoint may be written while the next step is sampled."""
+    held = gatherer(6, filled({3: 2}))
+    held.curriculum = Curriculum(replace(held.settings, curriculum="thompson"), held.stream.items, 0)
+    held._next_problems(4, ())
+    saved = held.copy()
+    rows, position = saved.to_rows(), saved.position
+    asked = held._next_problems(5, ())
+    later = Rollout(asked[0], (1,), (2,), (0.0,), "", "stop", grade=Grade(1.0, True, True, None))
+    held.curriculum.rates.add([[later]])
+    held.surplus.append([later])
+    held.ahead[9] = CollectedStep([[later]], [[later]], {})
+    held.pool.keep([later], [later])
+    held.pool.solved.add("4")
+    held.pool.waiting.append(later)
+    assert (saved.to_rows(), saved.position) == (rows, position)
+    assert held.position == position + 5
+
+
 @pytest.mark.parametrize("kind", ["difficulty", "thompson", "learnability"])
 def test_problems_retire_under_a_curriculum_too(kind: Literal["difficulty", "thompson", "learnability"]) -> None:
     held = gatherer(6, ReplayBuffer(solved={"1", "2"}))
@@ -199,6 +218,10 @@ def test_replayed_problems_stand_in_for_fresh_ones() -> None:
     assert {request.problem.id for request in by_perplexity} == {request.problem.id for request in requests}
     for choice in ("random", "newest"):
         assert len(replace(EXGRPO, choice=choice).recall(pool, 8, 8, moment, look)) == 4
+    for answers in pool.answers.values():
+        answers.insert(1, replace(answers[0], version=5))
+    newest = replace(EXGRPO, choice="newest").recall(pool, 8, 8, moment, look)
+    assert all(request.extra_completions[0].version == 5 for request in newest)
     assert ExGrpo().recall(pool, 8, 8, moment, look) == []
 
 

@@ -199,3 +199,4 @@ def test_right_answers_are_paired_with_wrong_ones() -> None:
 
     assert tokens(OnlineDpo()) == [1, 2, 7, 5, 8, 6]
     assert tokens(OnlineDpo(pairs_per_problem=1)) == [1, 2, 7, 5]
+    assert tokens(OnlineDpo(pairs_per_problem=0)) == [1, 2, 7, 5, 8, 6], "0 takes all pairs"
