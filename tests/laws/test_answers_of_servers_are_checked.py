@@ -59,7 +59,7 @@ def test_a_reason_that_the_tokens_contradict_is_refused(tokens: tuple[int, ...],
 @pytest.mark.parametrize("logps", [(-1.0, 0.1), (-9999.0, -1.0), (-math.inf, -1.0), (-1.0,), (-1.0, -1.0, -1.0)])
 def test_log_probs_that_no_sampled_token_can_have_are_refused(logps: tuple[float, ...]) -> None:
     assert read((2, END), "stop", (-9000.0, 1e-4)) == "stop"
-    with pytest.raises(QedError, match="(?i)log-probs"):
+    with pytest.raises(QedError, match=r"(?i)log-probs"):
         read((2, END), "stop", logps)
 
 

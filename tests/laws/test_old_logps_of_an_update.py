@@ -15,7 +15,8 @@ from torch import Tensor
 
 from qed.config.plugins import list_leaves, load_algorithm
 from qed.config.settings import LearnerSettings
-from qed.loops.online import takes_update_logps
+from qed.loops.online import score_step, takes_update_logps
+from qed.rollout.collector import CollectedStep
 from qed.training.learner import Learner
 from qed.types import Rollout
 
@@ -69,6 +70,21 @@ def test_what_others_read_is_scored_beforehand() -> None:
     assert not takes_update_logps(grpo, exact, updates=1), "its own log-probs are the old ones"
     remote: Any = SimpleNamespace(exact_logps=False, remote=True)
     assert not takes_update_logps(grpo, remote, updates=1), "scoring measures the servers"
+
+
+def test_in_a_step_answers_of_an_older_policy_keep_their_own_log_probs() -> None:
+    """With two updates the learner scores the answers of the policy of the step before, and no surplus of older ones."""
+    settings = LearnerSettings(batch_size=6)
+    phase: Any = SimpleNamespace(
+        learner=Learner(make_model(), load_algorithm("grpo")(), settings),
+        critic=None,
+        settings=SimpleNamespace(run=SimpleNamespace(seed=0), learner=settings),
+    )
+    rollouts = list_rollouts()
+    assert len(score_step(phase, INEXACT, CollectedStep([rollouts], [rollouts], {}), VERSION + 1)) == 2
+    older = [rollout.version < VERSION and any(rollout.on_policy) for rollout in rollouts]
+    assert any(older)
+    assert [rollout.old_logps is None for rollout in rollouts] == older
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["all have a gradient", "some have none"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_model
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import Qwen2ForCausalLM
+from transformers import MixtralConfig, MixtralForCausalLM, Qwen2ForCausalLM
 
 from qed.config.ranks_settings import ParallelSettings
 from qed.loops.profile import MEMORY, build_snapshot
@@ -86,6 +86,24 @@ def test_a_shared_prompt_counts_once(sizes: list[int], prompt: int, seed: int) -
     ends = [prompt + size for size in sizes]
     # The last token of each answer sees the whole row.
     assert sampled.pairs - work.pairs == sum(ends)
+
+
+def test_of_experts_those_that_a_token_takes_are_counted() -> None:
+    sizes = {}
+    for chosen in (1, 2, 4):
+        config = MixtralConfig(
+            vocab_size=23,
+            hidden_size=8,
+            intermediate_size=6,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_local_experts=4,
+            num_experts_per_tok=chosen,
+        )
+        sizes[chosen] = measure_size(MixtralForCausalLM(config)).body
+    expert = 2 * 3 * 8 * 6  # three matrices in each of two layers
+    assert (sizes[2] - sizes[1], sizes[4] - sizes[2]) == (expert, 2 * expert)
 
 
 def test_groups_without_sampled_answers_need_nothing() -> None:
