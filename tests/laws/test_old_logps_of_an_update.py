@@ -73,7 +73,7 @@ def test_what_others_read_is_scored_beforehand() -> None:
 
 
 def test_in_a_step_answers_of_an_older_policy_keep_their_own_log_probs() -> None:
-    """With two updates the learner scores the answers of the policy of the step before, and no surplus of older ones."""
+    """With two updates the learner scores those of the policy of the step before, and no surplus of older ones."""
     settings = LearnerSettings(batch_size=6)
     phase: Any = SimpleNamespace(
         learner=Learner(make_model(), load_algorithm("grpo")(), settings),

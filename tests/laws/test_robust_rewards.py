@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from qed.rewards import accuracy, gsm8k_xml, r1_zero, working_out
+from qed.config.settings import DataSettings
+from qed.grading.session import Limits
+from qed.rewards import accuracy, grader, gsm8k_xml, r1_zero, working_out
+from qed.rollout.grader import load_grader
 from qed.rollout.inversions import compute_inverted_share
 from qed.types import Grade, Problem, Rollout
 
@@ -90,3 +93,12 @@ def test_pairs_in_which_the_wrong_answer_earns_more_are_counted() -> None:
     undecided.grade = Grade(9.0, False, True, None, has_reward=False)
     assert compute_inverted_share([[right, wrong, undecided, rollout("")]]) == 0
     assert compute_inverted_share([[right, undecided]]) is None
+
+
+def test_the_limits_of_rewards_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds of processor time, six times as many of waiting, and gigabytes of 2^30 bytes."""
+    made: list[grader.Pool] = []
+    make = grader.make_grader
+    monkeypatch.setattr(grader, "make_grader", lambda *given: made.append(given[-1]) or make(*given))
+    load_grader(DataSettings(reward_seconds=2.0, reward_memory_gb=1.5), 8).close()
+    assert made[0].limits == Limits(cpu=2.0, wall=12.0, memory=3 << 29)
