@@ -76,6 +76,15 @@ def test_a_fifth_is_kept_as_the_authors_count_it(count: int, kept: int) -> None:
     assert prepared.advantages[0].tolist() == [1.0] * kept + [0.0] * (count - kept)
 
 
+def test_a_row_far_off_policy_keeps_its_prefix() -> None:
+    """The sampled token of the second row, A = -1, is 1 nat below what sampled it; that of the first has A > 0."""
+    rows = make_rows()
+    rows = replace(rows, sampled_logps=(LOGPS + 1).where(GIVEN == 0, math.nan))
+    _, gradient, _ = compute(PrefixRft(top_prefix=1.0, offpolicy_limit=0.5, clip_low=1.0), rows, [0, 1, 2])
+    assert gradient[1].tolist() == pytest.approx([0.5 / 12, 0.5 / 12, 0, 0])
+    assert (gradient[[0, 2]] != 0).tolist() == [[True, True, True, False], [True, True, False, False]]
+
+
 def test_a_step_without_a_prefix_is_on_policy() -> None:
     rows = replace(make_rows(), expert=GIVEN * 0)
     prepared = PrefixRft().prepare(rows, LOGPS, ENTROPY)

@@ -218,12 +218,15 @@ def compute_off_policy_mask(
 
 
 def drop_off_policy(batch: Batch, logps: Tensor, limit: float) -> Batch:
-    """Return rows without the negative advantages of those that are too far off-policy; a limit of 0 drops none."""
+    """Return rows without the negative advantages of those that are too far off-policy; a limit of 0 drops none.
+
+    Tokens that no sampler generated keep theirs.
+    """
     if not limit:
         return batch
     sampled = find_sampled_tokens(batch)
     kept = compute_off_policy_mask(logps, batch.sampled_logps, batch.advantages, sampled, limit)
-    return replace(batch, advantages=batch.advantages * kept)
+    return replace(batch, advantages=(batch.advantages * kept).where(sampled, batch.advantages))
 
 
 def apply_correction(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
