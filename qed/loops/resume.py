@@ -36,6 +36,9 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
         )
     for change in changes:
         console.say(f"Changed since the run began: {change}.")
+    learner = list_phases(settings)[-1].learner
+    if (learner.schedule != "constant" or learner.warmup_ratio) and any(map(_changes_length, changes)):
+        console.say("The learning rate goes on as if the run had had its new length from the start.")
     checkpoints.remove_leftovers(run)
     newest = checkpoints.find_newest_complete(run, console.say, launch.fast)
     recorded = {row["step"] for row in read_lines(run.folder / "metrics.jsonl")}
@@ -52,6 +55,11 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
         provisional = Provisional.read(checkpoints.read_state(newest) if newest else {})
         provisional.prune(run, settings.run, read_scores(run.folder), list_boundaries(settings))
     return newest
+
+
+def _changes_length(change: str) -> bool:
+    """Return whether a change, `key: old -> new`, is one of how long a phase trains."""
+    return change.partition(":")[0].endswith(("learner.steps", "learner.epochs"))
 
 
 def _repair_records(run: Run) -> list[Path]:

@@ -50,7 +50,8 @@ def _chance(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(qed: Callable[..., Any], tmp_path: Path) -> tuple[list[Any], Path]:
     """A command line, and the run that it made."""
     problems, _ = write_data(tmp_path)
-    arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, "--out", tmp_path / "run"]
+    warm_up = ("--learner.warmup_ratio", 0.25)
+    arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, *warm_up, "--out", tmp_path / "run"]
     assert qed(*arguments).code == 0
     return arguments, tmp_path / "run"
 
@@ -81,10 +82,12 @@ def test_a_change_that_is_meant_is_shown_and_kept(qed: Callable[..., Any], made:
     assert done.code == 0, done.err
     for change in ("learner.lr: 0.001 -> 0.005", "sampling.group_size: 4 -> 3", "learner.steps: 4 -> 5"):
         assert f"Changed since the run began: {change}." in done.out
+    assert "The learning rate goes on as if the run had had its new length from the start." in done.out
     assert [row["optim/lr"] for row in read_lines(run / "metrics.jsonl") if "optim/lr" in row] == [1e-3] * 4 + [5e-3]
     again = qed(*more, "--resume")
     assert again.code == 0, "from then on it is what the run is"
     assert "Changed since" not in again.out
+    assert "new length" not in again.out
 
 
 def test_other_problems_behind_the_same_name_are_refused(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
