@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from browsing import OpenTab, Viewer, start_viewer
 from making_views import LiveRun
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("live viewer")]
 
@@ -37,6 +41,28 @@ def test_a_live_run_streams_in(live_viewer: Viewer, live: LiveRun, open_tab: Ope
     tab.page.get_by_text(str(last), exact=False).first.wait_for()
     tab.open("run", "live", "step", last)
     assert tab.rows().count() == 36
+
+
+def test_steps_that_a_resumed_run_makes_again_replace_the_earlier_ones(
+    live_viewer: Viewer, live: LiveRun, open_tab: OpenTab
+) -> None:
+    """The page has the curves of seven steps when it is told of another sixth one."""
+    draw = "() => [...document.querySelectorAll('main svg path')].map(each => each.getAttribute('d')).join(' ')"
+    live.advance()
+    live.advance()
+
+    def resume(route: Route) -> None:
+        live.run.truncate(5)
+        live.step = 5
+        rows = f'{{"rows": [{{"step": {live.advance()}, "phase": "grpo"}}]}}'
+        route.fulfill(content_type="text/event-stream", body=f"retry: 600000\n\nevent: metrics\ndata: {rows}\n\n")
+
+    first, second = open_tab(live_viewer.url), open_tab(live_viewer.url)
+    first.page.route("**/api/live?**", resume)
+    with first.page.expect_response("**/api/live?**"):
+        first.open("run", "live", m="^reward/mean$")
+    after = second.open("run", "live", m="^reward/mean$").page.evaluate(draw)
+    first.page.wait_for_function(f"after => ({draw})() === after", arg=after)
 
 
 def test_a_torn_line_is_no_error(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:

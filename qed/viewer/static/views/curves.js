@@ -191,17 +191,20 @@ function listRows({ data, charts }) {
   return { columns: ["step", "phase", ...names], rows };
 }
 
-/** Append rows of a live run. An evaluation, a phase or a metric that is new asks for all of them again. */
+/**
+ * Append rows of a live run. An evaluation, a phase or a metric that is new asks for all of them again, and so does a step
+ * that is known: the run has been resumed from an earlier step, and what was recorded after it is void.
+ */
 function append(view, rows) {
   const { data } = view;
   const isNew = (row) => Object.keys(row).some((name) => name.startsWith("eval/") || (typeof row[name] === "number" && name !== "step" && !(name in data.values)))
     || (row.phase !== undefined && row.phase !== data.phases[data.phase[data.phase.length - 1]]);
-  if (!rows.every((row) => Number.isInteger(row.step)) || rows.some(isNew)) {
+  const last = data.steps[data.steps.length - 1] ?? -1;
+  if (!rows.every(({ step }, at) => Number.isInteger(step) && step > (rows[at - 1]?.step ?? last)) || rows.some(isNew)) {
     reload(view).catch(() => {}); // the next rows try again
     return;
   }
-  const last = data.steps[data.steps.length - 1] ?? -1;
-  for (const row of rows.filter(({ step }) => step > last)) {
+  for (const row of rows) {
     data.steps.push(row.step);
     data.phase.push(data.phase[data.phase.length - 1]);
     for (const [name, column] of Object.entries(data.values)) column.push(Number.isFinite(row[name]) ? row[name] : null);
