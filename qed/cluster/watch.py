@@ -25,7 +25,8 @@ class Patience:
     """Seconds that the other ranks get, one after the other, when a rank has ended.
 
     Args:
-        agreed: after an end that all ranks reach together: one of them may be writing a large checkpoint.
+        agreed: after an end that all ranks reach together: one of them may be writing a large checkpoint. After a
+            success there is no limit; those that still run are then named.
         failed: after a failure, to notice it and to end by themselves.
         terminated: after SIGTERM, until SIGKILL.
     """
@@ -76,7 +77,8 @@ class Watch:
         self.stopped = 0  # the first stop signal that was passed on,
         self.stopped_at = 0.0  # and when, by the monotonic clock
         self.ended: list[Watched] = []  # in this order
-        self.left = float("inf")  # seconds until the next measure
+        self.left = float("inf")  # seconds until the next measure,
+        self.silent = float("inf")  # and until the ranks are named that run on after another one's success
         self.measures = [signal.SIGTERM, signal.SIGKILL]
 
     def wait(self) -> int:
@@ -89,9 +91,11 @@ class Watch:
             self.ended += sorted(fresh, key=lambda rank: rank.code == LOST)
             for rank in fresh:
                 self._shorten(rank)
-            self.left -= TICK
+            self.left, self.silent = self.left - TICK, self.silent - TICK
             if self.left <= 0 and len(self.ended) < len(self.ranks):
                 self._end_others()
+            if self.silent <= 0:
+                self._name_others()
         return self._report()
 
     def _shorten(self, rank: Watched) -> None:
@@ -99,6 +103,18 @@ class Watch:
         if rank.code and len(self.measures) == 2:
             agreed = rank.code in AGREED or self._was_stopped(rank)
             self.left = min(self.left, self.patience.agreed if agreed else self.patience.failed)
+        if not rank.code:
+            self.silent = min(self.silent, self.patience.agreed)
+
+    def _name_others(self) -> None:
+        """Name the ranks that are waited for. None is ended: rank 0 may still write a model, or wait for a tracker."""
+        self.silent = float("inf")
+        for rank in self.ranks:
+            if rank.code is None:
+                say(
+                    f"rank {rank.number} ({rank.place}) still runs {self.patience.agreed:.0f} s after another rank has "
+                    "ended without an error. It is waited for; end it if it hangs."
+                )
 
     def _end_others(self) -> None:
         """End the ranks that are left: first with SIGTERM, then with SIGKILL."""

@@ -13,9 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from qed.cluster.watch import Patience, Watch
 
 BOOT = """
 import sys
@@ -159,6 +162,38 @@ def test_the_code_is_that_of_the_rank_that_fails_first(launch: Launch, tmp_path:
     code, _, err = finish(launch(program, patience=0.3), tmp_path)
     assert code == 3
     assert err == ("error: no such file\n" if failing == 0 else "[rank 1] error: no such file\n")
+
+
+@dataclass
+class Counted:
+    """A rank of no process, which ends well once it has been looked at so many times."""
+
+    number: int
+    looks: int
+    place: str = "process 77"
+    ended_by_us: bool = False
+
+    @property
+    def code(self) -> int | None:
+        self.looks -= 1
+        return 0 if self.looks < 0 else None
+
+    def send(self, number: int, group: bool = False) -> None:
+        raise AssertionError("it may be writing a model")
+
+    def read_errors(self, otherwise: int = 0) -> list[str]:
+        return []
+
+
+def test_a_rank_that_runs_on_after_another_has_succeeded_is_named_and_not_ended(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qed.cluster.watch.TICK", 0.001)
+    assert Watch([Counted(0, 40), Counted(1, 0)], [], Patience(0.01, 0.01, 0.01)).wait() == 0
+    assert capfd.readouterr().err == (
+        "rank 0 (process 77) still runs 0 s after another rank has ended without an error. It is waited for; end it if "
+        "it hangs.\n"
+    )
 
 
 def test_a_rank_that_lost_another_one_does_not_hide_why(launch: Launch, tmp_path: Path) -> None:
