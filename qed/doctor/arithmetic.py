@@ -14,7 +14,7 @@ from qed.config.phases import Settings
 from qed.config.resolve import DEFAULT, resolve_settings
 from qed.config.screens import format_columns
 from qed.doctor.fit import MARGIN
-from qed.doctor.rows import Lengths
+from qed.doctor.trial import Lengths
 from qed.doctor.ways import Choice, Device, list_choices
 from qed.errors import ModelError, UsageError
 from qed.loops.device_defaults import find_longest_prompt, set_value

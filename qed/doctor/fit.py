@@ -9,8 +9,7 @@ from typing import Any
 
 from qed.config.keys import list_values
 from qed.config.resolve import DEFAULT, resolve_settings
-from qed.doctor.rows import Lengths
-from qed.doctor.trial import ROLES, Peak, Role, TrialRequest, TrialResult, resolve_trial_settings, run_trial
+from qed.doctor.trial import ROLES, Lengths, Peak, Role, TrialRequest, TrialResult, resolve_trial_settings, run_trial
 from qed.errors import ModelError
 
 MARGIN = 0.1  # share of the memory to leave free for fragmentation, longer steps and other uses of the process

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from qed.config import plugins
 from qed.config.phases import Settings
 from qed.data.splits import load_problems
+from qed.doctor.trial import Lengths
 from qed.errors import UsageError
 from qed.loops.memory import reserve_training
 from qed.models import lora
@@ -22,19 +23,6 @@ from qed.training.out_of_memory import MicrobatchBudget
 from qed.types import Completion, Problem, Rollout
 
 NEVER = -1  # an end id that is never sampled, so that every answer has its full length
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """The number of tokens of a prompt and of its answer."""
-
-    prompt: int
-    answer: int
-
-    @property
-    def row(self) -> int:
-        """Return the tokens of a row as the learner counts them: the last token is only a label."""
-        return self.prompt + self.answer - 1
 
 
 class Work:

@@ -15,7 +15,8 @@ from qed import host
 from qed.config.phases import Settings
 from qed.config.screens import format_columns
 from qed.doctor.hardware import read_cpu_flags
-from qed.doctor.rows import Lengths, Work
+from qed.doctor.rows import Work
+from qed.doctor.trial import Lengths
 from qed.models import threads as kernel_threads
 
 ROUNDS = 5

@@ -9,7 +9,7 @@ from typing import Any
 
 from qed.config.phases import Settings
 from qed.doctor.fit import MARGIN
-from qed.doctor.rows import Lengths
+from qed.doctor.trial import Lengths
 from qed.errors import UsageError
 from qed.loops.device_defaults import set_value
 from qed.loops.memory import plan_step

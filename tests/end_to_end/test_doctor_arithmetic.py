@@ -15,7 +15,7 @@ import yaml
 from qed.config.keys import list_values
 from qed.config.resolve import resolve_settings
 from qed.doctor.arithmetic import GB, compute_fit
-from qed.doctor.rows import Lengths
+from qed.doctor.trial import Lengths
 from qed.doctor.ways import Device
 from qed.models import load
 from qed.models.qlora import count_packed_bytes

@@ -10,8 +10,8 @@ import torch
 import yaml
 
 from qed.doctor.fit import MARGIN
-from qed.doctor.rows import Lengths, Work
-from qed.doctor.trial import TrialRequest, resolve_trial_settings, run_trial
+from qed.doctor.rows import Work
+from qed.doctor.trial import Lengths, TrialRequest, resolve_trial_settings, run_trial
 from qed.errors import UsageError
 
 LENGTHS = ["--lengths", "40,60"]

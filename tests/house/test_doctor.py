@@ -17,8 +17,7 @@ from qed import host
 from qed.doctor import card, fit, hardware, surroundings, trial, tune
 from qed.doctor.card import Card, Finding
 from qed.doctor.fit import find_largest
-from qed.doctor.rows import Lengths
-from qed.doctor.trial import Peak, TrialRequest, TrialResult
+from qed.doctor.trial import Lengths, Peak, TrialRequest, TrialResult
 from qed.doctor.tune import ComputeMode, Seconds
 from qed.errors import ModelError
 

@@ -13,7 +13,7 @@ from qed.cli.commands.base import Parser
 from qed.errors import UsageError
 
 if TYPE_CHECKING:
-    from qed.doctor.rows import Lengths
+    from qed.doctor.trial import Lengths
 
 IN_EACH_RANK = True  # it is about this machine
 ABOUT = """Check this machine, and measure which settings fit it.
@@ -119,7 +119,7 @@ def _parse_lengths(args: argparse.Namespace) -> Lengths:
             "qed doctor: --lengths takes the tokens of the longest prompt and of the longest answer, for example "
             "--lengths 200,800."
         )
-    from qed.doctor.rows import Lengths
+    from qed.doctor.trial import Lengths
 
     return Lengths(int(parts[0]), int(parts[1]))
 
