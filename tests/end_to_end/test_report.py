@@ -291,7 +291,8 @@ def test_a_place_that_can_only_be_read_is_named_as_it_was_given(
         write_report([run], run / "report.html")
 
 
-def test_a_report_needs_no_heavy_library() -> None:
-    code = "import sys, qed.report.write; print({'torch', 'datasets', 'transformers'} & set(sys.modules))"
+def test_a_report_and_what_waits_for_a_measurement_need_no_heavy_library() -> None:
+    heavy = "{'torch', 'datasets', 'transformers'}"
+    code = f"import sys, qed.report.write, qed.doctor.fit; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
