@@ -217,12 +217,26 @@ def test_a_gold_that_is_a_dict(tmp_path: Path) -> None:
     assert rewards(written(tmp_path / "mine.py", code), given=[rollout]) == [1.0]
 
 
-def test_openrlhf(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("logged", "parts"),
+    [
+        ("torch.ones(2)", {"length": 1.0}),
+        ("torch.tensor(1.0)", {"length": 1.0}),
+        ("1", {"length": 1.0}),
+        ("[1.0]", {}),
+        ("torch.ones(3)", {}),
+        ("torch.ones(2, 3)", {}),
+        ("'ab'", {}),
+    ],
+)
+def test_openrlhf(tmp_path: Path, logged: str, parts: dict[str, float]) -> None:
+    """What a function logs is a number per answer, or one for all; anything else is left out and spoils no reward."""
     code = "import torch\ndef reward_func(queries, prompts, labels, **more):\n"
     code += "    scores = [float(query == prompt + '<think></think>12') for query, prompt in zip(queries, prompts)]\n"
-    code += "    return {'rewards': torch.tensor(scores), 'scores': scores, 'extra_logs': {'length': torch.ones(2)}}\n"
+    code += "    logs = {'length': " + logged + "}\n"
+    code += "    return {'rewards': torch.tensor(scores), 'scores': scores, 'extra_logs': logs}\n"
     right, wrong = load_reward([written(tmp_path / "mine.py", code)]).grade(group("<think></think>12", "13"))
-    assert (right.reward, wrong.reward, right.correct, right.parts) == (1.0, 0.0, True, {"length": 1.0})
+    assert (right.reward, wrong.reward, right.correct, right.parts) == (1.0, 0.0, True, parts)
 
 
 @pytest.mark.parametrize("name", ["target", "gold", "answers", "ground_truths", "label", "reference_answer"])

@@ -77,6 +77,8 @@ def test_each_phase_has_its_own_scale() -> None:
     axis = StepAxis([Span("SFT", 0, 600, 1.0), Span("GRPO", 600, 720, 1.0)], 0, 100)
     assert [axis.locate(step) for step in (-5, 0, 300, 600, 660, 720, 999)] == [0, 0, 25, 50, 75, 100, 100]
     assert StepAxis([Span("", 3, 3)], 0, 100).locate(3) == 50
+    short, long = Span("SFT", 0, 2, 2.0), Span("GRPO", 2, 1_000, 998.0)
+    assert StepAxis([short, long], 0, 100).locate(2) > 10, "a short phase next to a long one is readable"
     assert compute_ticks(0, 0, 4) == [0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qed.evaluation.intervals import compute_mean_intervals
-from qed.evaluation.paired import compute_differences
+from qed.evaluation.paired import compute_difference, compute_differences
 
 SIMULATIONS = 1_000
 Floats = NDArray[np.float64]
@@ -71,6 +71,16 @@ def test_differences_are_covered_and_found_by_luck_as_often_as_is_said(
         low, high, p_values = compute_differences(half - before)
         assert ((low <= -accuracy / 2) & (-accuracy / 2 <= high)).mean() >= 0.93, accuracy
         assert ((p_values < 0.05) == ((low > 0) | (high < 0))).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 40])
+@pytest.mark.parametrize("value", [-1.0, -0.9, 0.0, 0.9, 1.0])
+def test_bounds_are_around_the_mean_and_possible(value: float, count: int) -> None:
+    """No mean and no difference is outside the range of its values, however few problems there are."""
+    low, high, _ = compute_difference(np.full(count, value))
+    assert -1 <= low <= value <= high <= 1
+    ((low, high),) = compute_mean_intervals(np.full((count, 1), abs(value)))
+    assert 0 <= low <= abs(value) <= high <= 1
 
 
 def test_a_difference_that_all_problems_share_is_found() -> None:

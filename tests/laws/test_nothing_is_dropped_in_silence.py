@@ -18,6 +18,7 @@ from qed.algorithms.grpo import Grpo
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.errors import Diverged, QedError
+from qed.evaluation.debug_generations import compute_diversity
 from qed.grading.judge import build_failed_grade
 from qed.rollout.describe import describe_groups
 from qed.rollout.stages import assign_advantages, grade, split_minibatches
@@ -192,3 +193,14 @@ def test_minibatches_are_even_and_shuffled_anew_in_every_pass() -> None:
     assert split(1, "minibatches", 3, 0) == orders[0]
     assert split_minibatches(rows, 130, 1, (1,)) == split_minibatches(rows, 0, 1, (2,)) == [rows]
     assert split_minibatches([], 64) == [[]]
+
+
+def test_an_answer_without_a_reward_is_counted_and_spoils_no_figure() -> None:
+    """Rewards 1 and 1, and none: the group has no signal, and the mean is that of two."""
+    group = answers([1.0, 1.0, 0.0], stop=("stop", "length", "stop"))
+    assert group[2].grade is not None
+    group[2].grade = replace(group[2].grade, has_reward=False)
+    figures = compute_diversity([group, answers([0.0, 1.0])])
+    assert (figures["answers"], figures["without_reward"], figures["mean_reward"]) == (5, 1, 0.75)
+    assert (figures["groups_without_signal"], figures["reward_std_in_a_group"]) == (0.5, 0.25)
+    assert (figures["cut_off"], figures["right"], figures["mean_tokens"]) == (0.2, 0.6, 3)

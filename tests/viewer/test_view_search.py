@@ -12,6 +12,7 @@ import pytest
 from asking_views import Asked
 from making_views import Plan, build_group, make_view
 
+from qed.errors import DataError
 from qed.runs.run import Run
 from qed.types import Problem, Rollout
 from qed.viewer import searching
@@ -69,6 +70,21 @@ def test_hits_of_an_evaluation_are_of_its_decoding(ask: Asked, monkeypatch: pyte
     reply = ask("search", **where, q="boxed")
     assert {hit["group"] for hit in reply["hits"]} == {each["group"] for each in ask("step", **where)["groups"]}
     assert len(reply["hits"]) == 48
+
+
+def test_an_unreadable_group_is_left_out_and_told(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, read = search(q="boxed"), searching.read_group
+
+    def read_undamaged(data: Any, index: Any, group: int, **more: Any) -> Any:
+        if group == 1:
+            raise DataError("damaged")
+        return read(data, index, group, **more)
+
+    monkeypatch.setattr(searching, "read_group", read_undamaged)
+    reply = search(q="boxed")
+    assert reply["hits"] == [hit for hit in whole["hits"] if hit["group"] != 1] != whole["hits"]
+    assert (whole["complete"], reply["complete"]) == (True, False)
+    assert reply["searched"] == whole["searched"] - len(build_group(PLAN, STEP, 1))
 
 
 @pytest.mark.parametrize(

@@ -56,5 +56,12 @@ def _read_result(name: str, result: Any, rollouts: Sequence[Rollout]) -> Grades:
 
 def _spread(value: Any, count: int) -> list[float]:
     """Return a logged value as one number per answer; empty if it is no number."""
-    values = list(value) if hasattr(value, "__len__") and len(value) == count else [value] * count
-    return [float(one) for one in values] if all(hasattr(one, "__float__") for one in values) else []
+    # A tensor without dimensions has a method for its length that raises.
+    several = hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
+    values = list(value) if several and len(value) == count else [value] * count
+    if not all(hasattr(one, "__float__") for one in values):
+        return []
+    try:
+        return [float(one) for one in values]
+    except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several numbers
+        return []
