@@ -88,10 +88,12 @@ def test_a_whole_model_is_read_by_transformers(qed: Callable[..., Any], pipeline
     assert [one.dataset_name for one in card.eval_results] == ["arithmetic", "arithmetic"]
 
 
-def test_the_card_of_a_run_has_its_last_evaluation_only(pipeline_run: Path) -> None:
-    rows = [line for line in (pipeline_run / "README.md").read_text().splitlines() if line.startswith("| arithmetic")]
-    assert len(rows) == 2
-    assert "After step 2." in (pipeline_run / "README.md").read_text()
+def test_the_card_of_a_run_has_its_last_evaluation_only_and_its_data(pipeline_run: Path) -> None:
+    text = (pipeline_run / "README.md").read_text()
+    assert len([line for line in text.splitlines() if line.startswith("| arithmetic")]) == 2
+    assert "After step 2." in text
+    assert re.search(r"\d+ training problems of arithmetic with the prompt `\w+` \(fingerprint `\w+`\)", text)
+    assert re.search(r"Held out and never trained on: .*\d+ for validation\.", text)
 
 
 def test_adapters_are_exported_alone_or_merged(

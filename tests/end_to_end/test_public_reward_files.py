@@ -190,6 +190,10 @@ def test_async_functions_run_inside_an_event_loop_too() -> None:
         ("compute_score(predict_str, ground_truth, format_score=0.1)", "float(ground_truth in predict_str)"),
         ("compute_score(prompt, predict_str, ground_truth)", "float(ground_truth in predict_str and len(prompt) > 0)"),
         ("compute_score(solution_str, ground_truth)", "(ground_truth in solution_str, 'more')"),
+        (
+            "compute_score(solution_str, ground_truth)",
+            "{'score': float(ground_truth in solution_str), 'of_steps': __import__('numpy').ones(3)}",
+        ),
         ("compute_score(reward_input)", "{'overall': float(reward_input['ground_truth'] in reward_input['response'])}"),
         (
             "compute_score(data_sources, solution_strs, ground_truths, extra_infos, **more)",

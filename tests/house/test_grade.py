@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -301,6 +302,7 @@ def test_rows_without_a_gold_are_counted(run: Run, tmp_path: Path, gold: str) ->
     path.write_text('{"gold": "4", "prediction": "4"}\n' + f'{{"gold": {gold}, "prediction": "4"}}\n')
     code, out, _ = run("grade", path)
     assert (code, "rows without a gold: 1." in out) == (0, True)
+    assert re.search(r"right\W+1\W+50\.0%", out), "how many are right is in the first table"
     assert json.loads(run("grade", path, "--json")[1].splitlines()[-1])["without_gold"] == 1
 
 

@@ -143,6 +143,16 @@ async def _gather(results: Sequence[Any]) -> list[Any]:
     return [next(done) if inspect.isawaitable(result) else result for result in results]
 
 
+def read_number(value: Any) -> float | None:
+    """Return a number of Python, numpy or torch as one of Python; None of anything else, as of several numbers."""
+    if not hasattr(value, "__float__"):  # a text, which `float` would read
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
 def check_grade(grade: Grade) -> Grade:
     """Return a grade that a user's code has made, with numbers and flags of numpy and torch as those of Python.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from qed.errors import UsageError
-from qed.rewards.forms.calling import GradeFunction, Grades, check_grade, filter_accepted, read_later
+from qed.rewards.forms.calling import GradeFunction, Grades, check_grade, filter_accepted, read_later, read_number
 from qed.rewards.forms.trl import grade_scores, read_scores
 from qed.types import Rollout
 
@@ -59,9 +59,5 @@ def _spread(value: Any, count: int) -> list[float]:
     # A tensor without dimensions has a method for its length that raises.
     several = hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
     values = list(value) if several and len(value) == count else [value] * count
-    if not all(hasattr(one, "__float__") for one in values):
-        return []
-    try:
-        return [float(one) for one in values]
-    except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several numbers
-        return []
+    numbers = [number for number in map(read_number, values) if number is not None]
+    return numbers if len(numbers) == count else []

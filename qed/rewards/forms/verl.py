@@ -21,6 +21,7 @@ from qed.rewards.forms.calling import (
     list_named,
     list_needed,
     read_later,
+    read_number,
 )
 from qed.rewards.forms.golds import name_golds, read_gold, reads_mathematics
 from qed.types import Grade, Rollout
@@ -103,8 +104,9 @@ def read_result(name: str, result: Any) -> Grade:
     key = next((key for key in ("acc", "accuracy") if key in values), "")
     accuracy = values[key] if key else score
     correct = hasattr(accuracy, "__float__") and float(accuracy) > 0
-    numbers = {key: float(value) for key, value in values.items() if hasattr(value, "__float__")}
-    parts = {key: number for key, number in numbers.items() if not math.isnan(number)}  # it does not apply here
+    numbers = {key: read_number(value) for key, value in values.items()}
+    # NaN says that a part does not apply here.
+    parts = {key: number for key, number in numbers.items() if number is not None and not math.isnan(number)}
     extracted = None if values.get("pred") is None else str(values["pred"])
     reason = f"{key or 'score'} > 0"
     return Grade(float(score), correct, True, extracted, parts, "foreign", reason if correct else f"not {reason}")
