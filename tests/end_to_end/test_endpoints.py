@@ -18,7 +18,7 @@ from qed.evaluation import run as evaluation_run
 from qed.evaluation.endpoint import model as endpoint_model
 from qed.evaluation.endpoint.finished import iterate_finished
 from qed.evaluation.endpoint.prompts import EndpointPrompt, EndpointTemplate
-from qed.evaluation.endpoint.replies import read_reply
+from qed.evaluation.endpoint.replies import read_reply, read_usage
 from qed.runs.run import read_lines
 
 KEY = "key-of-nobody-0123456789"
@@ -248,6 +248,23 @@ def test_a_thought_that_is_apart_may_contain_a_stop_string() -> None:
     told = {"content": "It is 4. Question: next", "reasoning_content": "The Question: what is 2 + 2?"}
     answer = read_reply({"choices": [{"message": told, "finish_reason": "stop"}]}, EndpointPrompt(), template)
     assert answer.text == "<think>The Question: what is 2 + 2?</think> It is 4. Question:"
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 8}, "cost": 0.5}, {"cached": 8, "cost": 0.5}),
+        ({"completion_tokens_details": {"reasoning_tokens": 3}}, {"reasoning": 3}),
+        ({"reasoning_tokens": 3}, {"reasoning": 3}),
+        ({"prompt_tokens_details": None, "completion_tokens_details": None}, {}),
+        ({"prompt_tokens_details": [8], "completion_tokens_details": "3", "cost": -1}, {}),
+    ],
+)
+def test_an_endpoint_tells_its_tokens_in_its_own_way(told: dict[str, Any], read: dict[str, float]) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, **told}
+    assert read_usage(usage) == {"prompt": 10, "completion": 5, **read}
+    assert read_usage(told) == read
+    assert read_usage(None) == read_usage([10, 5]) == {}
 
 
 def test_many_requests_are_awaited_in_linear_time() -> None:

@@ -16,7 +16,7 @@ import torch
 from making import make_model
 from safetensors import SafetensorError
 
-from qed.errors import DataError, QedError
+from qed.errors import DataError, ModelError, QedError
 from qed.runs import disk, manifest
 from qed.runs.choose import choose_checkpoint
 from qed.runs.run import Run, read_lines
@@ -353,6 +353,16 @@ def test_final_is_the_last_model_also_where_it_was_copied(run: Run, copied: bool
     assert (link / "hf" / "weights").read_text(encoding="utf-8") == "30"
     assert link.resolve().name == "step_000030"
     assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_checkpoint_without_a_model_is_not_chosen(run: Run) -> None:
+    whole = run.folder / "checkpoints" / write_model(run, 10)
+    (run.folder / "checkpoints" / "step_000020").mkdir()
+    (run.folder / "checkpoints" / "BEST").write_text("step_000020\n")
+    assert choose_checkpoint(run.folder, "last") == choose_checkpoint(run.folder, "10") == (whole, 10)
+    for which in ("best", "20", "final"):
+        with pytest.raises(ModelError, match="Its checkpoints are of step 2, 4, 10;"):
+            choose_checkpoint(run.folder, which)
 
 
 def test_final_is_a_copy_on_a_disk_without_links(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,17 @@ def test_solutions_of_one_question_are_measured_once_and_counted(tmp_path: Path)
     assert loaded.left_out == {"further rows of validation questions, which are measured once": 16}
 
 
+def test_demonstrations_without_answers_need_no_benchmark(tmp_path: Path) -> None:
+    """Nothing could be graded: some of them measure the loss of SFT."""
+    training = tmp_path / "train.jsonl"
+    rows = [{"question": f"What is {n} + 1?", "solution": f"{n + 1}."} for n in range(60)]
+    training.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loaded = load_problems(DataSettings(tasks=(str(training),)), EvaluationSettings(), 0, imitates=True)
+    assert loaded.benchmarks == {}
+    assert len(loaded.validation) + len(loaded.problems) == 60
+    assert loaded.validation
+
+
 @pytest.mark.parametrize(("imitates", "answered"), [(False, True), (True, True), (True, False)])
 def test_a_subset_of_a_test_set_holds_out_all_of_it(tmp_path: Path, imitates: bool, answered: bool) -> None:
     """Also where a phase has its own data, and where a test set without answers measures the loss of SFT."""

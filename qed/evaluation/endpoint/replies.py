@@ -102,7 +102,8 @@ def read_usage(usage: Any) -> dict[str, float]:
     """Read the tokens that an answer has cost; empty if the endpoint does not tell."""
     if not isinstance(usage, dict):
         return {}
-    details = {name: usage.get(f"{name}_tokens_details") or {} for name in ("prompt", "completion")}
+    told = {name: usage.get(f"{name}_tokens_details") for name in ("prompt", "completion")}
+    details = {name: inner if isinstance(inner, dict) else {} for name, inner in told.items()}
     found = {
         "prompt": usage.get("prompt_tokens"),
         "completion": usage.get("completion_tokens"),
