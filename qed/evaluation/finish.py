@@ -40,6 +40,11 @@ class TaskRecord:
     left_out: dict[str, int]
     references: dict[str, Row] = field(default_factory=dict)
 
+    @property
+    def ties(self) -> str:
+        """The rule of maj@k that is asked for."""
+        return str(self.figures.get("maj_ties", "split"))
+
 
 def finish_task(store: Store, record: TaskRecord, model: str, console: Console) -> Row:
     """Write the answers of a task in the order of its problems, with their figures.
@@ -50,9 +55,8 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    ties = record.figures.get("maj_ties", "split")
     computed = {
-        **summarize(rows, ties),
+        **summarize(rows, record.ties),
         **summarize_verdicts(rows),
         **summarize_choices(rows),
     }

@@ -17,7 +17,7 @@ from signal import SIGINT
 from typing import Any
 
 from qed.console.live import Console
-from qed.errors import Interrupted
+from qed.errors import Interrupted, UsageError
 from qed.evaluation.choice_plan import plan_choices
 from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
 from qed.evaluation.finish import ENVIRONMENT, TaskRecord, build_result, finish_task, write_environment
@@ -100,13 +100,12 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
 
 def _read_figures(store: Store, summary: Row, record: TaskRecord, model: str, console: Console) -> Row:
     """Return the figures of a finished evaluation; for another rule for ties, its votes are counted anew."""
-    ties = record.figures.get("maj_ties", "split")
-    if summary.get("maj_ties", ties) == ties:
+    if summary.get("maj_ties", record.ties) == record.ties:
         return summary
     store.rows = store.read_finished()
     if len(store.rows) != summary.get("answers"):
         console.say(
-            f"{record.label}: --ties {ties} is not applied, because not all answers are in the folder any more."
+            f"{record.label}: --ties {record.ties} is not applied, because not all answers are in the folder any more."
         )
         return summary
     return finish_task(store, record, model, console)
@@ -157,15 +156,26 @@ def find_figures(plan: Plan) -> dict[str, Row] | None:
     """Return the figures of all tasks if all are finished in the folder.
 
     Raises:
-        UsageError: one is finished with other settings, so that shards could not be joined there.
+        UsageError: one is finished with other settings, so that shards could not be joined there, or all are finished
+            with another rule for ties.
     """
     home = plan.request.folder / name_step_folder(plan.request.step)
-    found = {}
+    figures = {}
     for record in (task.record for task in plan.tasks):
         asked = json.loads(json.dumps(record.settings))
-        found[record.label] = find_stored(home, record.label, record.decoding, asked)
-    figures = {label: summary for label, summary in found.items() if summary is not None}
-    return figures if len(figures) == len(found) else None
+        summary = find_stored(home, record.label, record.decoding, asked)
+        if summary is not None:
+            figures[record.label] = summary
+    if len(figures) < len(plan.tasks):
+        return None
+    for record in (task.record for task in plan.tasks):
+        counted = figures[record.label].get("maj_ties", record.ties)
+        if counted != record.ties:
+            raise UsageError(
+                f"{record.label} is already evaluated in this folder with --ties {counted}. The same command without "
+                f"--shard and --cluster counts its votes with --ties {record.ties} and samples nothing."
+            )
+    return figures
 
 
 def _announce(task: TaskPlan, request: EvaluationRequest, console: Console) -> None:

@@ -369,6 +369,8 @@ def test_a_rule_for_ties_needs_no_new_answers(qed: Qed, problems: Path, tmp_path
     fresh = qed(*asked, "--out", tmp_path / "b", "--ties", "first")
     assert again.result["tasks"] == fresh.result["tasks"]
     assert answers(tmp_path / "a") == answers(tmp_path / "b")
+    shard = qed(*asked, "--out", tmp_path / "a", "--shard", "1/2")
+    assert (shard.code, "without --shard and --cluster counts its votes with --ties split" in shard.err) == (2, True)
     next((tmp_path / "a").glob("eval/*/sums.jsonl")).unlink()
     last = qed(*asked, "--out", tmp_path / "a")
     assert last.result["tasks"] == again.result["tasks"]
