@@ -45,8 +45,8 @@ def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[
     os.environ.update(map_slurm())
     resolved = resolve_settings(command, rest)
     launches = must_launch(resolved.flags.ranks) and not resolved.flags.dry_run
-    if launches and command == "quickstart":
-        raise UsageError("qed quickstart trains a small model in one process. Leave --ranks out.")
+    if command == "quickstart":
+        _require_one_process(launches)
     if resolved.flags.cluster:
         _require_cluster_run(resolved)
     if resolved.flags.sweep:
@@ -63,6 +63,22 @@ def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[
     if resolved.flags.json and is_first_rank():
         print(json.dumps(result, default=str))
     return 0
+
+
+def _require_one_process(launches: bool) -> None:
+    """Refuse the quickstart as several ranks, which would write the same files; `launches` says it would start them.
+
+    Raises:
+        UsageError: it is.
+    """
+    if launches:
+        raise UsageError("qed quickstart trains a small model in one process. Leave --ranks out.")
+    world = read_world()
+    if world is not None and world[1] > 1:
+        raise UsageError(
+            f"qed quickstart trains a small model in one process, and this is one of {world[1]} that torchrun, srun or "
+            "another launcher has started (RANK and WORLD_SIZE are set). Start it without the launcher."
+        )
 
 
 def _require_cluster_run(resolved: Resolved) -> None:

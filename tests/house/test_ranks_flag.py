@@ -138,6 +138,8 @@ def test_ranks_that_torchrun_has_started_start_no_others(
     assert code == 2
     assert "one of 2" in err
     assert not must_launch(1)
+    code, _, err = run("quickstart")
+    assert (code, "Start it without the launcher" in err, len(recipes.calls)) == (2, True, 1)
 
 
 @pytest.mark.parametrize(("rank", "world"), [("2", "2"), ("-1", "2"), ("0", "0"), ("x", "2")])
