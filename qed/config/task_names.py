@@ -114,4 +114,7 @@ def _parse_columns(name: str, query: str) -> dict[str, str]:
             f"{name}: after the question mark come columns, OURS=THEIRS joined by &, such as "
             f"{name.partition('?')[0]}?question=frage&answer=antwort."
         )
-    return dict(pairs)
+    columns = dict(pairs)
+    if len(columns) < len(pairs):
+        raise UsageError(f"{name} names a column twice after the question mark. Leave one of them out.")
+    return columns

@@ -317,9 +317,12 @@ def choose_columns(entries: Sequence[str], name: str, evaluated: bool = False) -
         name: the task.
         evaluated: whether it is only evaluated; columns for all tasks then need not exist in it.
     """
-    for task in map(parse_task, filter(_names_task, entries)):
-        if task.label == parse_task(name).label:
-            return dict(task.columns)
+    label = parse_task(name).label
+    own = [task for task in map(parse_task, filter(_names_task, entries)) if task.label == label]
+    if len(own) > 1:
+        raise UsageError(f"data.map has columns of {label} twice; join them: TASK?OURS=THEIRS&OURS=THEIRS.")
+    if own:
+        return dict(own[0].columns)
     pairs = parse_pairs([entry for entry in entries if not _names_task(entry)], "data.map")
     return OptionalMapping(pairs) if evaluated else pairs
 
@@ -330,8 +333,12 @@ def _names_task(entry: str) -> bool:
 
 def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:
     """Parse the NAME=VALUE entries of a setting."""
+    pairs: dict[str, str] = {}
     for entry in entries:
         name, _, value = entry.partition("=")
         if not name or not value:
             raise UsageError(f"{setting} must be NAME=VALUE, for example question=problem, not '{entry}'.")
-    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+        if name in pairs:
+            raise UsageError(f"{setting} names {name} twice: {name}={pairs[name]} and {entry}. Leave one of them out.")
+        pairs[name] = value
+    return pairs

@@ -51,6 +51,19 @@ def test_a_map_for_training_leaves_another_evaluation_file_alone(tmp_path: Path)
         load_problems(DataSettings((odd,), map=("question=wo",)), EvaluationSettings(tasks=(usual,)), 0)
 
 
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (("question=a", "question=b"), r"data\.map names question twice: question=a and question=b"),
+        (("x.jsonl?question=a", "x.jsonl?answer=b"), r"data\.map has columns of x twice; join them"),
+        (("x.jsonl?question=a&question=b",), "names a column twice after the question mark"),
+    ],
+)
+def test_a_name_given_twice_is_refused(entries: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        choose_columns(entries, "x.jsonl")
+
+
 def test_a_mapping_by_task_in_yaml(tmp_path: Path) -> None:
     odd, usual = write(tmp_path / "odd & co.jsonl", ODD), write(tmp_path / "usual.jsonl", USUAL)
     file = tmp_path / "run.yaml"
