@@ -259,6 +259,15 @@ def test_a_bad_parquet_file_of_a_folder_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_two_columns_of_the_same_name_are_told(tmp_path: Path) -> None:
+    columns = [pyarrow.array(["1?"])] * 3
+    write_table(pyarrow.Table.from_arrays(columns, ["question", "answer", "question"]), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet: two columns have the name question, .* Rename one"):
+        load(tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"In .*x\.parquet two columns have the name question"):
+        load(tmp_path)
+
+
 def test_a_column_of_a_type_that_is_not_read_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The library knows no maps; the file was refused, whatever the column."""
     kind = pyarrow.map_(pyarrow.string(), pyarrow.int64())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from qed.data.sources.rows import Row
+from qed.data.sources.rows import Row, describe_duplicates
 from qed.errors import DataError
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
@@ -56,9 +56,8 @@ def _read_cells(
     file: Path, names: Sequence[str], lines: Iterable[list[str]], delimiter: str
 ) -> Iterator[tuple[int, Row]]:
     """Yield rows as dicts; empty rows are skipped, and empty cells after the last column are ignored."""
-    duplicates = sorted({name for name in names if name and names.count(name) > 1})
-    if duplicates:
-        raise DataError(f"{file}: two columns have the name {duplicates[0]}, so one would hide the other. Rename one.")
+    if duplicates := describe_duplicates(names):
+        raise DataError(f"{file}: {duplicates}")
     for number, cells in enumerate(filter(None, lines), 1):
         if len(cells) < len(names) or any(cells[len(names) :]):
             raise DataError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qed.data.sources.rows import Place, Rows, decode_texts
+from qed.data.sources.rows import Place, Rows, decode_texts, describe_duplicates
 from qed.errors import DataError
 
 NEWEST = "main"
@@ -128,6 +128,8 @@ def _name_odd_file(folder: Path) -> str:
             schema = read_schema(file)
         except Exception:  # noqa: BLE001 -- the reason is that of the library, which reads all files in turn
             return f" {file} cannot be read: restore it from a copy, or take it away."
+        if duplicates := describe_duplicates(schema.names):
+            return f" In {file} {duplicates}"
         if unread := find_unread_columns(schema):
             return (
                 f" The column {unread[0].name} is {name_type(unread[0])} in {file}, which is not read here: take it "

@@ -34,7 +34,7 @@ from qed.data.sources.hub import (
     name_type,
 )
 from qed.data.sources.json_files import has_part, parse_json, parse_line, parse_lines
-from qed.data.sources.rows import Place, Row, Rows, decode_texts
+from qed.data.sources.rows import Place, Row, Rows, decode_texts, describe_duplicates
 from qed.data.sources.texts import guess_encoding, read_bytes, read_text
 from qed.errors import DataError
 
@@ -248,8 +248,13 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
         metadata = read_metadata(file)
         if metadata.num_rows == 0:  # of which the library makes no table
             return
-        chosen = _choose_columns(file, metadata.schema.to_arrow_schema())
+        schema = metadata.schema.to_arrow_schema()
+        if duplicates := describe_duplicates(schema.names):
+            raise DataError(f"{file}: {duplicates}")
+        chosen = _choose_columns(file, schema)
         table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True, **chosen)
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(f"{file} cannot be read as parquet: {explain_cause(error)}") from error
     yield from enumerate(map(decode_texts, table), 1)

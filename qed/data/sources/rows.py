@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
@@ -20,6 +20,14 @@ class Place(NamedTuple):
 
 
 Rows = Iterator[tuple[Place, Row]]
+
+
+def describe_duplicates(names: Sequence[str]) -> str:
+    """Say that two columns of a table have the same name; an empty text if none have."""
+    duplicates = sorted({name for name in names if name and names.count(name) > 1})
+    if not duplicates:
+        return ""
+    return f"two columns have the name {duplicates[0]}, so one would hide the other. Rename one."
 
 
 def decode_texts(value: Any) -> Any:
