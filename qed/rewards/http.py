@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,10 +112,21 @@ class HttpReward:
         score = self._replies.find(asked)
         if not isinstance(score, int | float) or not math.isfinite(score):
             score = self._fetch_score(request)
-            self._replies.add(asked, score)
+            self._remember(asked, score)
         value = float(score) / self._scale
         correct = self.judges and value >= self.threshold
         return Grade(value, correct, True, None, {"score": float(score)}, tier="http", reason=f"score {score:g}")
+
+    def _remember(self, asked: list[Any], score: float) -> None:
+        """Remember a score; what cannot be written, as on a full disk, is remembered by this process alone."""
+        try:
+            self._replies.add(asked, score)
+        except OSError as error:
+            warnings.warn(
+                f"http.cache: {self.cache} cannot be written ({error.strerror or error}). Scores are remembered until "
+                "the end of the run.",
+                stacklevel=1,
+            )
 
     def prepare(self) -> None:
         """Refuse settings that cannot work.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from qed.evaluation.rubrics import PREFERENCE, SAFETY, parse_verdict
 from qed.net.endpoint import RequestError
-from qed.rewards.http import parse_score
+from qed.rewards.http import HttpReward, parse_score
+from qed.types import Problem, Rollout
 
 SCORES = {
     "Score: 7": 7,
@@ -96,3 +100,17 @@ def test_a_reply_about_safety(reply: str, value: int | None) -> None:
 )
 def test_a_reply_about_two_outputs(reply: str, value: int | None) -> None:
     assert parse_verdict(reply, PREFERENCE) == value
+
+
+def test_scores_whose_file_cannot_be_written_are_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each answer would count as not graded, and the run would end."""
+    (tmp_path / "file").touch()
+    asked: list[Any] = []
+    monkeypatch.setattr(HttpReward, "_fetch_score", lambda _, request: asked.append(request) or 5.0)
+    judge = HttpReward(url="http://127.0.0.1:9", model="m", cache=str(tmp_path / "file" / "scores.jsonl"))
+    rollout = Rollout(Problem("a", "1?", "1"), (), (), (), "1", "eos")
+    with pytest.warns(UserWarning, match=r"scores\.jsonl cannot be written .* Scores are remembered until"):
+        assert judge(rollout).reward == 0.5
+    assert (judge(rollout).reward, len(asked)) == (0.5, 1)
