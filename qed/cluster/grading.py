@@ -63,7 +63,7 @@ def _grade_task(
     counts: Counter[str] = Counter()
     for shard, items in zip(shards, blocks, strict=True):
         file = ShardFile(Path(folder), shard, whole, alone=True)
-        grade_units(_jobs[0], file, {shard.number - 1: items}, shard.count)
+        grade_units(_jobs[0], file, {shard.number - 1: items}, shard.count, lambda _: None)
         rows = [row for own in file.units.values() for row in own]
         counts["answers"] += len(rows)
         counts["correct"] += sum(bool(row.get("grade", row)["correct"]) for row in rows)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from qed.console.live import Console
+from qed.console.progress import report_progress
 from qed.errors import DataError
 from qed.evaluation.shards import Shard, ShardFile
 from qed.runs.run import Row
@@ -74,11 +75,13 @@ def run_row_shard(job: RowJob, folder: Path, shard: Shard, overwrite: bool, cons
     file = ShardFile(folder, shard, job.describe(1), overwrite)
     done = len(file.units.keys() & units.keys())
     console.say(f"Shard {shard}: {len(units):,} of {len(items):,} rows" + (f", {done:,} finished." if done else "."))
-    grade_units(job, file, units, len(items))
+    grade_units(job, file, units, len(items), console.say)
     return file.path
 
 
-def grade_units(job: RowJob, file: ShardFile, units: Mapping[int, Items], total: int) -> None:
+def grade_units(
+    job: RowJob, file: ShardFile, units: Mapping[int, Items], total: int, say: Callable[[str], None]
+) -> None:
     """Grade the missing units of a shard, and finish its file; `total` is the number of units of the whole."""
     if file.is_finished:
         return
@@ -86,7 +89,7 @@ def grade_units(job: RowJob, file: ShardFile, units: Mapping[int, Items], total:
     results = job.grade_items(list(chain.from_iterable(missing.values())))
     ready: dict[int, list[Row]] = {}
     written = time.monotonic()
-    for unit, items in missing.items():
+    for _, (unit, items) in report_progress(missing.items(), say, "Grading", "rows", len(missing)):
         ready[unit] = [row for _ in items for row in next(results)]
         if time.monotonic() - written >= ADD_SECONDS:
             file.add(ready)

@@ -13,7 +13,9 @@ from qed.console import progress
 from qed.console.live import Console
 from qed.evaluation import grade_workers
 from qed.evaluation.grade_run import GradeJob
+from qed.evaluation.row_shards import run_row_shard
 from qed.evaluation.score_run import ScoreJob
+from qed.evaluation.shards import Shard
 from qed.evaluation.stored import Scoring, read_answers
 
 ROWS, TEXT = 2_000, "x" * 500
@@ -45,6 +47,8 @@ def test_grading_says_now_and_then_how_far_it_is(
     assert ScoreJob(str(file), Scoring()).score(None, Console())["tasks"]["many"]["answers"] == 8
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if "Grading" in line] == ["Grading: 1 of 8 answers of many."]
+    run_row_shard(GradeJob((str(file),)), file.parent / "shards", Shard(1, 2), False, Console())
+    assert "Grading: 1 of 4 rows." in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("least", [0, 1 << 30])
