@@ -24,7 +24,7 @@ class Target:
         public: whether everybody may see it; private otherwise.
 
     Raises:
-        UsageError: the name is invalid, there is no token, or the repository is public and `public` is not set.
+        UsageError: the name is invalid, there is no token, or the repository is there and `public` is not what it is.
         QedError: the hub cannot be reached, or refuses the token.
     """
 
@@ -54,6 +54,11 @@ class Target:
             raise UsageError(
                 f"{self.name} is a public repository, and without --public a model is uploaded to a private one only. "
                 "Add --public, or take another name."
+            )
+        if private and self.public:
+            raise UsageError(
+                f"{self.name} is a private repository, which an upload does not make public. Leave --public out, make "
+                f"it public first at {self.url}/settings, or take another name."
             )
 
     def upload(self, folder: Path, message: str) -> None:

@@ -329,6 +329,8 @@ def test_a_push_is_private_unless_public_is_asked_for(
     assert hub["repos"]["me/open"] is False
     again = qed("export", lora_run, "--merge", "--push", "me/open", "--out", tmp_path / "again")
     assert (again.code, "is a public repository" in again.err) == (2, True)
+    closed = qed("export", lora_run, "--merge", "--push", "mine", "--public", "--out", tmp_path / "again")
+    assert (closed.code, "me/mine is a private repository" in closed.err) == (2, True)
     assert not (tmp_path / "again").exists()
 
 
