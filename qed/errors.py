@@ -94,6 +94,11 @@ class Interrupted(QedError):
         self.exit_code = exit_code
 
 
+def is_of_interrupt(error: Exception) -> bool:
+    """Return whether Ctrl-C is the cause: the clean-up of a library failed on what it had left half done."""
+    return isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory of the device or of the host has run out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own

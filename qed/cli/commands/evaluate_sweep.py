@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qed.cli.commands.base import Parser
 from qed.config.sweep import name_folder
 from qed.config.values import split_items
-from qed.errors import Interrupted, QedError, UsageError, suggest_nearest
+from qed.errors import Interrupted, QedError, UsageError, is_of_interrupt, suggest_nearest
 from qed.guards.signals import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _evaluate_cell(args: argparse.Namespace, cell: Cell, evaluate: CellRunner) -
     except Interrupted:
         raise
     except Exception as error:  # whatever ends one cell must not lose the others
-        if isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError):
-            raise KeyboardInterrupt from error  # what Ctrl-C left half done has made the clean-up of a library fail
+        if is_of_interrupt(error):
+            raise KeyboardInterrupt from error
         if args.debug:
             traceback.print_exception(error)
         text = str(error) if isinstance(error, QedError) else f"{type(error).__name__}: {error}"
