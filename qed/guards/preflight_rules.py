@@ -132,6 +132,16 @@ def check_prefixes(same: int, count: int) -> list[Finding]:
     return [Finding("prompt is a prefix of prompt + answer", f"{same} of {count}", advice)]
 
 
+def check_form(prompt: str, rewards: Sequence[str], own: str) -> list[Finding]:
+    """Warn of a reward that finds no right answer in the tags of the prompt; `own` is the prompt's own reward."""
+    advice = (
+        f"An answer that is right in the tags of the prompt {prompt}, and in no other form, is wrong to the reward "
+        f"{','.join(rewards)}. Take the prompt's own reward ({own}) or another --prompt, unless the questions ask for "
+        "the form that this reward reads."
+    )
+    return [Finding("right answers in the prompt's tags", "not found by the reward", advice)]
+
+
 def check_demonstrations(troubles: Sequence[str], rewritten: int = 0, whose: str = "prompt") -> list[Finding]:
     """Check the demonstrations that an answer can judge.
 

@@ -13,9 +13,9 @@ from qed import host
 from qed.config.reward_names import parse_reward
 from qed.console.progress import say_if_slow
 from qed.data.demonstrations import Demonstrations, Windows
-from qed.data.prompts.demonstrations import find_trouble, is_rewritten
+from qed.data.prompts.demonstrations import find_trouble, is_read_by_reward, is_rewritten
 from qed.data.prompts.with_reward import load_run_grader
-from qed.data.splits import resolve_reward_names
+from qed.data.splits import resolve_prompt_name, resolve_reward_names
 from qed.environments.base import SINGLE
 from qed.errors import QedError
 from qed.guards import preflight_rules as rules
@@ -74,6 +74,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
         *_check_loss(phase, groups, rows, demonstrations),
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
         *(_check_demonstrations(phase, probed) if rows or guided else []),
+        *(_check_form(phase, probed) if groups and settings.algorithm.reads_rewards else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
         *rules.check_schedule(settings.learner.lr, settings.learner.count_warmup_steps(), settings.learner.steps),
         *_check_memory(phase, rows or flatten(groups)),
@@ -208,6 +209,15 @@ def _check_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[Fin
     troubles = [find_trouble(leaf, each) for each in written]
     rewritten = sum(is_rewritten(leaf, each) for each in written)
     return rules.check_demonstrations(troubles, rewritten, "run" if load_run_grader(leaf) else "prompt")
+
+
+def _check_form(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:
+    """Check that the reward reads the tags of the prompt; a system message of one's own may ask for others."""
+    data, leaf = phase.settings.data, phase.setup.template.leaf
+    answered = [problem for problem in problems if problem.answer][:PROBLEMS]
+    if data.system_prompt or not answered or any(is_read_by_reward(leaf, problem) for problem in answered):
+        return []
+    return rules.check_form(resolve_prompt_name(data), resolve_reward_names(data), leaf.REWARD)
 
 
 def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:

@@ -15,12 +15,13 @@ from qed.data.prompts.demonstrations import (
     OTHER_FORM,
     OTHER_REWARD,
     find_trouble,
+    is_read_by_reward,
     is_rewritten,
     write_demonstration,
 )
 from qed.data.prompts.with_reward import load_run_grader
 from qed.data.splits import load_prompt
-from qed.guards.preflight_rules import check_demonstrations
+from qed.guards.preflight_rules import check_demonstrations, check_form
 from qed.models import load
 from qed.rollout.grader import load_grader
 from qed.types import Problem
@@ -56,6 +57,27 @@ def test_what_earns_the_runs_reward_stays_verbatim(prompt: str, reward: str, rep
     full = {"working_out": 12.5, "gsm8k_xml": 4.0}
     if prompt != "r1_zero":
         assert load_grader(data, 64)([[imitated]])[0][0].reward == full[reward]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reward", "tags", "is_read"),
+    [
+        ("working_out", "accuracy", ("[A]", "[/A]"), False),
+        ("working_out", "accuracy", ("<RESULT>", "</RESULT>"), True),
+        ("working_out", "working_out", ("[A]", "[/A]"), True),
+        ("working_out", "r1_zero", (), False),
+        ("r1_zero", "think_answer", (), True),
+        ("boxed", "r1_zero", (), True),  # names no tags: a question may ask for some
+    ],
+)
+def test_a_reward_that_does_not_read_the_prompts_tags_is_known(
+    prompt: str, reward: str, tags: tuple[str, ...], is_read: bool
+) -> None:
+    options = tuple(f"working_out.solution_{end}={tag}" for end, tag in zip(("start", "end"), tags, strict=False))
+    assert is_read_by_reward(choose(prompt, reward, prompt_options=options), ask("")) == is_read
+    (finding,) = check_form(prompt, (reward,), prompt)
+    assert f"the tags of the prompt {prompt}" in finding.advice
+    assert not finding.fatal
 
 
 def test_what_does_not_earn_it_gets_the_prompts_form_and_is_counted() -> None:

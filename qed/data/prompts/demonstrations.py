@@ -253,6 +253,16 @@ def find_trouble(leaf: Any, problem: Problem, made: Demonstration | None = None)
     return "" if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem) else other
 
 
+def is_read_by_reward(leaf: Any, problem: Problem) -> bool:
+    """Return whether the reward of the run finds the right answer in the tags of the prompt.
+
+    True also where the reward is the prompt's own or cannot be asked, and where the prompt names no tags.
+    """
+    text = leaf.demonstration(replace(problem, solution=SAMPLE)) if _list_tags(leaf) else None
+    grade = _grade_for_run(leaf, problem, text) if text else None
+    return grade is None or grade.correct
+
+
 def cut_at_stop(text: str, stops: Sequence[str], early: int = 0) -> str:
     """Return a text up to the end of the first stop string that ends behind the first `early` characters."""
     starts = ((stop, text.find(stop, max(0, early - len(stop) + 1))) for stop in stops)
