@@ -187,17 +187,13 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
+        _require_answers(settings.name, config)
         quantization = qlora.build_quantization_options(settings, pick_device(settings.device))
         model, loading_info = load_pretrained(AutoModelForCausalLM, settings, config, source, **quantization)
     except LOADING_ERRORS as error:
         raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
         missing = sorted(loading_info["missing_keys"])
-        if "score.weight" in loading_info["unexpected_keys"]:
-            raise ModelError(
-                f"{settings.name} is a reward model or a critic: it scores answers, and writes none. Rewards take it "
-                "with --reward model:FOLDER, and PPO's critic with --algorithm.critic.start FOLDER."
-            )
         raise ModelError(
             f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
             "random numbers."
@@ -208,6 +204,20 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
             f"{model.get_input_embeddings().num_embeddings}: they do not belong together."
         )
     return model, tokenizer
+
+
+def _require_answers(name: str, config: Any) -> None:
+    """Refuse a model with a head that scores: if its embeddings are tied, no weight of a language model is missing.
+
+    Raises:
+        ModelError: it is one.
+    """
+    heads = ("ForSequenceClassification", "ForTokenClassification")
+    if any(kind.endswith(heads) for kind in config.architectures or ()):
+        raise ModelError(
+            f"{name} is a reward model or a critic: it scores answers, and writes none. Rewards take it with "
+            "--reward model:FOLDER, and PPO's critic with --algorithm.critic.start FOLDER."
+        )
 
 
 def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
@@ -222,6 +232,7 @@ def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
+        _require_answers(settings.name, config)
         with build_turn, torch.device("meta"):
             model = AutoModelForCausalLM.from_config(
                 config, attn_implementation=choose_attention(config, settings.attention)

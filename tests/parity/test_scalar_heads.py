@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,7 @@ def test_a_causal_model_is_no_critic_and_a_critic_no_policy(policy, tmp_path: Pa
     save_model(build_scalar_model(model), tokenizer, tmp_path / "critic")
     with pytest.raises(ModelError, match="scores answers, and writes none"):
         load_model(ModelSettings(name=str(tmp_path / "critic")))
+    written = tmp_path / "critic" / "config.json"
+    written.write_text(json.dumps({**json.loads(written.read_text()), "tie_word_embeddings": True}))
+    with pytest.raises(ModelError, match="scores answers, and writes none"):
+        load_model(ModelSettings(name=str(tmp_path / "critic")))  # the head of a language model is its embedding
