@@ -176,6 +176,7 @@ def load_reward(
     entries = [parse_reward(name) for name in names]
     parsed = settings.parse_options(options)
     settings.check_names(parsed, [name for entry in entries for name in _list_names(entry)])
+    _require_one_source(parsed, entries)
     return Reward(
         _distinguish(
             [(entry, part) for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
@@ -256,6 +257,22 @@ def _load_parts(
 def _list_names(entry: RewardEntry) -> list[str]:
     """Return the names under which the options of a reward are given: its own, and that of its function."""
     return [entry.name, entry.function] if entry.function else [entry.name]
+
+
+def _require_one_source(options: Sequence[settings.Option], entries: Sequence[RewardEntry]) -> None:
+    """Refuse an option whose name stands for functions of several files.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for option in options:
+        meant = {entry.source: entry for entry in entries if option.name in _list_names(entry)}
+        if len(meant) > 1:
+            others = [name for entry in meant.values() for name in _list_names(entry) if name != option.name]
+            named = " or ".join(f"{name}.{option.field}={option.value}" for name in others)
+            raise UsageError(
+                f"The option '{option.written}' is for {' and '.join(meant)} at once. Write {named or 'other names'}."
+            )
 
 
 def may_judge(name: str) -> bool:
