@@ -265,3 +265,15 @@ def test_options_are_read_by_the_types_of_the_fields(tmp_path: Path) -> None:
     (grade,) = load_reward([str(path)], ["mine.max_tokens=9"], max_tokens=64).grade(rollouts([""]))
     assert grade.extracted is not None
     assert grade.extracted.endswith("max_tokens=9)")  # an option wins over the run's own
+
+
+def test_an_option_for_functions_of_one_name_names_their_file(tmp_path: Path) -> None:
+    """It set both, without a word."""
+    files = [tmp_path / name for name in ("short.py", "right.py")]
+    for file in files:
+        file.write_text("def score(completions, k=1, **columns):\n    return [k] * len(completions)\n")
+    names = [f"{file}:score" for file in files]
+    (grade,) = load_reward(names, ["right.k=3"]).grade(rollouts(["12"]))
+    assert grade.parts == {"short.score": 1.0, "right.score": 3.0}
+    with pytest.raises(UsageError, match=r"short\.py and .*right\.py at once\. Write short\.k=2 or right\.k=2\."):
+        load_reward(names, ["score.k=2"])
