@@ -161,15 +161,12 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
         template: renders them.
         problems: a problem without a demonstration has no row.
         say: prints a line, of large data alone.
-
-    Raises:
-        OSError: there is no folder for the cache.
     """
     if not _is_large(problems):
         return build_store(_tokenize(template, enumerate(problems)))
     began = time.monotonic()
-    folder = host.find_cache() / "demonstrations" / build_key(template, problems)
-    made = False
+    folder: Path | None = None
+    made, place = False, ""
 
     def make() -> Iterator[TokenRow]:
         nonlocal made
@@ -178,14 +175,15 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
             numbered = report_progress(problems, say, "Tokenising", "problems", len(problems))
             yield from _tokenize(template, numbered)
 
-    place = f"; cached in {folder}"
     try:
+        folder = host.find_cache() / "demonstrations" / build_key(template, problems)
         store = open_store(folder, make, say)
+        place = f"; cached in {folder}"
     except OSError as error:
-        place = ""
         say(
-            f"The tokenised data cannot be kept in {folder}: {error.strerror or error}. Each run tokenises it for "
-            f"itself; to keep it, set the environment variable {host.CACHE} to a folder that you can write, with space."
+            f"The tokenised data cannot be kept in {folder or error.filename}: {error.strerror or error}. Each run "
+            f"tokenises it for itself; to keep it, set the environment variable {host.CACHE} to a folder that you can "
+            "write, with space."
         )
         store = build_store(make())
     what = f"{len(store):,} demonstrations, {len(store.tokens):,} tokens"
