@@ -115,6 +115,6 @@ def _parse_columns(name: str, query: str) -> dict[str, str]:
             f"{name.partition('?')[0]}?question=frage&answer=antwort."
         )
     columns = dict(pairs)
-    if len(columns) < len(pairs):
+    if len(columns) < len(set(pairs)):
         raise UsageError(f"{name} names a column twice after the question mark. Leave one of them out.")
     return columns

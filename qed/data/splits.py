@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qed.config.reward_names import AUTO, parse_reward
@@ -317,10 +317,14 @@ def choose_columns(entries: Sequence[str], name: str, evaluated: bool = False) -
         name: the task.
         evaluated: whether it is only evaluated; columns for all tasks then need not exist in it.
     """
-    label = parse_task(name).label
-    own = [task for task in map(parse_task, filter(_names_task, entries)) if task.label == label]
-    if len(own) > 1:
-        raise UsageError(f"data.map has columns of {label} twice; join them: TASK?OURS=THEIRS&OURS=THEIRS.")
+    asked = replace(parse_task(name), columns={})
+    own = [task for task in map(parse_task, filter(_names_task, entries)) if task.label == asked.label]
+    own = [task for task in own if replace(task, columns={}) == asked] or own  # files in two folders may share a label
+    if any(task.columns != own[0].columns for task in own):
+        raise UsageError(
+            f"data.map has columns of {asked.label} twice; join them: TASK?OURS=THEIRS&OURS=THEIRS, with TASK as it is "
+            "named elsewhere."
+        )
     if own:
         return dict(own[0].columns)
     pairs = parse_pairs([entry for entry in entries if not _names_task(entry)], "data.map")
@@ -338,7 +342,7 @@ def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:
         name, _, value = entry.partition("=")
         if not name or not value:
             raise UsageError(f"{setting} must be NAME=VALUE, for example question=problem, not '{entry}'.")
-        if name in pairs:
+        if pairs.get(name, value) != value:
             raise UsageError(f"{setting} names {name} twice: {name}={pairs[name]} and {entry}. Leave one of them out.")
         pairs[name] = value
     return pairs

@@ -213,11 +213,13 @@ def _check_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[Fin
 
 def _check_form(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:
     """Check that the reward reads the tags of the prompt; a system message of one's own may ask for others."""
-    data, leaf = phase.settings.data, phase.setup.template.leaf
+    data, template = phase.settings.data, phase.setup.template
     answered = [problem for problem in problems if problem.answer][:PROBLEMS]
-    if data.system_prompt or not answered or any(is_read_by_reward(leaf, problem) for problem in answered):
+    if data.system_prompt or not answered:
         return []
-    return rules.check_form(resolve_prompt_name(data), resolve_reward_names(data), leaf.REWARD)
+    if any(is_read_by_reward(template.leaf, each, template.prompt(each).text) for each in answered):
+        return []
+    return rules.check_form(resolve_prompt_name(data), resolve_reward_names(data), template.leaf.REWARD)
 
 
 def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:

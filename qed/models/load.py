@@ -193,6 +193,7 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     except LOADING_ERRORS as error:
         raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
+        _require_answers(settings.name, config, loading_info["unexpected_keys"])
         missing = sorted(loading_info["missing_keys"])
         raise ModelError(
             f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
@@ -206,14 +207,14 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
-def _require_answers(name: str, config: Any) -> None:
+def _require_answers(name: str, config: Any, unexpected: Iterable[str] = ()) -> None:
     """Refuse a model with a head that scores: if its embeddings are tied, no weight of a language model is missing.
 
     Raises:
-        ModelError: it is one.
+        ModelError: its configuration names it as one, or the weight of such a head is `unexpected`.
     """
     heads = ("ForSequenceClassification", "ForTokenClassification")
-    if any(kind.endswith(heads) for kind in config.architectures or ()):
+    if "score.weight" in unexpected or all(kind.endswith(heads) for kind in config.architectures or ("",)):
         raise ModelError(
             f"{name} is a reward model or a critic: it scores answers, and writes none. Rewards take it with "
             "--reward model:FOLDER, and PPO's critic with --algorithm.critic.start FOLDER."

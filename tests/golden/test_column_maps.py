@@ -64,6 +64,19 @@ def test_a_name_given_twice_is_refused(entries: tuple[str, ...], words: str) -> 
         choose_columns(entries, "x.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("entries", "column"),
+    [
+        (("question=a", "question=a"), "a"),
+        (("x.jsonl?question=a", "x.jsonl?question=a&question=a"), "a"),
+        (("old/x.jsonl?question=a", "x.jsonl?question=b"), "b"),  # two files, with one label
+        (("old/x.jsonl?question=a", "new/x.jsonl?question=a"), "a"),
+    ],
+)
+def test_what_is_given_twice_without_a_contradiction_is_read(entries: tuple[str, ...], column: str) -> None:
+    assert choose_columns(entries, "x.jsonl") == {"question": column}
+
+
 def test_a_mapping_by_task_in_yaml(tmp_path: Path) -> None:
     odd, usual = write(tmp_path / "odd & co.jsonl", ODD), write(tmp_path / "usual.jsonl", USUAL)
     file = tmp_path / "run.yaml"

@@ -68,16 +68,49 @@ def test_what_earns_the_runs_reward_stays_verbatim(prompt: str, reward: str, rep
         ("working_out", "r1_zero", (), False),
         ("r1_zero", "think_answer", (), True),
         ("boxed", "r1_zero", (), True),  # names no tags: a question may ask for some
+        ("think_answer", "boxed", (), True),  # the bare question names none either
+        ("prime_code", "boxed", (), True),  # its own reward does not judge
     ],
 )
 def test_a_reward_that_does_not_read_the_prompts_tags_is_known(
     prompt: str, reward: str, tags: tuple[str, ...], is_read: bool
 ) -> None:
     options = tuple(f"working_out.solution_{end}={tag}" for end, tag in zip(("start", "end"), tags, strict=False))
-    assert is_read_by_reward(choose(prompt, reward, prompt_options=options), ask("")) == is_read
+    leaf = choose(prompt, reward, prompt_options=options)
+    asked = "3+6" if leaf.CHAT else leaf.render(ask(""), None)
+    assert is_read_by_reward(leaf, ask(""), asked) == is_read
+    assert is_read_by_reward(leaf, ask(""), "a prompt that the data has rendered without tags")
     (finding,) = check_form(prompt, (reward,), prompt)
     assert f"the tags of the prompt {prompt}" in finding.advice
     assert not finding.fatal
+
+
+OWN = """
+CHAT, STOP, REWARD, TAGS = False, (), "accuracy", ("<a>", "</a>")
+def render(problem, tokenizer): return problem.question + " Think in <a> </a>."
+def demonstration(problem):
+    steps, answer = problem.solution.split("####")
+    return f"<a>{steps}</a>{answer}"
+"""
+TALKS = """
+from dataclasses import dataclass, field
+from qed.environments.base import Environment
+@dataclass(frozen=True)
+class Talks(Environment):
+    max_turns: int = 2
+    facts: dict = field(default_factory=dict)
+environment = Talks()
+"""
+
+
+def test_code_of_ones_own_does_not_end_the_look_at_the_tags(tmp_path: Path) -> None:
+    """A prompt that takes only its data's solutions apart, and an environment that has no hash."""
+    own, talks = tmp_path / "own.py", tmp_path / "talks.py"
+    own.write_text(OWN)
+    talks.write_text(TALKS)
+    for prompt, environment in ((str(own), "single"), ("r1_zero", str(talks))):
+        leaf = load_prompt(DataSettings(prompt=prompt, reward=("boxed",), environment=environment))
+        assert is_read_by_reward(leaf, ask(""), leaf.render(ask(""), None))
 
 
 def test_what_does_not_earn_it_gets_the_prompts_form_and_is_counted() -> None:

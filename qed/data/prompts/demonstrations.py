@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from qed.config import plugins
 from qed.data.prompts.checking import require_text
-from qed.data.prompts.with_reward import PromptWithReward, load_run_grader
+from qed.data.prompts.with_reward import PromptWithReward, can_be_asked, load_run_grader
 from qed.grading.equal import equal
 from qed.grading.extract import TAGS, TURNS, extract_final_answer
 from qed.rewards.base import FINAL_ANSWER, load_reward
 from qed.rewards.grader import InProcessGrader
-from qed.types import Grade, Problem, Rollout
+from qed.types import UNGRADED, Grade, Problem, Rollout
 
 # Tags that replies of published data and of the shelf's prompts use around reasoning and answer.
 MARKERS = re.compile(
@@ -253,14 +253,32 @@ def find_trouble(leaf: Any, problem: Problem, made: Demonstration | None = None)
     return "" if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem) else other
 
 
-def is_read_by_reward(leaf: Any, problem: Problem) -> bool:
-    """Return whether the reward of the run finds the right answer in the tags of the prompt.
+def is_read_by_reward(leaf: Any, problem: Problem, asked: str) -> bool:
+    """Return whether the reward of the run finds the right answer in the tags that a prompt asks for.
 
-    True also where the reward is the prompt's own or cannot be asked, and where the prompt names no tags.
+    True also where a reward cannot be asked, or the prompt's own one does not find this answer either.
+
+    Args:
+        leaf: the prompt.
+        problem: with an answer.
+        asked: what the model reads; without all tags of the prompt, as in a bare question, it asks for none.
     """
-    text = leaf.demonstration(replace(problem, solution=SAMPLE)) if _list_tags(leaf) else None
+    tags = _list_tags(leaf)
+    text = _write_sample(leaf, problem) if tags and all(tag in asked for tag in tags) else ""
     grade = _grade_for_run(leaf, problem, text) if text else None
-    return grade is None or grade.correct
+    if grade is None or grade.correct or grade.tier in UNGRADED or not can_be_asked(leaf.REWARD):
+        return True
+    return not _grade(_load_own_grader(leaf), leaf, problem, text).correct
+
+
+def _write_sample(leaf: Any, problem: Problem) -> str:
+    """Write the answer of a problem behind some reasoning; empty if that does not work."""
+    try:
+        text = leaf.demonstration(replace(problem, solution=SAMPLE))
+        hash(leaf)  # by which its graders are kept
+    except Exception:  # noqa: BLE001 -- a prompt of one's own that reads its own data's solutions need not read others
+        return ""
+    return text if isinstance(text, str) else ""
 
 
 def cut_at_stop(text: str, stops: Sequence[str], early: int = 0) -> str:

@@ -66,14 +66,14 @@ def load_run_grader(leaf: Any) -> InProcessGrader | None:
     owners = {entry.name for entry in entries}
     options = [option.written for option in parse_options(leaf.reward_options) if option.name in owners]
     own = not options and all(entry.source == leaf.REWARD for entry in entries)
-    if own or not all(_can_be_asked(entry.source) for entry in entries):
+    if own or not all(can_be_asked(entry.source) for entry in entries):
         return None
     grader = InProcessGrader(load_reward(names, options))
     tried = grader([[Rollout(Problem("", "", "0"), (), (), (), "0", "stop")]])[0][0]
     return None if tried.tier in UNGRADED else grader
 
 
-def _can_be_asked(source: str) -> bool:
+def can_be_asked(source: str) -> bool:
     """Return whether a reward is one of qed's that grades in this process and waits for nothing."""
     if plugins.is_users_own(source) or is_callable_name(source):
         return False

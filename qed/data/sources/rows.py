@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ Rows = Iterator[tuple[Place, Row]]
 
 def describe_duplicates(names: Sequence[str]) -> str:
     """Say that two columns of a table have the same name; an empty text if none have."""
-    duplicates = sorted({name for name in names if name and names.count(name) > 1})
+    duplicates = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if not duplicates:
         return ""
     return f"two columns have the name {duplicates[0]}, so one would hide the other. Rename one."
