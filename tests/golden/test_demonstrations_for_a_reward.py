@@ -37,7 +37,8 @@ def ask(reply: str, answer: str = "9") -> Problem:
 
 
 def choose(prompt: str, reward: str, *options: str, prompt_options: tuple[str, ...] = ()) -> Any:
-    data = DataSettings(prompt=prompt, reward=(reward,), reward_options=options, prompt_options=prompt_options)
+    names = tuple(reward.split(","))
+    data = DataSettings(prompt=prompt, reward=names, reward_options=options, prompt_options=prompt_options)
     return load_prompt(data)
 
 
@@ -70,6 +71,8 @@ def test_what_earns_the_runs_reward_stays_verbatim(prompt: str, reward: str, rep
         ("boxed", "r1_zero", (), True),  # names no tags: a question may ask for some
         ("think_answer", "boxed", (), True),  # the bare question names none either
         ("prime_code", "boxed", (), True),  # its own reward does not judge
+        ("r1_zero", "boxed", (), False),
+        ("r1_zero", "0*boxed,r1_zero", (), True),  # the part that trains reads them
     ],
 )
 def test_a_reward_that_does_not_read_the_prompts_tags_is_known(

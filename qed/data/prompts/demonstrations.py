@@ -268,7 +268,11 @@ def is_read_by_reward(leaf: Any, problem: Problem, asked: str) -> bool:
     grade = _grade_for_run(leaf, problem, text) if text else None
     if grade is None or grade.correct or grade.tier in UNGRADED or not can_be_asked(leaf.REWARD):
         return True
-    return not _grade(_load_own_grader(leaf), leaf, problem, text).correct
+    if not _grade(_load_own_grader(leaf), leaf, problem, text).correct:
+        return True
+    # A part of a sum may pay for the answer where another one decides what is right.
+    other = _grade_for_run(leaf, replace(problem, answer=f"{problem.answer}1"), text)
+    return other is None or grade.reward > other.reward
 
 
 def _write_sample(leaf: Any, problem: Problem) -> str:
