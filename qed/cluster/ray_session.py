@@ -60,7 +60,7 @@ def load_ray() -> Any:
 
 
 @contextmanager
-def connect(address: str, seconds: float = CONNECT_SECONDS, log_to_driver: bool = False) -> Iterator[Session]:
+def connect(address: str, seconds: float = CONNECT_SECONDS) -> Iterator[Session]:
     """Connect to a cluster while the block runs; a connection that this process has already is used and stays.
 
     Ray replaces the handler of SIGTERM when it connects: install signal handlers inside the block. The earlier one is
@@ -70,7 +70,6 @@ def connect(address: str, seconds: float = CONNECT_SECONDS, log_to_driver: bool 
         address: `auto` for the cluster of this machine (or of RAY_ADDRESS), HOST:PORT of its head node, or `local` to
             start a cluster of this machine alone, which ends with the block.
         seconds: until the head node must listen.
-        log_to_driver: print what the tasks print.
 
     Raises:
         UsageError: ray is not installed, the address is none of these, or no cluster answers.
@@ -79,7 +78,7 @@ def connect(address: str, seconds: float = CONNECT_SECONDS, log_to_driver: bool 
     if ray.is_initialized():
         yield _describe(ray)
         return
-    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": log_to_driver}
+    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if address == LOCAL:
@@ -178,7 +177,7 @@ def read_worker_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in PASSED if name in os.environ}
 
 
-def require_shared(folder: Path, seconds: float = SHARED_SECONDS) -> None:
+def require_shared(folder: Path) -> None:
     """Check that every node of the cluster sees this folder and can write to it; needs a connection.
 
     Raises:
@@ -198,11 +197,11 @@ def require_shared(folder: Path, seconds: float = SHARED_SECONDS) -> None:
         task = ray.remote(num_cpus=0, max_retries=0)(_probe_folder)
         asked = {
             task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-                str(probe), node, seconds
+                str(probe), node, SHARED_SECONDS
             ): name
             for node, name in nodes.items()
         }
-        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=2 * seconds)
+        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=2 * SHARED_SECONDS)
         problems = {asked[each]: _read_probe(ray, each) for each in done} | {asked[each]: "no answer" for each in late}
     finally:
         for file in probe.parent.glob(f"{probe.name}*"):

@@ -9,7 +9,6 @@ from qed.data.sources.rows import Place
 from qed.errors import DataError
 from qed.grading.extract import extract_final_answer
 
-LISTS = ("answers", "parts")
 WHATS = "Say what a list is: --lists answers (each item is an answer) or --lists parts (the items are one answer)"
 
 

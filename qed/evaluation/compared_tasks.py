@@ -110,7 +110,7 @@ def find_tasks(arm: Arm) -> Tasks:
     tasks = {task: own for task, own in tasks.items() if own}
     if not tasks:
         listed = "; ".join(
-            f"{place} has {_list_names(run)}" for place, run in zip(arm.places[:4], arm.runs, strict=False)
+            f"{place} has {', '.join(run)}" for place, run in zip(arm.places[:4], arm.runs, strict=False)
         )
         raise DataError(f"The runs of {arm.name} have no task in common: {listed}.")
     return tasks
@@ -154,7 +154,3 @@ def name_decoding(task: str, decoding: str) -> str:
 
 def _name_pair(task: str, before: str, after: str) -> str:
     return name_decoding(task, before) if before == after else f"{task}, {before} against {after}"
-
-
-def _list_names(tasks: Answers) -> str:
-    return ", ".join(tasks)

@@ -28,7 +28,7 @@ def parse_measure(measure: str) -> tuple[str, int]:
     return kind, int(number)
 
 
-def measure_problems(groups: Sequence[Sequence[Row]], measure: str = ACCURACY, ties: str = "split") -> list[float]:
+def measure_problems(groups: Sequence[Sequence[Row]], measure: str = ACCURACY) -> list[float]:
     """Return a measure of each problem; a group has the answers to one.
 
     Raises:
@@ -45,7 +45,7 @@ def measure_problems(groups: Sequence[Sequence[Row]], measure: str = ACCURACY, t
         )
     if kind == "pass":
         return [compute_pass_at_k(len(group), sum(bool(row["correct"]) for row in group), k) for group in groups]
-    return [vote_majority(read_votes(group), k, ties) for group in groups]
+    return [vote_majority(read_votes(group), k) for group in groups]
 
 
 def read_votes(group: Sequence[Row]) -> list[Vote]:

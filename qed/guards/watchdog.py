@@ -211,10 +211,10 @@ def write_stacks(file: Path, breach: Breach) -> None:
         out.writelines(f"{json.dumps(child)}\n" for child in list_children())
 
 
-def list_children(root: Path = Path("/proc")) -> list[dict[str, Any]]:
+def list_children() -> list[dict[str, Any]]:
     """List the descendants of this process with process id, parent, state and command; Linux only."""
     processes = {}
-    for folder in root.glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             # The process name in parentheses may contain anything, also parentheses.
             state, parent, *_ = (folder / "stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()

@@ -40,11 +40,11 @@ def choose_window(count: int) -> int:
     return 2 * (count // 40) + 1
 
 
-def thin_line(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Return at most `limit` points of a line: the lowest and the highest of each stretch, so that no peak is lost."""
-    if len(points) <= limit:
+def thin_line(points: Sequence[Point]) -> list[Point]:
+    """Return few points of a line: the lowest and the highest of each stretch, so that no peak is lost."""
+    if len(points) <= MAX_POINTS:
         return list(points)
-    stretches = limit // 2
+    stretches = MAX_POINTS // 2
     thinned: list[Point] = []
     for index in range(stretches):
         part = points[index * len(points) // stretches : (index + 1) * len(points) // stretches]
@@ -53,13 +53,13 @@ def thin_line(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return thinned
 
 
-def thin_cloud(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Return at most `limit` points of a scatter plot: evenly spaced ones and the outliers on both sides."""
-    if len(points) <= limit:
+def thin_cloud(points: Sequence[Point]) -> list[Point]:
+    """Return few points of a scatter plot: evenly spaced ones and the outliers on both sides."""
+    if len(points) <= MAX_POINTS:
         return list(points)
     ordered = sorted(points, key=lambda point: point[1])
     outliers = ordered[:OUTLIERS] + ordered[-OUTLIERS:]
-    return sorted({*space_evenly(points, limit - 2 * OUTLIERS), *outliers})
+    return sorted({*space_evenly(points, MAX_POINTS - 2 * OUTLIERS), *outliers})
 
 
 def space_evenly(points: Sequence[Point], limit: int) -> list[Point]:

@@ -25,7 +25,6 @@ IDLE_SECONDS = 75  # between two requests of a connection
 FINISH_SECONDS = 3.0  # for running answers after a signal; then they get an error
 CLOSE_SECONDS = 6  # for connections to end
 MOST_CONNECTIONS = 1_000
-FAILED = 1  # the exit code if the engine cannot be started again
 
 
 @dataclass(frozen=True)

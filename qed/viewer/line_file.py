@@ -24,10 +24,10 @@ def parse_line(line: bytes) -> Row | None:
     return row if isinstance(row, dict) else None
 
 
-def read_first_rows(path: Path, most: int = BLOCK) -> list[Row]:
+def read_first_rows(path: Path) -> list[Row]:
     """Return the rows in the first bytes of a file."""
     with path.open("rb") as file:
-        content = file.read(most)
+        content = file.read(BLOCK)
     return [row for line in content.split(b"\n")[:-1] if (row := parse_line(line)) is not None]
 
 

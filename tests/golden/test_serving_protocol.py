@@ -617,12 +617,6 @@ def test_models_version_tokens_and_metrics(url: str, tokenizer: Any) -> None:
     assert 'qed:http_replies_total{model_name="tiny",status="200"}' in text
 
 
-def ask_lines(url: str, path: str, body: Any) -> list[Any]:
-    status, text = ask(url, path, body)
-    assert status == 200, text
-    return [json.loads(line) for line in text.splitlines()]
-
-
 PART = {"prompts": [[5, 6], [7]], "seeds": [[1, 2], [3]], "sampling": {"temperature": 1.0, "max_tokens": 4}}
 
 
