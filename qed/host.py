@@ -14,8 +14,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 ROOT = Path("/")
 # Environment variables that each set how long an OpenMP thread spins before it sleeps.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -143,6 +146,16 @@ def set_variable(name: str, value: str) -> Iterator[None]:
             os.environ.pop(name, None)  # another thread may have been faster
         else:
             os.environ[name] = before
+
+
+@contextmanager
+def set_context(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable for a block, and leave it as it was."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def may_have_cuda(root: Path = ROOT) -> bool:

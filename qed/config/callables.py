@@ -7,13 +7,14 @@ function: `<callable>` is the first one, `<callable 2>` the second.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
+from qed.host import set_context
 
 NAME = re.compile(r"<callable( \d+)?>")
 _given: ContextVar[Mapping[str, Callable[..., Any]]] = ContextVar("functions")
@@ -29,14 +30,9 @@ def is_callable_name(source: str) -> bool:
     return NAME.fullmatch(source) is not None
 
 
-@contextmanager
-def give_functions(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+def give_functions(functions: Mapping[str, Callable[..., Any]]) -> AbstractContextManager[None]:
     """Give the functions of the caller's program by their names, while the block runs."""
-    token = _given.set(functions)
-    try:
-        yield
-    finally:
-        _given.reset(token)
+    return set_context(_given, functions)
 
 
 def find_function(name: str) -> Callable[..., Any]:

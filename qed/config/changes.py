@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from qed.config.keys import map_names
+from qed.config.keys import flatten_tree, map_names
 from qed.config.values import build_tree, dump_settings
 from qed.config.yaml_text import load_yaml
 from qed.errors import DataError
@@ -37,13 +37,9 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     default of its dataclass.
     """
     names = map_names(settings)
-    defaults = {names.get(name, name): value for name, value in _flatten(_build_defaults(settings))}
-    before = defaults | _split_shared_data(
-        {names.get(name, name): value for name, value in _flatten(read_saved(saved))}, after=defaults
-    )
-    after = {  # in the same form as the saved file
-        names.get(name, name): value for name, value in _flatten(load_yaml(redact(dump_settings(settings))))
-    }
+    defaults = _list_values(_build_defaults(settings), names)
+    before = defaults | _split_shared_data(_list_values(read_saved(saved), names), after=defaults)
+    after = _list_values(load_yaml(redact(dump_settings(settings))), names)  # in the same form as the saved file
     # The steps of the last phase may change; those of an earlier phase would shift all later steps.
     last = "rl.learner." if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner."
     different = [key for key in {**before, **after} if not _equal(before.get(key), after.get(key))]
@@ -86,6 +82,13 @@ def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[st
     return split
 
 
+def _list_values(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of nested settings by their keys; a tuple as the list that a file has for it."""
+    return {
+        names.get(path, path): list(value) if isinstance(value, tuple) else value for path, value in flatten_tree(tree)
+    }
+
+
 def _build_defaults(settings: Any) -> dict[str, Any]:
     """Return the default of every setting that has one, as a tree."""
     kind: Any = type(settings)
@@ -109,11 +112,3 @@ def read_saved(file: Path) -> dict[str, Any]:
     if not isinstance(saved, dict):
         raise DataError(f"{file} contains no settings. Restore it from a copy.")
     return saved
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, list(value) if isinstance(value, tuple) else value

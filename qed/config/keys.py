@@ -6,7 +6,7 @@ settings.origin.json contain paths.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from qed.config.field_names import find_short_names, find_shown_names, flatten_fields
@@ -54,3 +54,12 @@ def list_origins(settings: Settings | PipelineSettings, origins: Mapping[str, st
     """Return the origins of settings by their paths, from those by their keys."""
     paths = list_paths(settings)
     return {paths.get(key, key): origin for key, origin in origins.items()}
+
+
+def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by their dotted paths."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten_tree(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

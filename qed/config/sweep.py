@@ -16,6 +16,7 @@ from typing import Any
 
 from qed.config.arguments import drop_flags, drop_settings
 from qed.config.fields import Table
+from qed.config.keys import flatten_tree
 from qed.config.names import suggest
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.config.screens import format_columns
@@ -150,15 +151,9 @@ def _format_bounds(result: dict[str, Any], key: str) -> str:
     return f" [{', '.join(_round_number(result[name]) for name in names)}]"
 
 
-def _list_numbers(result: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _list_numbers(result: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of a result by name; those of an evaluation have the task's name as prefix."""
-    flat: dict[str, Any] = {}
-    for key, value in result.items():
-        if isinstance(value, dict):
-            flat |= _list_numbers(value, f"{prefix}{key}.")
-        elif _is_number(value):
-            flat[prefix + key] = value
-    return flat
+    return {key: value for key, value in flatten_tree(result) if _is_number(value)}
 
 
 def format_json(outcomes: Sequence[Outcome]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qed.data.prompts.wrapping import WrappedLeaf
 from qed.errors import UsageError
 from qed.types import Problem
 
@@ -13,13 +14,12 @@ WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": Non
 
 
 @dataclass(frozen=True)
-class ChangedChat:
+class ChangedChat(WrappedLeaf):
     """A leaf of the prompts whose messages or whose chat template are changed; everything else is the leaf's.
 
     `system` replaces the system message, unless it is empty; `options` are variables of the template with their values.
     """
 
-    leaf: Any
     system: str = ""
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -27,12 +27,6 @@ class ChangedChat:
         """Render a problem as the leaf does, with the changes."""
         text: str = self.leaf.render(problem, _ChangedTokenizer(tokenizer, self.system, dict(self.options)))
         return text
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the leaf."""
-        if name.startswith("__") and name != "__name__":  # which messages show
-            raise AttributeError(name)
-        return getattr(self.leaf, name)
 
 
 @dataclass(frozen=True)

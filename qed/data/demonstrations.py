@@ -22,11 +22,9 @@ import numpy as np
 import qed
 from qed import host
 from qed.console.progress import report_progress
-from qed.data.changed_chat import ChangedChat
 from qed.data.prompts.base import PromptTemplate, read_author_logps
 from qed.data.prompts.demonstrations import iterate_demonstrations
-from qed.data.prompts.in_environment import PromptInEnvironment
-from qed.data.prompts.with_reward import PromptWithReward
+from qed.data.prompts.wrapping import WrappedLeaf
 from qed.data.token_store import TokenRow, TokenStore, build_store, open_store, pack_ids
 from qed.errors import DataError
 from qed.guards.signals import check_signals
@@ -277,7 +275,7 @@ def _count_characters(problem: Problem) -> int:
 def _describe_code(template: PromptTemplate) -> str:
     """Describe the code that writes demonstrations: of qed, of its libraries, and of a prompt of the user's own."""
     leaf, own = template.leaf, ""
-    while isinstance(leaf, ChangedChat | PromptInEnvironment | PromptWithReward):
+    while isinstance(leaf, WrappedLeaf):
         leaf = leaf.leaf
     with suppress(OSError, TypeError):  # a prompt that was written in a notebook has no file
         own = inspect.getsource(leaf if inspect.ismodule(leaf) else type(leaf))

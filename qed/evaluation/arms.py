@@ -18,7 +18,7 @@ from qed.evaluation.distributions import Floats, compute_student_tail
 from qed.evaluation.intervals import MIN_PROBLEMS
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.paired import Estimate, compute_difference, describe_too_few, enclose, estimate_difference
-from qed.evaluation.summary import group_by_problem
+from qed.evaluation.summary import index_problems
 
 MOST_DF = 3  # degrees of freedom of the interval for each of the seeds' variance
 MIN_SEEDS = 3  # of each arm; with fewer, what varies between seeds is hardly known
@@ -76,7 +76,7 @@ def compare_arms(
     Raises:
         UsageError: there is no such measure, or a problem has fewer than K answers.
     """
-    runs = [{_name(own): own for own in group_by_problem(rows).values()} for rows in (*before, *after)]
+    runs = [index_problems(rows) for rows in (*before, *after)]
     shared = [problem for problem in runs[0] if all(problem in run for run in runs)]
     if not shared:
         return None
@@ -171,7 +171,3 @@ def _compute_spreads(arm: Floats) -> tuple[float, float | None]:
         return within, None
     between = float(arm.mean(1).var(ddof=1) - _compute_noise(arm[:, :, None])[0])
     return within, max(0.0, between) ** 0.5
-
-
-def _name(answers: Sequence[Row]) -> tuple[str, str]:
-    return str(answers[0]["group_id"]), str(answers[0].get("gold"))

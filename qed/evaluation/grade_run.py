@@ -21,7 +21,7 @@ from qed.data.sources.writing import Writer
 from qed.errors import DataError
 from qed.evaluation.grade_files import Graded, Summary, expand_lists, grade_rows
 from qed.evaluation.grade_workers import Comparison, GradedChunk, count_workers, grade_in_workers
-from qed.evaluation.row_shards import Items, hash_file, require_unchanged
+from qed.evaluation.row_shards import Items, require_unchanged
 from qed.evaluation.shards import Joined
 from qed.evaluation.table import show_grades
 from qed.evaluation.verdicts import load_second_graders, show_verdicts
@@ -30,6 +30,7 @@ from qed.grading.session import Limits
 from qed.rewards import grader
 from qed.rewards.grader import Grader
 from qed.rewards.policies import add_policy
+from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 from qed.types import Grade
 

@@ -12,9 +12,10 @@ from qed.evaluation.distributions import LEVEL, Floats, compute_student_quantile
 from qed.evaluation.intervals import MIN_PROBLEMS
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.paired import estimate_difference
-from qed.evaluation.summary import group_by_problem
+from qed.evaluation.summary import index_problems
 
 POWER = 0.8
+ASSUMED_CORRELATION = 0.5  # of the values of two sides over problems, where only one side is known
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,15 @@ class Power:
 
 
 def compute_detectable_difference(
-    before: Sequence[Row], after: Sequence[Row] | None = None, measure: str = ACCURACY, correlation: float = 0.5
+    before: Sequence[Row], after: Sequence[Row] | None = None, measure: str = ACCURACY
 ) -> Power | None:
     """Compute the smallest difference that the paired test finds in 80 % of comparisons, at the level of 5 %.
 
     Args:
         before: the rows of an evaluation.
-        after: those of another one of the same problems. Without it, the other side is taken to spread as this one.
+        after: those of another one of the same problems. Without it, the other side is taken to spread as this one,
+            with a correlation of 0.5 over problems; where the chance in k answers leaves less, that counts.
         measure: `accuracy`, `pass@K` or `maj@K`.
-        correlation: of the values of both sides over problems, where there is one side; where the chance in k answers
-            leaves less, that counts.
 
     Returns:
         the difference and what it is made of; None without a common problem.
@@ -60,7 +60,7 @@ def compute_detectable_difference(
     Raises:
         UsageError: there is no such measure, or a problem has fewer than K answers.
     """
-    one, other = ({_name(own): own for own in group_by_problem(rows or ()).values()} for rows in (before, after))
+    one, other = (index_problems(rows or ()) for rows in (before, after))
     shared = [problem for problem in one if after is None or problem in other]
     if not shared:
         return None
@@ -70,7 +70,7 @@ def compute_detectable_difference(
         differences = values[1] - values[0]
         correlation = _correlate(*values)
     else:
-        correlation = min(correlation, _bound_correlation(groups[0], values[0], measure))
+        correlation = min(ASSUMED_CORRELATION, _bound_correlation(groups[0], values[0], measure))
         # Distances from the mean have the spread of a side, and spread to that of a difference.
         differences = (values[0] - values[0].mean()) * math.sqrt(2 - 2 * correlation)
     fewest = min(len(answers) for own in groups for answers in own)
@@ -106,7 +106,3 @@ def _bound_correlation(groups: Sequence[Sequence[Row]], values: Floats, measure:
         return 1.0
     chance = float((values * (1 - values) / (counts - 1)).mean())
     return max(0.0, 1 - chance / float(values.var(ddof=1)))
-
-
-def _name(answers: Sequence[Row]) -> tuple[str, str]:
-    return str(answers[0]["group_id"]), str(answers[0].get("gold"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -13,6 +12,7 @@ from qed.console.live import Console
 from qed.console.progress import report_progress
 from qed.errors import DataError
 from qed.evaluation.shards import Shard, ShardFile
+from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 
 ADD_SECONDS = 1.0  # between two writes of finished rows
@@ -41,12 +41,6 @@ class RowJob(Protocol):
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
         """Yield the results of each row, in order."""
         ...
-
-
-def hash_file(path: Path) -> str:
-    """Hash the content of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_unchanged(files: Sequence[str], hashes: Sequence[str]) -> None:

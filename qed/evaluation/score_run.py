@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.console.live import Console
-from qed.evaluation.row_shards import Items, hash_file
+from qed.evaluation.row_shards import Items
 from qed.evaluation.shards import Joined
 from qed.evaluation.stored import (
     AnswerTable,
@@ -25,6 +25,7 @@ from qed.evaluation.stored import (
 from qed.evaluation.verdicts import load_second_graders
 from qed.rewards import grader
 from qed.rewards.policies import add_policy
+from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 
 COLUMN = "column"  # of a shard's row: the number of its column of answers

@@ -34,6 +34,12 @@ def group_by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
     }
 
 
+def index_problems(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Group answers as `group_by_problem` does, by id and gold: what makes problems of two evaluations the same."""
+    groups = group_by_problem(rows)
+    return {(problem, str(answers[0].get("gold"))): answers for problem, answers in groups.items()}
+
+
 def summarize(rows: Sequence[Row], ties: str = "split") -> dict[str, Any]:
     """Compute all figures of one decoding of one task; `ties` is the rule of maj@k, see `vote_majority`.
 

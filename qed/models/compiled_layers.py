@@ -8,8 +8,8 @@ products are in bfloat16, and states, norms and attention in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from qed.host import set_context
 from qed.kernels import training
 from qed.kernels.decoding import gate
 from qed.kernels.functions import LANES, has_kernels, multiplies_in_tiles
@@ -35,14 +36,9 @@ UNLIMITED = 1 << 30
 _left_out: ContextVar[bool] = ContextVar("left_out", default=False)
 
 
-@contextmanager
-def leave_out_compiled_layers() -> Iterator[None]:
+def leave_out_compiled_layers() -> AbstractContextManager[None]:
     """Compute by the layers of transformers: what is compared with these here must not come from them."""
-    token = _left_out.set(True)
-    try:
-        yield
-    finally:
-        _left_out.reset(token)
+    return set_context(_left_out, True)
 
 
 def can_compile_layers(body: Any, longest: int) -> bool:

@@ -54,8 +54,8 @@ def write_manifest(folder: Path, step: int, settings: Path, world_size: int = 1)
         "schema": SCHEMA,
         "step": step,
         "world_size": world_size,
-        "settings": _hash_file(settings) if settings.is_file() else None,
-        "files": {file.relative_to(folder).as_posix(): [file.stat().st_size, _hash_file(file)] for file in files},
+        "settings": hash_file(settings) if settings.is_file() else None,
+        "files": {file.relative_to(folder).as_posix(): [file.stat().st_size, hash_file(file)] for file in files},
     }
     manifest = folder / NAME
     manifest.write_text(json.dumps({**content, "sha256": _hash_manifest(content)}, indent=1), encoding="utf-8")
@@ -130,14 +130,15 @@ def _check_file(file: Path, size: int, sha: str) -> str | None:
         actual_size = file.stat().st_size
         if actual_size != size:
             return f"is damaged: it has {actual_size:,} bytes and had {size:,}"
-        return None if not sha or _hash_file(file) == sha else "is damaged: its checksum is different"
+        return None if not sha or hash_file(file) == sha else "is damaged: its checksum is different"
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
 
 
-def _hash_file(file: Path) -> str:
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 hash of a file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -8,11 +8,12 @@ define `clear(home)` to empty the folder in its own way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from qed.config.keys import flatten_tree
 from qed.runs.run import Row
 
 
@@ -60,13 +61,9 @@ class Tracker(Protocol):
         """Take the end: finished, failed, interrupted, hung, or killed if the run left no word; and the report."""
 
 
-def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings with their dotted keys; a list becomes a text."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flatten_tree(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value
+def flatten_config(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of nested settings by their dotted keys; a list becomes a text."""
+    return {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in flatten_tree(tree)}
 
 
 def format_table(table: Sequence[Row]) -> str:

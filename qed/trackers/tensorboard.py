@@ -14,7 +14,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from qed.runs.run import Row
-from qed.trackers.base import TrackedRun, flatten_tree, format_table
+from qed.trackers.base import TrackedRun, flatten_config, format_table
 
 
 class TensorBoardTracker:
@@ -25,7 +25,7 @@ class TensorBoardTracker:
         self.writer = EventFileWriter(str(run.home))
         # An open TensorBoard drops the points of the attempt before.
         self.writer.add_event(Event(step=0, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
-        values: dict[str, Any] = dict(flatten_tree(run.config))
+        values: dict[str, Any] = flatten_config(run.config)
         about = {"name": run.name, "id": run.id, "group": run.group, "tags": ", ".join(run.tags)}
         rows = [{"setting": name, "value": value} for name, value in {**about, **values}.items()]
         self._write(0, text_pb("settings", format_table(rows)))

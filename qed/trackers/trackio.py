@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.runs.run import Row
-from qed.trackers.base import TrackedRun, flatten_tree
+from qed.trackers.base import TrackedRun, flatten_config
 
 
 class TrackioTracker:
@@ -24,7 +24,7 @@ class TrackioTracker:
         self.library: Any = trackio
         project = run.project or "qed"
         self.where = f"TRACKIO_DIR={run.home} trackio show --project {project}"
-        config = {**dict(flatten_tree(run.config)), "id": run.id, "tags": ", ".join(run.tags)}
+        config = {**flatten_config(run.config), "id": run.id, "tags": ", ".join(run.tags)}
         self.run: Any = trackio.init(
             project=project,
             name=run.name,

@@ -6,7 +6,7 @@ within a row, so every row has the same log-probs as in a padded batch.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,13 +146,6 @@ def list_prompts(batch: Batch) -> list[Prompt]:
         number = known.setdefault(tokens[row, :length].tobytes() if shareable else row, len(known))
         prompts.append(Prompt(number, length if shareable else 0))
     return prompts
-
-
-def count_packed_tokens(batch: Batch, rows: Sequence[int]) -> int:
-    """Count the tokens that a packed micro-batch of these rows computes, with each shared prompt only once."""
-    part = batch.select(rows)
-    repeated = Counter(list_prompts(part))
-    return int(part.attention.sum()) - sum(prompt.length * (count - 1) for prompt, count in repeated.items())
 
 
 def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:

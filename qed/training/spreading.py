@@ -40,7 +40,7 @@ def spread_microbatches(
     """
     if parallel.world == 1:
         return cut(batch, budget)
-    cost = _count_packed(batch) if packed else _count_padded(batch)
+    cost = count_packed_tokens(batch) if packed else _count_padded(batch)
     parts, dealt = _choose_cut(batch, cut, budget, cost, parallel.world)
     own = [parts[number] for number in dealt[parallel.rank]]
     rounds = max(map(len, dealt))
@@ -61,8 +61,8 @@ def _blank(part: Batch) -> Batch:
     return replace(part, mask=torch.zeros_like(part.mask), weights=torch.zeros_like(part.weights), teacher=teacher)
 
 
-def _count_packed(batch: Batch) -> Cost:
-    """Return what counts the tokens of packed rows; see `count_packed_tokens`."""
+def count_packed_tokens(batch: Batch) -> Cost:
+    """Return what counts the tokens that a packed micro-batch of some rows computes, each shared prompt only once."""
     lengths: list[int] = batch.attention.sum(1).tolist()
     prompts = list_prompts(batch)
 

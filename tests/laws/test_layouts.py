@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from qed.models.segments import Segment
 from qed.training.batch import COLUMNS, Batch
-from qed.training.packing import WORTH_SHARING, count_packed_tokens, cut_packed_microbatches, pack_batch
+from qed.training.packing import WORTH_SHARING, cut_packed_microbatches, pack_batch
 from qed.training.spans import PADDING
+from qed.training.spreading import count_packed_tokens
 
 Ids = tuple[int, ...]
 
@@ -179,7 +180,7 @@ def test_cuts_are_those_of_the_tokens(batch: Batch, budget: int, together: int) 
     parts = cut_packed_microbatches(batch, budget, together)
     assert parts == cut_plainly(batch, budget, together)
     for part in parts:
-        assert count_packed_tokens(batch, part) == pack_batch(batch.select(part), fill=False).ids.numel()
+        assert count_packed_tokens(batch)(part) == pack_batch(batch.select(part), fill=False).ids.numel()
 
 
 def test_rows_without_inputs_are_packed() -> None:

@@ -19,9 +19,9 @@ from qed.loops.profile import MEMORY, build_snapshot
 from qed.models.peak_flops import find_peak_flops, look_up_card
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.flops import FlopCounter, Work, count_sampled_work, count_work, measure_size
-from qed.training.packing import count_packed_tokens, cut_packed_microbatches, pack_batch
+from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.training.parallel import Parallel
-from qed.training.spreading import spread_microbatches
+from qed.training.spreading import count_packed_tokens, spread_microbatches
 from qed.types import Problem, Rollout
 
 LINEAR = ("mm", "addmm")  # the products with weights; those of attention have a batch dimension
@@ -131,7 +131,7 @@ def test_all_rows_are_spread_and_no_rank_has_much_more(
     lengths = batch.attention.sum(1).tolist()
 
     def count(rows: list[int]) -> int:
-        return count_packed_tokens(batch, rows) if packed else len(rows) * max(lengths[row] for row in rows)
+        return count_packed_tokens(batch)(rows) if packed else len(rows) * max(lengths[row] for row in rows)
 
     work = [sum(count(rows) for rows in parts if rows) for parts in spread]
     # The busiest of several ranks has at most the work of one alone, but for 5 %, for which no part is cut smaller.
@@ -143,7 +143,7 @@ def test_equal_groups_are_halved_without_computing_a_prompt_twice() -> None:
     batch = collate([row for _ in range(8) for row in build_group(source, [8] * 8, 60)])
     cut = partial(cut_packed_microbatches, together=1)
     spread = [spread_microbatches(batch, cut, 16_384, Parallel(rank, 2), True) for rank in range(2)]
-    assert [sum(count_packed_tokens(batch, rows) for rows in parts) for parts in spread] == [4 * (60 + 8 * 7)] * 2
+    assert [sum(count_packed_tokens(batch)(rows) for rows in parts) for parts in spread] == [4 * (60 + 8 * 7)] * 2
 
 
 def test_cards_are_known_by_name() -> None:

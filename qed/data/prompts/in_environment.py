@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from qed.data.prompts.wrapping import WrappedLeaf
 from qed.environments.base import SINGLE, Environment, Reply
 from qed.environments.calls import ask_messages
 from qed.errors import UsageError
@@ -15,10 +16,9 @@ from qed.types import Problem
 
 
 @dataclass(frozen=True)
-class PromptInEnvironment:
+class PromptInEnvironment(WrappedLeaf):
     """A leaf of the prompts that renders an environment's messages as the question; everything else is the leaf's."""
 
-    leaf: Any
     environment: Environment
 
     def render(self, problem: Problem, tokenizer: Any) -> str:
@@ -26,12 +26,6 @@ class PromptInEnvironment:
         question = "\n\n".join(ask_messages(self.environment, problem))
         text: str = self.leaf.render(replace(problem, question=question), tokenizer)
         return text
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the leaf."""
-        if name.startswith("__") and name != "__name__":  # which messages show
-            raise AttributeError(name)
-        return getattr(self.leaf, name)
 
 
 def require_one_turn(leaf: Any, who: str) -> None:

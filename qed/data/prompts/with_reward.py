@@ -10,6 +10,7 @@ from typing import Any
 from qed.config import plugins
 from qed.config.callables import is_callable_name
 from qed.config.reward_names import parse_reward
+from qed.data.prompts.wrapping import WrappedLeaf
 from qed.rewards.base import load_reward, may_judge
 from qed.rewards.grader import InProcessGrader
 from qed.rewards.options import parse_options
@@ -17,18 +18,11 @@ from qed.types import UNGRADED, Problem, Rollout
 
 
 @dataclass(frozen=True)
-class PromptWithReward:
+class PromptWithReward(WrappedLeaf):
     """A leaf of the prompts with the rewards of a run and their options; everything else is the leaf's."""
 
-    leaf: Any
     rewards: tuple[str, ...]
     reward_options: tuple[str, ...] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the leaf."""
-        if name.startswith("__") and name != "__name__":  # which messages show
-            raise AttributeError(name)
-        return getattr(self.leaf, name)
 
 
 def add_reward(leaf: Any, rewards: Sequence[str], own_options: Sequence[str], shared: Sequence[str] = ()) -> Any:

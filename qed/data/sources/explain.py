@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from qed.data.sources.rows import Place, Row
 from qed.errors import suggest_nearest
+from qed.host import set_context
 
 # The columns of the known schemas; of names with a bar, one is enough.
 KNOWN = {
@@ -37,11 +38,8 @@ def use_column_option(option: str, pairs: bool = True) -> Iterator[None]:
         option: of the command that reads the data.
         pairs: whether it takes OURS=THEIRS,…; otherwise it takes the column of the question.
     """
-    token = _column_option.set((option, pairs))
-    try:
+    with set_context(_column_option, (option, pairs)):
         yield
-    finally:
-        _column_option.reset(token)
 
 
 def describe_expected(questions: Sequence[str], answers: Sequence[str], schemas: str) -> str:

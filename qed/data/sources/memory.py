@@ -7,13 +7,14 @@ in several threads do not read each other's rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from qed.data.sources.rows import Place, Row, Rows, decode_texts
 from qed.errors import DataError, UsageError, suggest_nearest
+from qed.host import set_context
 
 LEAF = "memory"
 KINDS = "a list of dicts, a datasets.Dataset or a data frame"
@@ -21,14 +22,9 @@ KINDS = "a list of dicts, a datasets.Dataset or a data frame"
 _given: ContextVar[Mapping[str, list[Row]]] = ContextVar("rows")
 
 
-@contextmanager
-def give_rows(rows: Mapping[str, list[Row]]) -> Iterator[None]:
+def give_rows(rows: Mapping[str, list[Row]]) -> AbstractContextManager[None]:
     """Give rows by the names of their tasks, `memory:NAME`, while the block runs."""
-    token = _given.set(rows)
-    try:
-        yield
-    finally:
-        _given.reset(token)
+    return set_context(_given, rows)
 
 
 def get_given_rows() -> Mapping[str, list[Row]]:

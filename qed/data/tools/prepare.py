@@ -22,6 +22,7 @@ from qed.data.tools.filters import Filters, filter_problems, split_problems
 from qed.data.tools.load import Data, pair_with_rows
 from qed.data.tools.prompting import PromptView, load_prompt_view
 from qed.errors import DataError, UsageError
+from qed.runs.manifest import hash_file
 from qed.types import Problem
 
 FILE = "data.jsonl"
@@ -131,7 +132,7 @@ def _write_splits(prepared: PreparedTask, place: Path, folder: Path, plan: Plan)
                 "task": f"{prepared.data.folder}:{split}",
                 "read_with": _name_task(prepared.data, split, folder),
                 "file": name.as_posix(),
-                "sha256": snapshot.hash_file(place / name),
+                "sha256": hash_file(place / name),
                 "rows": len(table),
                 "problems": len(problems),
                 "from": {
@@ -164,7 +165,7 @@ def _describe_origin(data: Data, revisions: Mapping[str, str]) -> dict[str, str]
     """Describe the origin of a task's rows."""
     if data.task.path:
         path = Path(data.task.path)
-        return {"source": str(path), **({"source_sha256": snapshot.hash_file(path)} if path.is_file() else {})}
+        return {"source": str(path), **({"source_sha256": hash_file(path)} if path.is_file() else {})}
     if data.task.source:
         return {"source": f"hub:{data.task.source}", "revision": revisions.get(data.task.dataset) or NEWEST}
     benchmark = getattr(plugins.load_leaf("tasks", data.task.leaf), "BENCHMARK", None)

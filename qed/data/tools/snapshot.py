@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -68,8 +67,3 @@ def open_snapshot(path: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise QedError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 hash of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
