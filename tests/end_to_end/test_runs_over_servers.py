@@ -12,7 +12,6 @@ import random
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 from cutting import ONLINE, STEPS, TIMES, by_chance, forked, write_data
 from ranks import run_ranks
 from safetensors.torch import load_file
+from waiting import wait_until
 
 from qed.loops.servers import BASE, RunServers
 from qed.models.weights_folder import MARKER
@@ -104,13 +104,6 @@ def list_left(mark: Path) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def read_rows(run: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_demonstrations import ROWS, read
+from waiting import wait_until
 
 from qed.config import plugins
 from qed.data import demonstrations
@@ -293,18 +294,11 @@ def start(folder: Path, count: int, marks: Path, seconds: float) -> subprocess.P
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_a_killed_writer_leaves_nothing_half_and_one_of_several_writes(cache: Path, tmp_path: Path) -> None:
     """Two processes that want the same store wait for the first one; it is killed, and one of the two writes."""
     folder, marks = cache / "key", tmp_path / "marks"
     killed = start(folder, 10**6, marks, 0.01)
-    wait_for(marks.exists)
+    wait_until(marks.exists)
     again = tmp_path / "again"
     both = [start(folder, 20, again, 0.02) for _ in range(2)]
     time.sleep(0.2)

@@ -18,6 +18,7 @@ from qed.data.sources.rows import Place
 from qed.data.tasks import gsm8k
 from qed.data.tools import snapshot
 from qed.errors import DataError
+from qed.runs.manifest import hash_file
 
 Run = Callable[..., tuple[int, str, str]]
 ROWS = [{"question": f"What is {n} and {n}?", "answer": f"It is <<{n}+{n}={2 * n}>>\n#### {2 * n}"} for n in range(20)]
@@ -174,7 +175,7 @@ def test_a_snapshot_is_read_back(run: Run, file: Path, tmp_path: Path) -> None:
     assert {problem.id for problem in [*parts[0], *parts[1]]} == {problem.id for problem in parts[2]} == before
     for entry in manifest["tasks"]:
         assert len(tasks.load_task(entry["read_with"], "train", {})) == entry["problems"]
-        assert snapshot.hash_file(snap / entry["file"]) == entry["sha256"]
+        assert hash_file(snap / entry["file"]) == entry["sha256"]
     with pytest.raises(DataError, match="no split 'test'"):
         tasks.load_task(f"math:test@{snap / 'train'}", "test", {})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
@@ -21,8 +20,6 @@ from qed.config.values import dump_settings
 from qed.errors import UsageError
 
 ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
-Write = Callable[..., str]
-Refused = Callable[..., str]
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

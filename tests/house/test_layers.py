@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from qed.config import layers, plugins
+from qed.config import layers
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
 
-ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from qed import host
 from qed.errors import Interrupted
@@ -71,13 +72,6 @@ def write(compiler: Path, text: str) -> None:
 def list_callers(compiler: Path) -> set[str]:
     calls = compiler.with_suffix(".calls")
     return set(calls.read_text().split()) if calls.exists() else set()
-
-
-def wait_for(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def has_lock_open(process: subprocess.Popen[str]) -> bool:
@@ -157,7 +151,7 @@ def test_one_process_compiles_for_all(fails: bool, compiler: Path) -> None:
     wait = 'while ! [ -e "$0.go" ]; do sleep 0.05; done'
     write(compiler, QUICK.format(f"{wait}; echo 'error: slow' >&2; exit 1" if fails else wait))
     started = [start() for _ in range(3)]
-    wait_for(lambda: all(map(has_lock_open, started)))
+    wait_until(lambda: all(map(has_lock_open, started)))
     compiler.with_suffix(".go").touch()
     said = [each.communicate(timeout=120)[0] for each in started]
     assert all(("error: slow" if fails else LOADED) in text for text in said), said
@@ -172,9 +166,9 @@ def test_one_process_compiles_for_all(fails: bool, compiler: Path) -> None:
 def test_who_waits_goes_on_if_the_other_process_is_killed(compiler: Path) -> None:
     write(compiler, HANGING)
     first = start()
-    wait_for(compiler.with_suffix(".ticks").exists)
+    wait_until(compiler.with_suffix(".ticks").exists)
     second = start()
-    wait_for(lambda: has_lock_open(second))
+    wait_until(lambda: has_lock_open(second))
     write(compiler, QUICK.format(""))
     first.kill()
     first.communicate()
@@ -262,7 +256,7 @@ def test_a_signal_ends_compiling_and_waiting(waits: bool, compiler: Path) -> Non
 def test_compilers_end_with_their_process(number: signal.Signals, compiler: Path) -> None:
     write(compiler, HANGING)
     process = start()
-    wait_for(compiler.with_suffix(".ticks").exists)
+    wait_until(compiler.with_suffix(".ticks").exists)
     process.send_signal(number)
     process.communicate(timeout=60)
     assert_ended(compiler)
@@ -273,7 +267,7 @@ def test_compilers_end_with_their_process(number: signal.Signals, compiler: Path
 def test_time_in_which_the_process_is_stopped_does_not_count(compiler: Path) -> None:
     write(compiler, QUICK.format(""))
     process = start(patience=4)
-    wait_for(compiler.with_suffix(".calls").exists)
+    wait_until(compiler.with_suffix(".calls").exists)
     process.send_signal(signal.SIGSTOP)
     time.sleep(5)
     process.send_signal(signal.SIGCONT)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from cutting import by_chance
 from hypothesis import given
 from hypothesis import strategies as st
 from making import make_holes, make_model, make_rollout
@@ -24,7 +25,6 @@ from qed.config.settings import LearnerSettings
 from qed.errors import DataError, Diverged
 from qed.loops.phase import Phase
 from qed.loops.train import train
-from qed.randomness import derive_seed
 from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer, decode_rollout, encode_rollout
@@ -304,13 +304,6 @@ def test_an_update_that_is_too_large_is_passed_over_and_counted() -> None:
         )["optim/skipped"]
         == 0
     )
-
-
-def by_chance(groups: Groups, _: Any) -> None:
-    """Stands in for grading: a fresh model is never right, so chance decides, by what an answer says."""
-    for rollout in (rollout for some in groups for rollout in some):
-        right = derive_seed(*rollout.output) % 2 == 0
-        rollout.grade = Grade(float(right), right, True, None)
 
 
 class Generous(Grpo):

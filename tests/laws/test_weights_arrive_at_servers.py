@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 from safetensors import SafetensorError
 from transformers import Qwen2ForCausalLM
+from waiting import wait_until
 
 from qed.config.settings import ModelSettings
 from qed.errors import QedError
@@ -397,13 +397,6 @@ def start_run(place: Path) -> tuple[subprocess.Popen[str], Path]:
     run = subprocess.Popen([sys.executable, "-c", RUN, str(place)], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     return run, Path(run.stdout.readline().strip())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_weights_of_a_killed_run_are_removed(tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ from serving_views import ask_view, fetch, make_run
 from qed.cli.commands import view
 from qed.cli.main import main
 from qed.errors import UsageError
-from qed.viewer.cards import list_cards
 from qed.viewer.library import Library
-from qed.viewer.params import Params
 from qed.viewer.server import PORT, ViewerOptions, open_viewer_socket
 
 READY = 20.0  # seconds
@@ -58,10 +56,6 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert not out
     assert len(err.splitlines()) == 1
     return err
-
-
-def list_runs(*places: Path) -> dict[str, Any]:
-    return {card["key"]: card for card in list_cards(Library(places, places[0] / "cache"), Params())["runs"]}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
