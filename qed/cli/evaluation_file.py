@@ -67,20 +67,25 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
             option = by_setting.get(entry.key, entry.key)
             if option not in known or option in NEVER:
                 _require_setting(entry, parser.prog, [*known, *by_setting])
-                continue
-            if entry.raw.missing:
-                continue
-            _require_single(entry, taken.setdefault(option, entry))
-            if not allow_user_code:
-                _refuse_user_code(option, entry)
-            given = _convert_switch(option, entry) if option in switches else _convert(option, entry, option in lists)
-            try:
-                parser.parse(given)
-            except UsageError as error:
-                raise UsageError(f"{entry.raw.origin}: {error}") from error
-            # A file may switch off what one that it extends switches on.
-            arguments = [text for text in arguments if given or text != _write_name(option)] + given
+            elif not entry.raw.missing:
+                _require_single(entry, taken.setdefault(option, entry))
+                if not allow_user_code:
+                    _refuse_user_code(option, entry)
+                given = (
+                    _convert_switch(option, entry) if option in switches else _convert(option, entry, option in lists)
+                )
+                _check_arguments(parser, given, entry)
+                # A file may switch off what one that it extends switches on.
+                arguments = [text for text in arguments if given or text != _write_name(option)] + given
     return arguments
+
+
+def _check_arguments(parser: Parser, arguments: Sequence[str], entry: Entry) -> None:
+    """Refuse an entry whose arguments are invalid on the command line; the message names file and line."""
+    try:
+        parser.parse(arguments)
+    except UsageError as error:
+        raise UsageError(f"{entry.raw.origin}: {error}") from error
 
 
 def pick_own_options(name: str, arguments: Sequence[str]) -> list[str]:

@@ -183,17 +183,23 @@ def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine)
         if equals:
             raise UsageError(f"{name} takes no value.")
         line.flags.add(key)
-    elif equals:
-        line.entries.append(Entry(key, Raw(value), name))
-    elif key.startswith("no_") and table.is_switch(key[3:]):
-        line.entries.append(Entry(key[3:], Raw("false"), name))
-    elif table.is_switch(key):
-        word = rest.pop(0) if rest and rest[0].lower() in (*TRUE, *FALSE) else "true"
-        line.entries.append(Entry(key, Raw(word), name))
     else:
-        # An unknown name is reported later, with or without a value after it.
-        value = _take_value(name, rest) if table.expand_key(key) or (rest and _is_value(rest[0])) else ""
+        if not equals:
+            key, value = _take_setting(name, key, rest, table)
         line.entries.append(Entry(key, Raw(value), name))
+
+
+def _take_setting(name: str, key: str, rest: list[str], table: Table) -> tuple[str, str]:
+    """Return the key and the value of a setting without an equals sign, whose value is a switch's or the next argument.
+
+    An unknown name is reported later, with or without a value after it.
+    """
+    if key.startswith("no_") and table.is_switch(key[3:]):
+        return key[3:], "false"
+    if table.is_switch(key):
+        return key, rest.pop(0) if rest and rest[0].lower() in (*TRUE, *FALSE) else "true"
+    has_value = table.expand_key(key) or (rest and _is_value(rest[0]))
+    return key, _take_value(name, rest) if has_value else ""
 
 
 def _take_value(name: str, rest: list[str]) -> str:

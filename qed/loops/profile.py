@@ -13,7 +13,7 @@ import json
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,19 +173,21 @@ def build_snapshot(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for event in sorted(own, key=lambda event: (event["ts"], -event.get("dur", -1))):
             while enclosing and enclosing[-1]["ts"] + enclosing[-1]["dur"] < event["ts"]:
                 enclosing.pop()
-            if event["name"] != MEMORY:
+            if event["name"] == MEMORY:
+                entries.append(_build_entry(event, enclosing))
+            else:
                 enclosing.append(event)
-                continue
-            size = event["args"]["Bytes"]
-            frames = [{"name": each["name"], "filename": "", "line": 0} for each in reversed(enclosing)]
-            entries.append(
-                {
-                    "action": "alloc" if size > 0 else "free_completed",
-                    "addr": event["args"]["Addr"],
-                    "size": abs(size),
-                    "stream": 0,
-                    "time_us": int(event["ts"]),
-                    "frames": frames,
-                }
-            )
     return {"segments": [], "device_traces": [sorted(entries, key=lambda entry: entry["time_us"])]}
+
+
+def _build_entry(event: Mapping[str, Any], enclosing: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Build the entry of an allocation or a release of memory; the operations that enclose it are outermost first."""
+    size = event["args"]["Bytes"]
+    return {
+        "action": "alloc" if size > 0 else "free_completed",
+        "addr": event["args"]["Addr"],
+        "size": abs(size),
+        "stream": 0,
+        "time_us": int(event["ts"]),
+        "frames": [{"name": each["name"], "filename": "", "line": 0} for each in reversed(enclosing)],
+    }

@@ -175,34 +175,25 @@ def _render_kinds(columns: Sequence[Column], decoding: str) -> Iterator[Html]:
     for kind in KINDS:
         tables = [column.figures.get("by", {}).get(kind, {}) for column in columns]
         names = sorted({name for table in tables for name in table}, key=lambda name: (name.isdigit(), len(name), name))
-        if len(names) > 1:
-            more = f", the first {MAX_KINDS} of {len(names):,}" if len(names) > MAX_KINDS else ""
-            rows = [
-                (_format_kind_name(kind, name), [_format_kind(table.get(name)) for table in tables])
-                for name in names[:MAX_KINDS]
-            ]
-            if kind == "source":
-                means = [column.figures.get("mean_of_sources") for column in columns]
-                rows += [("mean of sources", [format_interval(mean) if mean else NO_VALUE for mean in means])]
-            heads = ("", *(column.title for column in columns))
-            yield build_table(
-                heads,
-                rows,
-                caption=f"{_label_rows(decoding)} by {kind}{more}: share right",
-                kind=_choose_class(columns),
-            )
-
-
-def _format_kind_name(kind: str, name: str) -> str:
-    return f"{kind} {name}" if name.isdigit() else name
+        if len(names) < 2:
+            continue
+        rows = [
+            (f"{kind} {name}" if name.isdigit() else name, [_format_kind(table.get(name)) for table in tables])
+            for name in names[:MAX_KINDS]
+        ]
+        if kind == "source":
+            means = [column.figures.get("mean_of_sources") for column in columns]
+            rows.append(("mean of sources", [format_interval(mean) if mean else NO_VALUE for mean in means]))
+        more = f", the first {MAX_KINDS} of {len(names):,}" if len(names) > MAX_KINDS else ""
+        caption = f"{_label_rows(decoding)} by {kind}{more}: share right"
+        heads = ("", *(column.title for column in columns))
+        yield build_table(heads, rows, caption=caption, kind=_choose_class(columns))
 
 
 def _format_kind(figures: Any) -> object:
-    return (
-        join_html(format_interval(figures), build_element("small", f"of {figures['n']:,} problems"))
-        if figures
-        else NO_VALUE
-    )
+    if not figures:
+        return NO_VALUE
+    return join_html(format_interval(figures), build_element("small", f"of {figures['n']:,} problems"))
 
 
 def _format_bounds(figures: Any) -> str:

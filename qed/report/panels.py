@@ -259,32 +259,34 @@ def build_panel_chart(records: Sequence[Record], panel: Panel, task: str) -> Cha
     if panel.needs and not any(panel.needs in row for row in rows):
         return None
     alone = len(records) == 1
-    lines: list[Series | None] = []
-    for index, (record, name) in enumerate(zip(records, label_runs(records), strict=True)):
-        for number, (label, key) in enumerate(panel.trained if alone else panel.trained[:1]):
-            lines.append(build_training_series(record.phases, key, label if alone else name, index + number, alone))
-        for number, (label, decoding, figure) in enumerate(_list_figures(panel, alone), len(panel.trained)):
-            title = label.replace("held-out", _name_part(task)) if alone else name
-            colour = number if alone else index
-            lines.append(build_figure_series(record.list_evaluations(task), decoding, figure, title, colour))
-    series = [line for line in lines if line is not None]
+    series = [line for line in _build_lines(records, panel, task) if line is not None]
     if not series:
         return None
-    suffix = "" if alone or panel.trained else f": {panel.held_out[0][0].replace('held-out', _name_part(task))}"
-    note = panel.note.replace("held-out", _name_part(task))
-    drawn = Chart(
-        panel.title + suffix, panel.unit, series, build_spans(records, series), share=panel.share, log=panel.log
-    )
-    return replace(drawn, note=note)
+    suffix = "" if alone or panel.trained else f": {_name_part(panel.held_out[0][0], task)}"
+    note, spans = _name_part(panel.note, task), build_spans(records, series)
+    return Chart(panel.title + suffix, panel.unit, series, spans, panel.share, panel.log, note=note)
 
 
-def _list_figures(panel: Panel, alone: bool) -> Sequence[tuple[str, str, str]]:
-    """Return the evaluation figures that a panel shows; with several runs the first, if it has no training metric."""
-    return panel.held_out if alone else panel.held_out[: 0 if panel.trained else 1]
+def _build_lines(records: Sequence[Record], panel: Panel, task: str) -> Iterator[Series | None]:
+    """Build a line for each metric of one run; of several runs one each, a training metric if the panel has any."""
+    if len(records) == 1:
+        (record,) = records
+        for colour, (label, key) in enumerate(panel.trained):
+            yield build_training_series(record.phases, key, label, colour, True)
+        for colour, (label, decoding, figure) in enumerate(panel.held_out, len(panel.trained)):
+            yield build_figure_series(record.list_evaluations(task), decoding, figure, _name_part(label, task), colour)
+        return
+    for colour, (record, name) in enumerate(zip(records, label_runs(records), strict=True)):
+        if panel.trained:
+            yield build_training_series(record.phases, panel.trained[0][1], name, colour, False)
+        else:
+            _, decoding, figure = panel.held_out[0]
+            yield build_figure_series(record.list_evaluations(task), decoding, figure, name, colour)
 
 
-def _name_part(task: str) -> str:
-    return "validation" if task == VALIDATION else "held-out"
+def _name_part(text: str, task: str) -> str:
+    """Return a text about held-out problems, which names the validation part where these are its problems."""
+    return text.replace("held-out", "validation") if task == VALIDATION else text
 
 
 def build_loss_charts(records: Sequence[Record]) -> Iterator[Chart | None]:

@@ -70,19 +70,23 @@ def render_seeds(records: Sequence[Record], tasks: Sequence[str]) -> Html | None
 def _compare(arms: Sequence[Seeds], tasks: Sequence[str]) -> Iterator[tuple[str, str, ArmsTest]]:
     """Yield the label of an arm, the task with its decoding, and the test of the last evaluations."""
     for task in tasks:
-        ends = [
-            [(record, *last) for record in arm.records for last in record.list_evaluations(task)[-1:]] for arm in arms
-        ]
-        for arm, own in zip(arms[1:], ends[1:], strict=True):
-            everything = [*ends[0], *own]
-            if len(ends[0]) < len(arms[0].records) or len(own) < len(arm.records):
+        first, *others = [_list_last_evaluations(arm, task) for arm in arms]
+        for arm, other in zip(arms[1:], others, strict=True):
+            if not first or not other:
                 continue
-            for decoding in [name for name in everything[0][2] if all(name in each[2] for each in everything)]:
+            decodings = [figures for _, _, figures in (*first, *other)]
+            for decoding in [name for name in decodings[0] if all(name in figures for figures in decodings)]:
                 before, after = (
-                    [record.read_rows(step, task, decoding) for record, step, _ in side] for side in (ends[0], own)
+                    [record.read_rows(step, task, decoding) for record, step, _ in own] for own in (first, other)
                 )
                 if test := compare_arms(before, after):
                     yield arm.label, f"{task}, {decoding} answers", test
+
+
+def _list_last_evaluations(arm: Seeds, task: str) -> list[tuple[Record, int, dict[str, Any]]]:
+    """Return the runs of an arm, each with the step and the figures of its last evaluation; empty if one has none."""
+    found = [(record, *last) for record in arm.records for last in record.list_evaluations(task)[-1:]]
+    return found if len(found) == len(arm.records) else []
 
 
 def _build_cells(test: ArmsTest, p_holm: float | None) -> list[object]:

@@ -24,50 +24,86 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     if not everything:
         return {}
     rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything
-    demonstrations = [rollout for rollout in everything if rollout.source == "expert"]
-    demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
-    wrong_traces = sum(rollout.has_reward and not is_right_trace(rollout) for rollout in demonstrations)
-    # Replayed answers were graded in an earlier step.
-    tiers = Counter(one.grade.tier for one in everything if one.grade is not None and one.source != "replay")
-    graded = [(rollout, verdict) for rollout in rollouts if (verdict := _find_verdict(rollout)) is not None]
-    rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
-    own = [[one for one in group if one.is_on_policy] for group in groups]
-    inverted = compute_inverted_share(own)
-    verdicts = list(filter(None, map(_list_verdicts, own)))
-    distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
-    right = [r.trained_count for r, verdict in graded if verdict.correct]
-    wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
+    verdicts = [verdict for rollout in rollouts if (verdict := _find_verdict(rollout)) is not None]
+    on_policy = [[rollout for rollout in group if rollout.is_on_policy] for group in groups]
+    inverted = compute_inverted_share(on_policy)
     turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
-    parts = [verdict.parts for _, verdict in graded if verdict.has_reward]
-    names = sorted({name for own in parts for name in own})
     return {
         # Answers that no grader could judge are counted below and are in no other statistic of grades.
-        **({"reward/mean": fmean(rewards)} if rewards else {}),
-        # An answer lacks the parts that do not apply to it.
-        **{f"reward/{name}/mean": fmean(own[name] for own in parts if name in own) for name in names},
-        **({"reward/greedy": fmean(greedy)} if greedy else {}),
+        **_describe_mean("reward/mean", [rollout.reward for rollout in rollouts if rollout.has_reward]),
+        **_describe_parts(verdicts),
+        **_describe_mean("reward/greedy", greedy),
         **({"reward/inverted": inverted} if inverted is not None else {}),
-        **_describe_verdicts([verdict for _, verdict in graded]),
-        "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
-        "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
-        "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
-        **{f"grading/{tier}s": tiers[tier] for tier in UNGRADED},
-        "grading/without_reward": sum(one.grade is not None and not one.grade.has_reward for one in everything),
-        "length/total": sum(rollout.trained_count for rollout in rollouts),
-        "length/mean": fmean(rollout.trained_count for rollout in rollouts),
-        **({"length/right_mean": fmean(right)} if right else {}),
-        **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
-        "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+        **_describe_mean("accuracy", [verdict.correct for verdict in verdicts]),
+        **_describe_mean("format", [verdict.format_ok for verdict in verdicts]),
+        **_describe_signal(groups, on_policy),
+        **_count_ungraded(everything),
+        **_describe_lengths(rollouts),
         **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
-        **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
-        **({"guidance/wrong_traces": wrong_traces} if demonstrations else {}),
+        **_describe_demonstrations([rollout for rollout in everything if rollout.source == "expert"]),
     }
 
 
-def _describe_verdicts(verdicts: Sequence[Grade]) -> dict[str, float]:
-    if not verdicts:
+def _describe_mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the mean as a metric of this name, or nothing without values."""
+    return {name: fmean(values)} if values else {}
+
+
+def _describe_parts(verdicts: Sequence[Grade]) -> dict[str, float]:
+    """Return the mean of each part of the reward; an answer lacks the parts that do not apply to it."""
+    parts = [verdict.parts for verdict in verdicts if verdict.has_reward]
+    names = sorted({name for own in parts for name in own})
+    return {f"reward/{name}/mean": fmean(own[name] for own in parts if name in own) for name in names}
+
+
+def _describe_signal(groups: Groups, on_policy: Groups) -> dict[str, float]:
+    """Return the shares of groups with equal rewards, and with all of the policy's answers right or wrong.
+
+    Args:
+        groups: all answers to each problem.
+        on_policy: the policy's own ones.
+    """
+    distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
+    verdicts = list(filter(None, map(_list_verdicts, on_policy)))
+    return {
+        "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
+        "groups/all_right": fmean(map(all, verdicts)) if verdicts else 0.0,
+        "groups/all_wrong": fmean(not any(group) for group in verdicts) if verdicts else 0.0,
+    }
+
+
+def _count_ungraded(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Count the answers that no grader could judge, by the reason; replayed ones were graded in an earlier step."""
+    tiers = Counter(one.grade.tier for one in rollouts if one.grade is not None and one.source != "replay")
+    without_reward = sum(one.grade is not None and not one.grade.has_reward for one in rollouts)
+    return {**{f"grading/{tier}s": tiers[tier] for tier in UNGRADED}, "grading/without_reward": without_reward}
+
+
+def _describe_lengths(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    lengths = [rollout.trained_count for rollout in rollouts]
+    graded = [
+        (verdict.correct, length)
+        for rollout, length in zip(rollouts, lengths, strict=True)
+        if (verdict := _find_verdict(rollout)) is not None
+    ]
+    return {
+        "length/total": sum(lengths),
+        "length/mean": fmean(lengths),
+        **_describe_mean("length/right_mean", [length for correct, length in graded if correct]),
+        **_describe_mean("length/wrong_mean", [length for correct, length in graded if not correct]),
+        "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+    }
+
+
+def _describe_demonstrations(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    if not rollouts:
         return {}
-    return {"accuracy": fmean(one.correct for one in verdicts), "format": fmean(one.format_ok for one in verdicts)}
+    rewarded = [rollout for rollout in rollouts if rollout.has_reward]
+    wrong = sum(not is_right_trace(rollout) for rollout in rewarded)
+    return {
+        **_describe_mean("guidance/trace_reward", [rollout.reward for rollout in rewarded]),
+        "guidance/wrong_traces": wrong,
+    }
 
 
 def _list_verdicts(group: Group) -> list[bool]:

@@ -137,7 +137,6 @@ class Learner:
             in_update: the old log-probs are those that the step's only update computes, which saves a forward pass.
         """
         self.moved, self.unscored_from = 0.0, version if in_update else None
-        given, reference = reference is not None, reference or self.reference
         if old:
             batch = self.collate(rollouts) if self.algorithm.has_ratio and rollouts else None
             live = [] if batch is None else self.algorithm.has_gradient(batch).tolist()
@@ -146,8 +145,8 @@ class Learner:
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part, batch), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
-        if given or self.served or self.algorithm.scores_reference:
-            score = self.served or partial(self._score_outputs, reference or self.model)
+        if reference is not None or self.served or self.algorithm.scores_reference:
+            score = self.served or partial(self._score_outputs, reference or self.reference or self.model)
             for rollout, logps in zip(rollouts, score(show_teacher(rollouts)), strict=True):
                 rollout.ref_logps = logps
 

@@ -163,10 +163,11 @@ def _read_arguments(words: Sequence[str], folder: Path) -> dict[str, Any]:
             found[match[1].replace("/", ".")] = _read_value(match[2])
         elif match := OPTION.match(word):
             name = match[1].replace("-", "_")
-            values = [match[2]] if match[2] is not None else _take_values(words[index + 1 :])
-            if name in FILES and values:
-                files |= _read_named_file(values[0], folder)
-            found[name] = _read_value(values[0]) if len(values) == 1 else [*map(_read_value, values)] or True
+            texts = [match[2]] if match[2] is not None else _take_values(words[index + 1 :])
+            if name in FILES and texts:
+                files |= _read_named_file(texts[0], folder)
+            values = [_read_value(text) for text in texts] or [True]  # a switch has no value
+            found[name] = values[0] if len(values) == 1 else values
         elif word in METHOD_AFTER and index + 1 < len(words):
             found[METHOD] = words[index + 1]
         elif word.endswith((".py", "main_ppo", "sft_trainer")):
