@@ -7,12 +7,12 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from qed import host
 from qed.doctor.card import Finding
-from qed.runs.environment import read_version
 
 GIB = 2**30
 NEEDED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "datasets", "math-verify")
@@ -88,7 +88,7 @@ def _find_crowding(load: float) -> tuple[str, ...]:
 
 def check_versions() -> Finding:
     """Check the versions of Python and of the relevant packages, and report missing ones."""
-    versions = {name: read_version(name) for name in ("qed", *NEEDED, *OPTIONAL)}
+    versions = {name: _read_version(name) for name in ("qed", *NEEDED, *OPTIONAL)}
     installed = [f"{name} {number}" for name, number in versions.items() if number]
     absent = [name for name, number in versions.items() if number is None]
     lines = [f"python {platform.python_version()}, {', '.join(installed)}"]
@@ -96,6 +96,13 @@ def check_versions() -> Finding:
     missing = [name for name in NEEDED if versions[name] is None]
     advice = [f"{' and '.join(missing)} cannot be found: reinstall qed with its dependencies."] if missing else []
     return Finding(tuple(lines), {"python": platform.python_version(), **versions}, tuple(advice))
+
+
+def _read_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def check_vllm() -> Finding:

@@ -229,6 +229,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines() == [f"{call} []" for call in calls]
 
 
+def test_the_doctor_tells_of_versions_and_disk_where_torch_is_broken() -> None:
+    reached, ahead = set(), {"qed.doctor.surroundings"}
+    while ahead:
+        module = ahead.pop()
+        reached.add(module)
+        ahead |= {inner for path in FILES if dotted(path) == module for inner in imports(path)} - reached
+    assert "qed.host" in reached
+    assert "torch" not in {module.split(".")[0] for module in reached}
+
+
 # Law 1: one stage writes each of these fields, and no other code assigns to it.
 WRITERS = {
     "grade": "rollout/stages.py",
