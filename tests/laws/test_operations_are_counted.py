@@ -8,11 +8,12 @@ from functools import partial
 
 import pytest
 import torch
+from families import SHAPE, make_family
 from hypothesis import given
 from hypothesis import strategies as st
 from making import make_model
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import MixtralConfig, MixtralForCausalLM, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from qed.config.ranks_settings import ParallelSettings
 from qed.loops.profile import MEMORY, build_snapshot
@@ -89,20 +90,8 @@ def test_a_shared_prompt_counts_once(sizes: list[int], prompt: int, seed: int) -
 
 
 def test_of_experts_those_that_a_token_takes_are_counted() -> None:
-    sizes = {}
-    for chosen in (1, 2, 4):
-        config = MixtralConfig(
-            vocab_size=23,
-            hidden_size=8,
-            intermediate_size=6,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            num_local_experts=4,
-            num_experts_per_tok=chosen,
-        )
-        sizes[chosen] = measure_size(MixtralForCausalLM(config)).body
-    expert = 2 * 3 * 8 * 6  # three matrices in each of two layers
+    sizes = {chosen: measure_size(make_family("mixtral", num_experts_per_tok=chosen)).body for chosen in (1, 2, 4)}
+    expert = SHAPE["num_hidden_layers"] * 3 * SHAPE["hidden_size"] * SHAPE["intermediate_size"]  # it has three matrices
     assert (sizes[2] - sizes[1], sizes[4] - sizes[2]) == (expert, 2 * expert)
 
 
