@@ -94,7 +94,7 @@ class Interrupted(QedError):
         self.exit_code = exit_code
 
 
-def is_of_interrupt(error: Exception) -> bool:
+def follows_interrupt(error: Exception) -> bool:
     """Return whether Ctrl-C is the cause: the clean-up of a library failed on what it had left half done."""
     return isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError)
 

@@ -21,7 +21,7 @@ from qed.cluster.environment import describe_idle_rank
 from qed.config import plugins
 from qed.config.user_code import find_users_line
 from qed.console.unread import drop_unread
-from qed.errors import INTERRUPTED, DataError, QedError, UsageError, advise_space, is_of_interrupt, is_out_of_memory
+from qed.errors import INTERRUPTED, DataError, QedError, UsageError, advise_space, follows_interrupt, is_out_of_memory
 from qed.guards.interpreter import require_usable_process
 from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import claim_failure, forget_ranks
@@ -76,7 +76,7 @@ def _report_error(error: Exception, debug: bool) -> int:
             return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
-    if is_of_interrupt(error):
+    if follows_interrupt(error):
         return _report_interrupt()
     if not claim_failure():
         return error.exit_code if isinstance(error, QedError) else 1

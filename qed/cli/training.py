@@ -21,7 +21,7 @@ from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.config.training_commands import resolve_training_command
-from qed.errors import QedError, UsageError, is_of_interrupt
+from qed.errors import QedError, UsageError, follows_interrupt
 from qed.guards.parents import build_child_command
 from qed.guards.redaction import redact, strip_control
 
@@ -182,7 +182,7 @@ def _ends_sweep(error: Exception) -> bool:
     """Return whether an error is more than the failure of one run, or says itself what went wrong."""
     if isinstance(error, QedError | BrokenPipeError):  # nobody reads the output any more
         return True
-    return is_of_interrupt(error) or read_world() is not None  # other ranks may wait for this one
+    return follows_interrupt(error) or read_world() is not None  # other ranks may wait for this one
 
 
 def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], launches: bool) -> int:

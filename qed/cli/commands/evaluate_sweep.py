@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qed.cli.commands.base import Parser
 from qed.config.sweep import name_folder
 from qed.config.values import split_items
-from qed.errors import Interrupted, QedError, UsageError, is_of_interrupt, suggest_nearest
+from qed.errors import Interrupted, QedError, UsageError, follows_interrupt, suggest_nearest
 from qed.guards.signals import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _evaluate_cell(args: argparse.Namespace, cell: Cell, evaluate: CellRunner) -
     except Interrupted:
         raise
     except Exception as error:  # whatever ends one cell must not lose the others
-        if is_of_interrupt(error):
+        if follows_interrupt(error):
             raise KeyboardInterrupt from error
         if args.debug:
             traceback.print_exception(error)
