@@ -187,13 +187,13 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
-        _require_answers(settings.name, config)
+        _require_language_model(settings.name, config)
         quantization = qlora.build_quantization_options(settings, pick_device(settings.device))
         model, loading_info = load_pretrained(AutoModelForCausalLM, settings, config, source, **quantization)
     except LOADING_ERRORS as error:
         raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
-        _require_answers(settings.name, config, loading_info["unexpected_keys"])
+        _require_language_model(settings.name, config, loading_info["unexpected_keys"])
         missing = sorted(loading_info["missing_keys"])
         raise ModelError(
             f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
@@ -207,7 +207,7 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
-def _require_answers(name: str, config: Any, unexpected: Iterable[str] = ()) -> None:
+def _require_language_model(name: str, config: Any, unexpected: Iterable[str] = ()) -> None:
     """Refuse a model with a head that scores: if its embeddings are tied, no weight of a language model is missing.
 
     Raises:
@@ -233,7 +233,7 @@ def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
     source = describe_source(settings)
     try:
         config, tokenizer = load_configuration(settings, source)
-        _require_answers(settings.name, config)
+        _require_language_model(settings.name, config)
         with build_turn, torch.device("meta"):
             model = AutoModelForCausalLM.from_config(
                 config, attn_implementation=choose_attention(config, settings.attention)
