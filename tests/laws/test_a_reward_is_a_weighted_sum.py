@@ -268,7 +268,7 @@ def test_options_are_read_by_the_types_of_the_fields(tmp_path: Path) -> None:
 
 
 def test_an_option_for_functions_of_one_name_names_their_file(tmp_path: Path) -> None:
-    """It set both, without a word."""
+    """It would set both, without a word."""
     files = [tmp_path / name for name in ("short.py", "right.py")]
     for file in files:
         file.write_text("def score(completions, k=1, **columns):\n    return [k] * len(completions)\n")
