@@ -20,7 +20,7 @@ from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, rea
 T = TypeVar("T")
 CONTROL = "control"
 DECODINGS = ("greedy", "sampled")
-ENDINGS = ("finished", "failed", "interrupted")
+ENDINGS = ("finished", "failed", "interrupted", "hung")
 ACRONYMS = ("sft", "dpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "luffy")
 LABELS = {"dr_grpo": "Dr. GRPO", "exgrpo": "ExGRPO", "rl_sft": "RL with SFT"}
 REQUIRED = ("n", "accuracy", "ci_lo", "ci_hi")

@@ -54,16 +54,19 @@ def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:
         BEST: manifest.read_pointer(run_folder, "BEST"),
     }.get(which, int(which) if which.isdecimal() else None)
     if wanted is None or wanted not in found:
-        raise ModelError(f"The run {run_folder} has {_explain_missing(which)}. {_list_steps(sorted(found))}")
+        missing = _explain_missing(which, wanted)
+        raise ModelError(f"The run {run_folder} has {missing}. {_list_steps(sorted(found))}")
     return found[wanted], wanted
 
 
-def _explain_missing(which: str) -> str:
+def _explain_missing(which: str, step: int | None) -> str:
+    if step is not None:
+        return f"no checkpoint of step {step}" + (", the best on its validation split" if which == BEST else "")
     return {
         FINAL: "no final model: it has not finished",
         LAST: "no checkpoint",
         BEST: "no best checkpoint: that needs a validation split, data.validation_split, which is evaluated",
-    }.get(which, f"no checkpoint of step {which}")
+    }[which]
 
 
 def _list_steps(steps: list[int]) -> str:

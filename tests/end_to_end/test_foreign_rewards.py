@@ -307,6 +307,13 @@ def test_a_part_that_is_nan_is_not_logged(tmp_path: Path, code: str) -> None:
     assert (grade.reward, grade.parts) == (1.0, {"one": 1.0})
 
 
+@pytest.mark.parametrize("returned", ["{'score': 1.0}", "{'score': [1.0], 'acc': []}"])
+def test_a_dict_without_lists_is_refused_for_many_answers(tmp_path: Path, returned: str) -> None:
+    code = f"def compute_score(solution_strs, ground_truths):\n    return {returned}\n"
+    with pytest.raises(UsageError, match="returned a dict for several answers whose values are not lists"):
+        load_reward([written(tmp_path, code)]).grade(group("a"))
+
+
 @pytest.mark.parametrize(
     ("needs", "fits"),
     [

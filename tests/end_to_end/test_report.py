@@ -156,6 +156,10 @@ def test_a_bare_run_has_a_report(tmp_path: Path) -> None:
     [
         ({"kind": "failed", "reason": "The loss is nan."}, "This run failed at step 6 of 8. Reason: The loss is nan."),
         ({"kind": "interrupted", "reason": ""}, "This run was interrupted at step 6 of 8."),
+        (
+            {"kind": "hung", "stage": "rollout", "seconds": 90.0},
+            "This run hung at step 6 of 8. Reason: no progress for 90 s in stage 'rollout'.",
+        ),
         ({"kind": "resumed"}, "stops at step 6 of 8 without an ending"),
     ],
 )

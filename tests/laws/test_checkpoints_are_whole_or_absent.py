@@ -360,8 +360,12 @@ def test_a_checkpoint_without_a_model_is_not_chosen(run: Run) -> None:
     (run.folder / "checkpoints" / "step_000020").mkdir()
     (run.folder / "checkpoints" / "BEST").write_text("step_000020\n")
     assert choose_checkpoint(run.folder, "last") == choose_checkpoint(run.folder, "10") == (whole, 10)
-    for which in ("best", "20", "final"):
-        with pytest.raises(ModelError, match="Its checkpoints are of step 2, 4, 10;"):
+    for which, missing in (
+        ("best", "no checkpoint of step 20, the best on its validation split"),
+        ("20", "no checkpoint of step 20"),
+        ("final", "no final model: it has not finished"),
+    ):
+        with pytest.raises(ModelError, match=rf"{missing}\. Its checkpoints are of step 2, 4, 10;"):
             choose_checkpoint(run.folder, which)
 
 

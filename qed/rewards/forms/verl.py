@@ -77,7 +77,12 @@ def _split_results(name: str, results: Any, count: int) -> list[Any]:
     """Return the results of a function for many answers as a list; EasyR1's older ones return a dict of lists."""
     if isinstance(results, Mapping):
         keys = list(results)
-        results = [dict(zip(keys, row, strict=True)) for row in zip(*results.values(), strict=True)]
+        try:
+            results = [dict(zip(keys, row, strict=True)) for row in zip(*results.values(), strict=True)]
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"compute_score of {name} returned a dict for several answers whose values are not lists of one length."
+            ) from None
     if not hasattr(results, "__iter__") or isinstance(results, str):
         kind = type(results).__name__
         raise UsageError(f"compute_score of {name} returned {kind} for several answers; it must return a list.")
