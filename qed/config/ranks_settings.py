@@ -10,26 +10,26 @@ from qed.config.settings import require
 
 @dataclass(frozen=True)
 class ParallelSettings:
-    """How several ranks share a model; their number is that of --ranks or of torchrun."""
+    """How several ranks share a model; --ranks or torchrun sets their number."""
 
     shard: Literal["none", "grads", "full"] = "none"
-    """What FSDP2 spreads over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
+    """What FSDP2 shards over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
     reduce: Literal["step", "microbatch"] = "step"
-    """When sharded gradients are summed: once a step, or after each micro-batch: less memory, more communication."""
+    """Sum sharded gradients once a step, or after each micro-batch, with less memory and more communication."""
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What a run places on the Ray cluster of --cluster, and how often it starts again."""
+    """What a run places on the Ray cluster of --cluster, and how often it restarts."""
 
     learners: int = 0
-    """Learners, one process each; 0 takes one per GPU of the cluster, or one per node where it has none."""
+    """Number of learners, one process each; 0: one per GPU of the cluster, or one per node if it has no GPUs."""
     max_failures: int = 3
-    """How often the learners start again from the last checkpoint after one was lost or killed; a server likewise."""
+    """How often the learners restart from the last checkpoint after one is lost or killed; likewise each server."""
     engines: int = 0
-    """Inference servers beside the learners, native or vllm by sampling.sampler; 0 samples in the learners."""
+    """Inference servers besides the learners, native or vllm as sampling.sampler says; 0 samples in the learners."""
     gpus_per_engine: int = 1
-    """GPUs of each of these servers, if the learners have GPUs."""
+    """GPUs of each inference server, if the learners have GPUs."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""

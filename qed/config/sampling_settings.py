@@ -17,17 +17,17 @@ class SamplingSettings:
     group_size: int = 8
     """Answers sampled per problem."""
     curriculum: Literal["uniform", "difficulty", "thompson", "learnability"] = "uniform"
-    """Which problems a step asks: all in turn, easy ones first, or those that the policy solves sometimes."""
+    """Order of problems: all in turn, easy ones first, or (thompson, learnability) those that are sometimes solved."""
     curriculum_column: str = "level"
-    """The column that curriculum=difficulty orders by: a number, or a text with one; -COLUMN if high ones are easy."""
+    """Column that curriculum=difficulty sorts by: a number, or text with one; -COLUMN if high numbers are easy."""
     curriculum_target: float = 0.5
-    """The pass rate of the problems that curriculum=thompson looks for."""
+    """Pass rate of the problems that curriculum=thompson prefers."""
     curriculum_memory: float = 0.8
-    """What the answers of a problem's earlier visit count for in its pass rate; 1 forgets nothing."""
+    """Factor by which each visit to a problem discounts its earlier answers in its pass rate; 1 forgets nothing."""
     mix: tuple[str, ...] = ()
-    """Weights of the data's sources in the problems of a step, SOURCE=WEIGHT; empty asks each by its size."""
+    """Weights of the data's sources in the problems of a step, SOURCE=WEIGHT; empty weights each by its size."""
     temperature: float = 1.0
-    """Sampling temperature; it divides the logits, in sampling and in every log-prob."""
+    """Sampling temperature; divides the logits, in sampling and in every log-prob."""
     top_p: float = 1.0
     """Sample from the smallest set of tokens with this total probability, and train on their renormalised log-probs."""
     top_k: int = 0
@@ -37,27 +37,27 @@ class SamplingSettings:
     max_tokens: int = 256
     """Maximum length of an answer in tokens, end token included."""
     min_tokens: int = 0
-    """Tokens that an answer has before its end token or stop string; until then these have probability 0."""
+    """Minimum length of an answer before its end token or stop string, which have probability 0 until then."""
     stop: tuple[str, ...] = ()
-    """Strings that end an answer, besides those of the prompt; they stay in the answer, also in evaluations."""
+    """Strings that end an answer, besides the prompt's; they stay in the answer, and apply in evaluations too."""
     rows_per_batch: int = 128
     """Maximum number of answers generated at the same time; limits the memory of the sampler."""
     sampler: str = shelf_field("samplers", "native")
-    """The sampler: native is fast; hf works with any model; server samples at sampling.url; vllm starts one."""
+    """The sampler: native is fast; hf works with any model; server uses those at sampling.url; vllm starts its own."""
     url: tuple[str, ...] = ()
-    """Addresses of inference servers that run already, such as http://127.0.0.1:8000; for the sampler server."""
+    """Addresses of running inference servers, such as http://127.0.0.1:8000; for the sampler server."""
     servers: int = 0
-    """Servers that the run starts: native ones (0 samples in the learner's process), or of vllm (0 starts one)."""
+    """Number of servers that the run starts: native (0 samples in the learner's process) or vllm (0 starts one)."""
     devices: tuple[str, ...] = ()
-    """Devices of the servers that the run starts, for example cuda:1,cuda:2; empty takes those the learner does not."""
+    """Devices of the servers that the run starts, for example cuda:1,cuda:2; empty: those the learner does not use."""
     colocate: bool = False
-    """Share the learner's device with the server: it sleeps while the learner updates, and wakes to sample."""
+    """Share the learner's device with the server, which sleeps while the learner updates."""
     memory_share: float = 0.7
-    """Share of a device's memory that a vLLM server may take."""
+    """Share of a device's memory that a vLLM server may use."""
     request_seconds: float = 600.0
-    """Seconds without progress after which a request to a server is asked again, elsewhere if there are several."""
+    """Seconds without progress after which qed resends a request, to another server if there are several."""
     weights_folder: str = ""
-    """Folder through which servers get new weights; empty takes /dev/shm if it has room, else the run's folder."""
+    """Folder through which servers get new weights; empty: /dev/shm if it has enough space, else the run's folder."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -107,31 +107,31 @@ class EvaluationSettings:
     """The evaluation, on problems that are never trained on."""
 
     tasks: tuple[str, ...] = ()
-    """Held-out tasks; empty uses the test split of the training tasks, or holds out a part of them."""
+    """Held-out tasks; empty uses the test split of the training tasks, or holds out part of the training problems."""
     problems: int = 200
-    """Number of problems per task, drawn by seed 0 in shares of its sources and subjects."""
+    """Number of problems per task, drawn by seed 0 in proportion to its sources and subjects."""
     every: int = 0
     """Evaluate every N steps, on the validation split if there is one; 0 evaluates only at the start and the end."""
     samples: int = 1
     """Answers sampled per problem, in addition to the greedy one."""
     sampler: str = ""
-    """Sampler of evaluations during training: native or vllm in a process of its own, or server; empty: training's."""
+    """Sampler of evaluations during training: native or vllm in its own process, or server; empty: as in training."""
     url: tuple[str, ...] = ()
-    """Addresses of the servers that evaluate during training; for evaluation.sampler server."""
+    """Addresses of the servers for evaluations during training; for evaluation.sampler=server."""
     devices: tuple[str, ...] = ()
-    """Devices of the server that a run starts for its evaluations, for example cuda:1; empty takes a free one."""
+    """Devices of the server that the run starts for its evaluations, for example cuda:1; empty takes a free one."""
     at_start: bool = True
     """Also evaluate the model before the first step."""
     at_end: bool = True
     """Also evaluate the model after the last step."""
     temperature: float | None = None
-    """Temperature of the sampled answers; null samples as in training."""
+    """Temperature of the sampled answers; null: as in training."""
     top_p: float | None = None
-    """Nucleus sampling of the sampled answers: the likeliest tokens of this total probability; null as in training."""
+    """For sampled answers: smallest set of tokens with this total probability to sample from; null: as in training."""
     top_k: int | None = None
-    """Sample those answers from the K likeliest tokens, 0 from all; null as in training."""
+    """For sampled answers: number of most likely tokens to sample from, 0: from all; null: as in training."""
     min_p: float | None = None
-    """Sample no token below this share of the likeliest token's probability; null as in training."""
+    """For sampled answers: drop tokens below this share of the largest probability; null: as in training."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -153,7 +153,7 @@ class RolloutSettings:
     """How far sampling may run ahead of training."""
 
     max_staleness: int = 0
-    """How many updates the policy that samples a step may be behind; 0 samples and trains in turn, 1 overlaps them."""
+    """How many updates the sampling policy may lag behind; 0 alternates sampling and training, 1 overlaps them."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""

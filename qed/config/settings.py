@@ -42,31 +42,31 @@ class ModelSettings:
     """The model, its device and its precision."""
 
     name: str = "new:tiny"
-    """Hugging Face folder or hub name; new:tiny, … for a new model; sft:CONFIG for one that qed sft CONFIG trains."""
+    """Hugging Face folder or hub name; new:tiny, … is a new model; sft:CONFIG is first trained by qed sft CONFIG."""
     revision: str = ""
-    """Hub revision to load; empty loads the newest."""
+    """Hub revision to load; empty loads the newest one."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the computation; float64 is for tests and for doubts, and has float64 weights too."""
+    """Precision of the computation; float64 also keeps the weights in float64, for tests and for checking results."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the weights; bfloat16 takes half, and the optimizer keeps float32 masters of what is trained."""
+    """Precision of the weights; bfloat16 halves their memory, with float32 masters of trained ones in the optimizer."""
     reference_dtype: Literal["same", "float32", "bfloat16"] = "same"
-    """Precision of a separate reference model's weights; same takes that of the policy."""
+    """Precision of a separate reference model's weights; same uses the policy's."""
     reference_offload: bool = False
     """Keep a separate reference model in CPU memory while it does not score."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: saves memory, takes about a third more time."""
+    """Recompute activations in the backward pass: saves memory, but takes about a third more time."""
     lora_rank: int = 0
     """Rank of the LoRA adapters to train; 0 trains all weights instead."""
     lora_alpha: int = 0
     """LoRA alpha: the adapters' output is scaled by lora_alpha / lora_rank; 0 uses twice the rank."""
     lora_targets: tuple[str, ...] = ()
-    """Linear layers to adapt, such as q_proj,v_proj, or experts for those of an MoE; empty adapts all but experts."""
+    """Linear layers to adapt, such as q_proj,v_proj; experts adapts those of an MoE; empty adapts all but experts."""
     quantization: Literal["none", "nf4"] = "none"
     """nf4 stores the base weights in 4 bits (QLoRA, by bitsandbytes); needs LoRA and a CUDA device."""
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention kernels of transformers' forward pass; packed rows and the native sampler have their own."""
+    """Attention kernels of transformers' forward pass; packed rows and the native sampler use their own."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -88,47 +88,47 @@ class DataSettings:
     tasks: tuple[str, ...] = ("arithmetic",)
     """Training tasks: NAME[:split][@PATH], or a data file; several are concatenated. ?OURS=THEIRS renames columns."""
     map: tuple[str, ...] = ()
-    """Columns of data files to rename, for example question=problem; of one file: FILE?question=problem&answer=gold."""
+    """Columns of data files to rename, for example question=problem; in one file: FILE?question=problem&answer=gold."""
     revisions: tuple[str, ...] = ()
-    """Hub commits to load tasks from, for example gsm8k=740312a; other tasks use their pinned commit."""
+    """Hub commits to load tasks from, for example gsm8k=740312a; other tasks use their pinned commits."""
     unique_examples: int = 0
     """Number of different problems to train on, drawn by the seed; 0 uses all."""
     correct_only: bool = False
     """Train only on problems whose worked solution ends in the correct answer, according to the grader."""
     max_prompt_percentile: float = 100.0
-    """Drop problems whose prompt has more tokens than this percentile of all prompts."""
+    """Drop problems whose prompt is longer, in tokens, than this percentile of all prompts."""
     max_prompt_tokens: int = 0
-    """Longest prompt to train on, in tokens; 0 is limited by the model's window alone."""
+    """Longest prompt to train on, in tokens; with 0 only the model's window limits it."""
     truncation: Literal["drop", "left", "right"] = "drop"
-    """Prompts above data.max_prompt_tokens: drop the problem, or cut tokens off the question's left or right end."""
+    """Prompts above data.max_prompt_tokens: drop the problem, or cut tokens off the left or right of the question."""
     window: int = 0
     """SFT only: concatenate all demonstrations and train on windows of this many tokens; 0 keeps them separate."""
     validation_split: float = 0.0
     """Fraction of the training problems to hold out as a validation split, which selects the best checkpoint."""
     held_out_words: int = 0
-    """Also drop training problems that share N consecutive words with a held-out question, usually 13; 0 is off."""
+    """Also drop training problems that share N consecutive words with a held-out question; 13 is usual, 0 is off."""
     prompt: str = shelf_field("prompts", "auto")
-    """Prompt by name; auto uses the task's default."""
+    """Name of the prompt; auto uses the task's default."""
     prompt_options: tuple[str, ...] = ()
-    """Options of the prompt, for example working_out.reasoning_start=<think>; also given to a reward of that name."""
+    """Options of the prompt, for example working_out.reasoning_start=<think>; a reward of that name gets them too."""
     system_prompt: str = ""
-    """System message in place of the prompt's own; for prompts that use the model's chat template."""
+    """System message instead of the prompt's own; for prompts that use the model's chat template."""
     chat_template_options: tuple[str, ...] = ()
-    """Variables of the model's chat template, such as enable_thinking=false; unknown ones are refused."""
+    """Variables of the model's chat template, such as enable_thinking=false; qed refuses unknown ones."""
     environment: str = shelf_field("environments", "single")
-    """What answers the policy after each turn, such as a tool: an environment by name, or a .py file."""
+    """What replies to the policy after each turn, such as a tool: the name of an environment, or a .py file."""
     environment_options: tuple[str, ...] = ()
     """Options of the environment, for example retry.max_turns=3."""
     reward: tuple[str, ...] = shelf_field("rewards", ("auto",))
-    """NAME or WEIGHT*NAME, summed if several: a reward by name, or a .py file; auto uses the prompt's default."""
+    """NAME or WEIGHT*NAME, several are summed: the name of a reward, or a .py file; auto uses the prompt's default."""
     reward_options: tuple[str, ...] = ()
     """Options of a reward, for example working_out.preset=notebook."""
     reward_workers: int = 0
     """Worker processes for your own rewards; 0 starts one per core, at most eight."""
     reward_seconds: float = 10.0
-    """CPU seconds that your own reward may take for one answer; the wall-clock limit is six times as much."""
+    """CPU seconds that your own reward may take per answer; the wall-clock limit is six times as long."""
     reward_memory_gb: float = 4.0
-    """Memory limit of a worker process of your own rewards, beyond what it takes to load them."""
+    """Memory limit of each worker process for your own rewards, in GiB beyond what loading them takes."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -154,11 +154,11 @@ class LearnerSettings:
     steps: int = 200
     """Number of training steps in the phase."""
     epochs: float = 0.0
-    """Passes over the training data, instead of learner.steps; the start of the run says how many steps that makes."""
+    """Passes over the training data, instead of learner.steps; the run prints at its start how many steps that is."""
     batch_size: int = 0
-    """Maximum rollouts per optimizer step; a step's rollouts are split evenly. 0 uses all of them in one update."""
+    """Maximum rollouts per optimizer step; qed splits a step's rollouts evenly. 0 uses all of them in one update."""
     passes: int = 1
-    """Passes over the rollouts of an online step; each pass has its own optimizer steps."""
+    """Passes over the rollouts of an online step, each with its own optimizer steps."""
     tokens_per_microbatch: int = 16384
     """Maximum tokens per forward pass, padding included; limits memory and does not change the gradient."""
     packing: bool = True
@@ -166,9 +166,9 @@ class LearnerSettings:
     compile: bool = False
     """Compile the model's layers with torch.compile: faster on CUDA devices, after minutes of compilation."""
     optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"
-    """AdamW; adamw_offload keeps its state in CPU memory, with the same updates; adamw8bit uses 8-bit state."""
+    """adamw; adamw_offload keeps AdamW's state in CPU memory, with the same updates; adamw8bit uses 8-bit state."""
     offload_for_sampling: bool = False
-    """Keep the optimizer's state in CPU memory while answers are sampled, which leaves the sampler more memory."""
+    """Keep the optimizer's state in CPU memory during sampling, which leaves the sampler more memory."""
     lr: float = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -176,15 +176,15 @@ class LearnerSettings:
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly to its peak."""
     warmup_ratio: float = 0.0
-    """Share of all steps over which the learning rate rises, rounded up, instead of learner.warmup_steps."""
+    """Warm-up as a share of all steps, rounded up, instead of learner.warmup_steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay, applied to matrices only."""
     clip_norm: float = 1.0
-    """Clip the gradient to this global norm; 0 does not clip."""
+    """Clip the gradient to this global norm; 0 turns clipping off."""
     skip_norm: float = 0.0
-    """Skip an update whose gradient norm is above this; 0 skips none. For non-finite ones see run.on_non_finite."""
+    """Skip an update whose gradient norm exceeds this; 0 skips none. For non-finite updates see run.on_non_finite."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -218,41 +218,41 @@ class RunSettings:
     seed: int = 0
     """Random seed of the whole run."""
     threads: int = 0
-    """CPU threads for PyTorch; 0 uses the physical cores. Recorded, and reused on resume."""
+    """CPU threads for PyTorch; 0 uses all physical cores. The run records the number and reuses it on resume."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    """Precision of float32 matrix products: exact, or TF32 (high) or bfloat16 (medium) if faster; reused on resume."""
+    """float32 matrix products: exact (highest), or TF32 (high) or bfloat16 (medium) if faster; reused on resume."""
     save_every: int = 0
     """Save a checkpoint every N steps; 0 saves only at the end of a phase."""
     keep_last: int = 0
-    """Number of newest checkpoints to keep, besides the best and those at the end of a phase; 0 keeps all."""
+    """Number of newest checkpoints to keep, besides the best ones and those at the end of a phase; 0 keeps all."""
     keep_best: int = 1
-    """With run.keep_last, the number of checkpoints with the best validation accuracy to keep."""
+    """With run.keep_last: number of checkpoints with the best validation accuracy to keep."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of a checkpoint's hf/; weights with a higher one are also saved exactly, for resuming."""
+    """Precision of a checkpoint's hf/; weights of higher precision are also saved exactly, for resuming."""
     save_async: bool = False
-    """Write checkpoints in the background while training goes on, from a copy of the state in host memory."""
+    """Write checkpoints in the background while training continues, from a copy of the state in host memory."""
     save_rollouts: bool = True
     """Save every rollout, compressed."""
     save_token_stats: int = 4
-    """Answers per online step to save the learner's log-probs and entropy of each token of; 0 saves none."""
+    """Number of answers per online step whose per-token log-probs and entropies (the learner's) are saved; 0: none."""
     save_top_logps: int = 0
-    """With run.save_token_stats, the likeliest tokens to save at each position of those answers, at most 20."""
+    """With run.save_token_stats: number of most likely tokens to save at each position of those answers, at most 20."""
     on_no_signal: Literal["stop", "warn"] = "stop"
-    """If no step had a gradient, fail at the end with exit code 5, or only warn, for example in a control run."""
+    """If no step had a gradient: fail at the end with exit code 5, or only warn, for example in a control run."""
     on_non_finite: str = "stop"
-    """On a non-finite update: stop with exit code 4, or skip:N, which skips at most N such updates in a row."""
+    """On a non-finite update: stop exits with code 4; skip:N skips at most N such updates in a row."""
     preflight: bool = True
-    """Before the first step, sample and grade a few answers, and stop if training cannot work."""
+    """Sample and grade a few answers before the first step, and stop if training cannot work."""
     watchdog: float = 1800.0
-    """Seconds without progress after which a run exits with code 75 and logs its stack traces; 0 never does."""
+    """Seconds without progress after which a run logs its stack traces and exits with code 75; 0 turns this off."""
     log_every: int = 0
-    """Print a line every N steps if the output is not a terminal; 0 prints about twenty lines per phase."""
+    """Print a line every N steps if the output is not a terminal; 0: about twenty lines per phase."""
     profile: str = ""
-    """Write a trace and the memory of some steps into profile/: steps=3:5 for steps 3 to 5; empty writes none."""
+    """Write a trace and the memory use of some steps to profile/: steps=3:5 for steps 3 to 5; empty writes none."""
     trackers: tuple[str, ...] = shelf_field("trackers", ())
-    """Programs to show the run in while it trains: tensorboard, wandb, trackio; each needs its extra of that name."""
+    """Trackers that show the run while it trains: tensorboard, wandb, trackio; each needs the extra of that name."""
     project: str = ""
-    """Project in the trackers; empty uses qed, and in W&B WANDB_PROJECT if that is set."""
+    """Project in the trackers; empty uses qed, or in W&B WANDB_PROJECT if it is set."""
     entity: str = ""
     """User or team that owns the project in W&B; empty uses your own."""
     group: str = ""
