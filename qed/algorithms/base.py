@@ -88,7 +88,7 @@ class Algorithm(metaclass=BuiltByAnyName):
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     average_length: int = 0
-    """The length that the constant average divides by; 0 takes sampling.max_tokens."""
+    """Length that average=constant divides by; 0 takes sampling.max_tokens."""
 
     online: ClassVar[bool] = True
     # The number of consecutive rows that stay in one micro-batch, such as the two of a preference pair.

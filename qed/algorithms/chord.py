@@ -35,17 +35,17 @@ class Chord(PolicyGradient):
     average: Average = "token"
     """How sampled answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     mu: float = 0.5
-    """The weight of SFT; the run sets it by the schedule in each step."""
+    """Weight of the SFT loss; the run sets it in each step by the schedule."""
     mu_peak: float = 0.5
-    """The largest mu."""
+    """Largest mu."""
     mu_valley: float = 0.02
-    """The mu at the end."""
+    """Mu at the end."""
     mu_warmup: float = 0.2
-    """The share of the steps in which mu rises to its peak."""
+    """Share of the steps over which mu rises to its peak."""
     mu_decay: float = 0.4
-    """The share of the steps in which mu falls to its end, after the warm-up."""
+    """Share of the steps, after the warm-up, over which mu falls to its end value."""
     phi: bool = True
-    """Multiply the SFT loss of each token by p (1 - p), p being its probability."""
+    """Multiply the SFT loss of each token by p (1 - p), where p is its probability."""
     guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
 
     imitates: ClassVar[bool] = True

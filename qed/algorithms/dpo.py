@@ -20,8 +20,8 @@ class Dpo(Preferences):
     """Raises the probability of chosen over rejected completions, relative to a reference model."""
 
     precompute_reference: bool = False
-    """Score the pairs with the reference model once, before the first step, and then keep its log-probs in the run's
-    folder instead of the model in memory."""
+    """Score the pairs with the reference model once, before the first step. Its log-probs are then kept in the run's
+    folder, and the model need not stay in memory."""
 
     online: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-6, "learner.batch_size": 64, "learner.schedule": "linear"}

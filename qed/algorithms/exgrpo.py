@@ -51,26 +51,27 @@ class ExGrpo(PolicyGradient):
     mixed: bool = False
     """Whether replay has started; the run sets it once enough answers are correct."""
     mixed_above: float = 0.35
-    """Replay starts once a larger share of a step's answers is correct."""
+    """Start replay once more than this share of a step's answers is correct."""
     replay_share: float = 0.5
-    """The share of a step's problems that comes from the pool."""
+    """Share of a step's problems that comes from the replay pool."""
     shaping: TokenShaping = field(default_factory=TokenShaping)
     corrected: bool = True
-    """Take the ratio of a replayed token to the policy that sampled it; false: to the policy before the update."""
+    """Compute the ratio of a replayed token against the policy that sampled it; false: against the policy before the
+    update."""
     bucket_weight: Literal["normal", "linear", "root", "capped"] = "normal"
-    """How to weigh problems with k of n answers correct: a normal density around half of the group, k/n, its square
-    root, or k/n up to a half."""
+    """How to weight problems with k of n answers correct: by a normal density around half of the group, by k/n, by its
+    square root, or by k/n up to a half."""
     choice: Literal["entropy", "perplexity", "random", "newest"] = "entropy"
-    """Which answer of a problem to replay: that of lowest entropy or perplexity under the policy, a random or the
-    newest one."""
+    """Which answer of a problem to replay: the one with the lowest entropy or perplexity under the policy, a random
+    one, or the newest."""
     pool_per_problem: int = 8
-    """The most answers to keep per problem, the newest; 0 keeps all."""
+    """Keep at most this many answers per problem, the newest ones; 0 keeps all."""
     pool_size: int = 4096
-    """The most answers to keep in total, the newest; 0 keeps all."""
+    """Keep at most this many answers in total, the newest ones; 0 keeps all."""
     max_age: int = 100
     """Delete answers older than this many steps; 0 deletes none."""
     retire: bool = True
-    """Leave out problems with every answer correct from the next epoch on."""
+    """From the next epoch on, skip problems of which every answer was correct."""
 
     defaults: ClassVar[dict[str, Any]] = {"learner.skip_norm": 500.0}
 

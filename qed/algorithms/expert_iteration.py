@@ -23,11 +23,11 @@ class ExpertIteration(Algorithm):
     """Imitates its own correct completions."""
 
     keep: int = 0
-    """The most correct answers to keep per problem, so that easy problems do not dominate; 0 keeps all."""
+    """Maximum number of correct answers to keep per problem, so that easy problems do not dominate; 0 keeps all."""
     deduplicate: bool = True
     """Keep only one of identical answers in a group."""
     restart: bool = False
-    """Start every step from the initial weights of the phase, as STaR does, instead of from those of the last step."""
+    """Start every step from the phase's initial weights, as STaR does, instead of the last step's weights."""
 
     by_advantage: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-5}

@@ -36,11 +36,11 @@ class Hpt(PolicyGradient):
     advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
     surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
     gate: float = 0.0
-    """A problem is imitated where at most this share of its sampled answers is right; the paper has 0 for Qwen models
-    and 0.25, which is 2 of 8, for Llama models."""
+    """Imitate the demonstrations of a problem if at most this share of its sampled answers is right; the paper uses 0
+    for Qwen models and 0.25 (2 of 8) for Llama models."""
     sft: float = 0.1
-    """Weight of the SFT loss, averaged over all demonstration tokens. The published runs have 1 with a policy gradient
-    that is summed over 64 rows, which corresponds to about 0.1 with its mean."""
+    """Weight of the SFT loss, averaged over all demonstration tokens. The published runs use 1 with a policy gradient
+    summed over 64 rows, which corresponds to about 0.1 with the mean."""
     guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
 
     imitates: ClassVar[bool] = True

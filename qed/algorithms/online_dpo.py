@@ -29,7 +29,7 @@ class OnlineDpo(Preferences):
     """DPO on pairs of a correct and a wrong completion of the same problem."""
 
     pairs_per_problem: int = 4
-    """The most pairs per problem; every answer is in at most one pair. 0 sets no limit."""
+    """Maximum number of pairs per problem; every answer is in at most one pair. 0 sets no limit."""
 
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-6}
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}

@@ -37,10 +37,10 @@ class Opd(PolicyGradient):
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     teacher: str = ""
-    """The teacher: the name or folder of a model with the policy's tokenizer, or the address of a server of one, such
+    """The teacher: the name or folder of a model with the policy's tokenizer, or the address of a server for one, such
     as http://127.0.0.1:8000."""
     teacher_model: str = ""
-    """The name of the teacher's model at its server, where this serves several."""
+    """Name of the teacher's model, if its server serves several."""
     distillation: Distillation = field(default_factory=Distillation)
 
     def __post_init__(self) -> None:

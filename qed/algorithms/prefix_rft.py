@@ -40,7 +40,7 @@ class PrefixRft(PolicyGradient):
     advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
     surrogate: Surrogate = Surrogate(clip_low=0.2, clip_high=0.2)
     top_prefix: float = 0.2
-    """The share of prefix tokens that are trained: those with the highest entropy; 1 trains all of them."""
+    """Share of the prefix tokens to train: those with the highest entropy; 1 trains all of them."""
     guidance: ExpertPrefix = field(default_factory=lambda: ExpertPrefix(strategy="cosine", least=0.05, most=0.95))
 
     # A model that has learned nothing yet ends no demonstration, so that at first it is given all of it.

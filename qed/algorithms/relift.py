@@ -39,8 +39,7 @@ class Relift(PolicyGradient):
     advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
     surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
     buffer: int = 0
-    """The number of demonstrations of an SFT update, which wait until there are so many; 0 takes as many as a step has
-    problems."""
+    """Number of demonstrations to collect before an SFT update; 0 takes as many as a step has problems."""
     guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
 
     imitates: ClassVar[bool] = True

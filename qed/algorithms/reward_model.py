@@ -27,7 +27,7 @@ class RewardModel(Algorithm):
     """Scores chosen replies above rejected ones."""
 
     margin: float = 0.0
-    """By how much a chosen reply is to score higher, where the data has no column margin."""
+    """By how much the chosen reply should score higher, if the data has no column margin."""
     centre: float = 0.0
     """Weight of the squared sum of a pair's scores, which keeps them near 0; TRL suggests 0.01."""
 

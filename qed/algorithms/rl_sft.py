@@ -35,7 +35,7 @@ class RlSft(PolicyGradient):
     surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
     sft: float = 0.1
     """Weight of the SFT loss on answers with demonstration tokens, averaged over all of their tokens. The published
-    runs have 1 with a policy gradient that is summed over 64 rows, which corresponds to about 0.1 with its mean."""
+    runs use 1 with a policy gradient summed over 64 rows, which corresponds to about 0.1 with the mean."""
     guidance: ExpertPrefix = field(default_factory=ExpertPrefix)
 
     imitates: ClassVar[bool] = True

@@ -39,22 +39,22 @@ class Srft(PolicyGradient):
     """Imitates and reinforces demonstrations, and reinforces its own answers, in one step."""
 
     average: Average = "constant"
-    """How demonstrations and sampled answers are averaged, each by themselves: over tokens, over sequences, by a
-    constant length, or over sequences' sums."""
+    """How demonstrations and sampled answers are averaged, each separately: over tokens, over sequences, by a constant
+    length, or over sequences' sums."""
     surrogate: Surrogate = Surrogate(kind="plain")
     sft: float = 0.5
-    """The weight of the likelihood of demonstrations at an entropy of 0."""
+    """Weight of the demonstrations' likelihood at an entropy of 0."""
     sft_slope: float = -1.0
     """How that weight depends on the entropy H: it is multiplied by e^(slope H)."""
     positive: float = 0.1
-    """The weight of right sampled answers at an entropy of 0; wrong ones have 1."""
+    """Weight of right sampled answers at an entropy of 0; wrong ones have weight 1."""
     positive_slope: float = 1.0
     """How that weight depends on the entropy H: it is multiplied by e^(slope H)."""
     signs: bool = True
-    """Reward sampled answers with 1 if right, else with -1; false: with the advantage in the group, of which the
-    positive ones are weighed as right answers."""
+    """Reward sampled answers with 1 if right, else with -1; false: with their advantage in the group, where answers
+    with a positive advantage get the weight of right ones."""
     entropy_over: Literal["row", "token"] = "row"
-    """The entropy in the weights: the mean over the tokens of the row, or that of each token."""
+    """Entropy used in the weights: the mean over the tokens of the row, or that of each token."""
     guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
 
     step_means: ClassVar[tuple[str, ...]] = ("guidance/sft_weight", "guidance/positive_weight")

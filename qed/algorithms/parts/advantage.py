@@ -19,13 +19,13 @@ class AdvantageEstimator:
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
     std_over: Literal["group", "batch"] = "group"
-    """The rewards for the standard deviation: those of the group, or all of the step; the mean is the group's."""
+    """Rewards over which to take the standard deviation: the group's, or all of the step; the mean is the group's."""
     std_epsilon: float = 1e-6
     """Added to the standard deviation."""
     whiten: bool = False
     """Normalise the advantages of all tokens of the step to mean 0 and variance 1."""
     discount: float = 1.0
-    """The discount per token of later rewards, for the estimators returns and gae."""
+    """Discount of later rewards per token, for the estimators returns and gae."""
 
     @property
     def unread(self) -> dict[str, str]:

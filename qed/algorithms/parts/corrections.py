@@ -57,7 +57,8 @@ class Correction:
     """The correction for a sampler whose probabilities differ from the learner's."""
 
     kind: CorrectionKind = "none"
-    """How the weight exp(old - sampled) bounds or masks the policy loss; bypass takes the ratio to the sampler."""
+    """How to correct the policy loss by the weight exp(old - sampled): truncate it, or mask by it; bypass computes the
+    ratio against the sampler instead."""
     low: float = 0.0
     """The smallest weight of a correction."""
     high: float = 2.0
@@ -65,8 +66,8 @@ class Correction:
     normalize: bool = False
     """Divide the weights by their mean over the whole step."""
     rejection: tuple[RejectionKind, ...] = ("none",)
-    """Drop tokens or rows by log(old / sampled): by k1, k2 or k3 of a token, or by a row's sum, mean or max. With
-    several, separated by commas, a token stays only if each keeps it."""
+    """Drop tokens or rows by log(old / sampled): by k1, k2 or k3 of a token, or by its sum, mean or maximum over a
+    row. With several, separated by commas, a token stays only if each keeps it."""
     rejection_low: tuple[float, ...] = (0.5,)
     """The smallest ratio sampled / old that k1 keeps; one number for all rejections, or one for each."""
     rejection_high: tuple[float, ...] = (2.0,)

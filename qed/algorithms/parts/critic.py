@@ -16,18 +16,19 @@ class Critic:
     """The model that predicts the outcome of an answer from each of its tokens."""
 
     trunk: Literal["copy", "policy"] = "copy"
-    """What the value head reads: a copy of the policy that is trained apart, or the policy itself."""
+    """What the value head reads: a separately trained copy of the policy, or the policy itself."""
     start: str = ""
-    """Folder of a reward model or a critic that a copy starts from; empty copies the policy, with a head of zeros."""
+    """Folder of a reward model or critic to start a copy from; empty copies the policy, with a zero-initialised
+    head."""
     lr: float = 0.0
-    """Peak learning rate of the critic, on the schedule of the policy; 0 takes ten times learner.lr."""
+    """Peak learning rate of the critic, on the policy's schedule; 0 takes ten times learner.lr."""
     clip: float = 0.2
-    """How far a value may move from the one that the advantages read before its loss stops falling; infinity never
+    """How far a value may move from the one used for the advantages before its loss is clipped; infinity never
     clips."""
     coefficient: float = 0.1
     """Weight of the value loss in the policy's loss, with critic.trunk=policy."""
     passes: int = 0
-    """Passes over the rollouts of a step that train a copy; 0 takes learner.passes."""
+    """Passes over a step's rollouts to train a copy; 0 takes learner.passes."""
     batch_size: int = 0
     """Maximum rollouts per update of a copy; 0 takes learner.batch_size."""
     warmup_steps: int = 0

@@ -34,18 +34,18 @@ class Distillation:
     """The divergence of the policy to a teacher, on the policy's own answers."""
 
     divergence: Kind = "sampled"
-    """sampled: the reverse KL by the log-probs of the sampled tokens, as a reward of each token; reverse_kl,
+    """sampled: the reverse KL from the log-probs of the sampled tokens, as a reward for each token; reverse_kl,
     forward_kl and jsd: over the whole vocabulary, with the exact gradient."""
     beta: float = 0.5
-    """The share of the teacher in the mixture of jsd: near 0 it is like the forward KL, near 1 like the reverse KL."""
+    """Share of the teacher in the mixture of jsd: near 0 it is like the forward KL, near 1 like the reverse KL."""
     divergence_clip: float = math.inf
-    """The most that one token of the vocabulary adds to the divergence, in nats; sampled has no such terms."""
+    """Maximum that one token of the vocabulary adds to the divergence, in nats; sampled has no such terms."""
     teacher_top_k: int = 0
-    """Compare only the teacher's so many likeliest tokens, and all others as one; 0 compares the whole vocabulary."""
+    """Compare only this many of the teacher's most likely tokens, and all others as one; 0 compares all tokens."""
     distil: float = 1.0
     """Weight of the divergence."""
     reward: float = 0.0
-    """Weight of the policy gradient by the verifiable reward."""
+    """Weight of the policy gradient from the verifiable reward."""
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""

@@ -30,11 +30,11 @@ class Gae:
     """How far advantages and returns look ahead before they rely on the critic's values."""
 
     policy_lambda: float = 0.95
-    """Lambda of the advantages: 1 compares the whole outcome with the value, 0 only the next value."""
+    """Lambda of the advantages: 1 compares the value with the whole outcome, 0 only with the next value."""
     value_lambda: float = 1.0
     """Lambda of the returns that the critic learns; 1 is the outcome itself."""
     length_alpha: float = 0.0
-    """Above 0, policy_lambda of an answer of l tokens is 1 - 1 / (length_alpha l), as in VAPO, which has 0.05."""
+    """If above 0, policy_lambda of an answer of l tokens is 1 - 1 / (length_alpha l), as in VAPO, which uses 0.05."""
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""

@@ -36,11 +36,11 @@ class WholeDemonstrations:
     """Which groups a complete demonstration joins, beside the answers that are sampled."""
 
     traces: int = 1
-    """The number of demonstrations that join a group; a problem that has fewer gives what it has."""
+    """Number of demonstrations that join a group; a problem with fewer contributes all it has."""
     trace_share: float = 1.0
     """The share of problems that use a demonstration; drawn again for every problem and step."""
     wrong_traces: WrongTraces = "drop"
-    """What to do with demonstrations that the grader judges wrong: drop removes them and counts them; keep trains on
+    """What to do with demonstrations that the grader judges wrong: drop removes and counts them; keep trains on
     them."""
 
     def __post_init__(self) -> None:
@@ -72,28 +72,29 @@ class ExpertPrefix:
     """Which answers of a group start with a prefix of a demonstration, and how long it is."""
 
     traces: int = 1
-    """The number of answers per group that start with a demonstration's prefix, or are all of it; -1: every answer."""
+    """Number of answers per group that start with a prefix of a demonstration, or consist of all of it; -1: every
+    answer."""
     trace_share: float = 1.0
     """The share of problems that use a demonstration; drawn again for every problem and step."""
     strategy: Strategy = "random"
-    """The prefix's share: random between the bounds; linear_max and reverse_linear random below a bound that falls or
-    rises in ten windows; fixed evenly spaced between the bounds over the group; linear falls with the step; cosine
-    random between a bound that falls along half a cosine from the upper to the lower one, within `strategy_share` of
-    the run, and the upper one; binomial gives each of five sixths with the probability that falls so, and after
-    `strategy_share` of the run nothing."""
+    """Length of the prefix, as a share of the demonstration. random: uniform between `least` and `most`; linear_max,
+    reverse_linear: random below a bound that falls or rises in ten windows; fixed: evenly spaced between `least` and
+    `most` over the group; linear: falls with the step; cosine: random between `most` and a bound that falls along half
+    a cosine from `most` to `least` within `strategy_share` of the run; binomial: each of five sixths is given with that
+    bound as its probability, and nothing after `strategy_share` of the run."""
     least: float = 1.0
-    """The smallest share of a demonstration that is used as a prefix."""
+    """Smallest share of a demonstration to use as a prefix."""
     most: float = 1.0
-    """The largest share; 1 takes all of it, end token included, and samples nothing."""
+    """Largest share; 1 uses the whole demonstration, end token included, and samples nothing."""
     strategy_steps: int = 1000
-    """The steps over which the bound of linear_max, reverse_linear and linear moves."""
+    """Number of steps over which the bound of linear_max, reverse_linear and linear moves."""
     strategy_share: float = 1.0
-    """The share of the run's steps over which cosine and binomial fall."""
+    """Share of the run's steps over which cosine and binomial fall."""
     same_share: bool = False
     """Draw one share for all guided answers of a group."""
     wrong_traces: WrongTraces = "drop"
     """What to do with complete demonstrations that the grader judges wrong: drop removes them from the group and counts
-    them; keep trains on them with their negative advantage."""
+    them; keep trains on them, with their negative advantage."""
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""

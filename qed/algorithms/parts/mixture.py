@@ -22,13 +22,13 @@ class OffPolicyAdvantages:
     """How the advantages of demonstration tokens differ from those of sampled tokens."""
 
     statistics: Statistics = "shared"
-    """The baseline of a group: shared takes all of its answers, split only those that were sampled completely."""
+    """Baseline of a group: shared uses all of its answers; split uses only those that were sampled completely."""
     given_weight: float = 1.0
     """Multiplies the advantages of demonstration tokens."""
     own_weight: float = 1.0
     """Multiplies the advantages of sampled tokens."""
     given_advantage: float = 0.0
-    """A fixed advantage of demonstration tokens, divided by the group's size; 0 takes the computed advantage."""
+    """Fixed advantage of demonstration tokens, divided by the group's size; 0 uses the computed advantage."""
     zero_truncated: bool = False
     """Set the advantage of answers truncated at max_tokens to 0; they still count in the group's statistics."""
 

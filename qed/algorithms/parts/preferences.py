@@ -31,24 +31,24 @@ class Preferences(Algorithm):
     loss_weights: tuple[float, ...] = ()
     """The weight of each loss; empty gives each 1."""
     beta: float = 0.1
-    """The strength of the KL constraint to the reference; larger stays closer."""
+    """Strength of the KL constraint to the reference; larger values stay closer to it."""
     label_smoothing: float = 0.0
-    """The assumed share of wrongly labelled pairs, in cdpo, robust, exo_pair, aot and aot_unpaired."""
+    """Assumed share of mislabelled pairs, for cdpo, robust, exo_pair, aot and aot_unpaired."""
     divergence: FDivergence = "reverse_kl"
     """The f-divergence from the reference."""
     divergence_alpha: float = 0.5
     """The alpha of the alpha-divergence."""
     length_alpha: float = 1.0
-    """The weight of tokens beyond the length of the pair's shorter answer, LD-DPO; 1 gives all the same weight."""
+    """Weight of tokens beyond the length of the pair's shorter answer (LD-DPO); 1 gives all tokens the same weight."""
     weighted: bool = False
-    """Weight each pair by the probability of both answers under the policy, WPO."""
+    """Weight each pair by the probability of both answers under the policy (WPO)."""
     reference_model: str = ""
-    """The name or folder of the reference model; empty takes the model at the start of the phase."""
+    """Name or folder of the reference model; empty takes the model at the start of the phase."""
 
     reference_every: int = 0
-    """Steps after which the reference model moves towards the policy, TR-DPO; 0 never moves it."""
+    """Number of steps after which the reference model moves towards the policy (TR-DPO); 0 never moves it."""
     reference_mix: float = 0.6
-    """How far it moves: 1 replaces it by the current policy, less mixes their weights."""
+    """How far the reference moves: 1 replaces it with the current policy, smaller values mix their weights."""
 
     together: ClassVar[int] = 2
     by_advantage: ClassVar[bool] = False

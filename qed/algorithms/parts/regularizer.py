@@ -25,26 +25,26 @@ class Regularizer:
     kl: float = 0.0
     """Weight of the KL to the reference model; 0 loads none."""
     kl_estimator: Divergence = "k3"
-    """The estimator of a token's KL; with a plus the value is that estimator's and the gradient that of k2."""
+    """Estimator of a token's KL; with a plus, the value comes from that estimator and the gradient from k2."""
     kl_place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss, or subtract it from the reward of every token before the advantages."""
     kl_importance: bool = False
-    """Multiply the KL in the loss by the ratio of the policy to the one that sampled."""
+    """Multiply the KL in the loss by the ratio of the policy to the one that sampled the answer."""
     kl_target: float = 0.0
-    """The target KL per token, to which the weight adapts, starting from `kl`; 0 keeps the weight."""
+    """Target KL per token; the weight adapts to reach it, starting from `kl`. 0 keeps the weight fixed."""
     kl_horizon: int = 10000
     """The number of answers over which the KL's weight adapts."""
     reference_every: int = 0
-    """Steps after which the reference model of the KL moves to the policy, as in ProRL; 0 never moves it."""
+    """Number of steps after which the KL's reference model moves towards the policy, as in ProRL; 0 never moves it."""
     reference_mix: float = 1.0
-    """How far it moves: 1 replaces it by the current policy, less mixes their weights."""
+    """How far the reference moves: 1 replaces it with the current policy, smaller values mix their weights."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     entropy_target: float = 0.0
-    """The target entropy per token: below it the bonus's weight grows by 0.005 a step, above it it shrinks and is not
-    applied; 0 keeps the weight."""
+    """Target entropy per token: below it, the bonus's weight grows by 0.005 a step; above it, the weight shrinks and
+    the bonus is not applied. 0 keeps the weight fixed."""
     entropy_on: bool = True
-    """Whether a bonus with a target applies in the next step; the run sets it by the entropy of each step."""
+    """Whether a bonus with a target applies in the next step; the run sets this from the entropy of each step."""
 
     @property
     def unread(self) -> dict[str, str]:

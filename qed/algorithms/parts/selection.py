@@ -12,13 +12,13 @@ class Selection:
     """Which groups, completions and tokens the policy loss includes."""
 
     dynamic_sampling: bool = False
-    """Sample until enough groups have both correct and wrong answers; the others are recorded and dropped."""
+    """Sample until enough groups have both correct and wrong answers; other groups are recorded and dropped."""
     max_rounds: int = 10
-    """The most rounds of dynamic sampling; after them a step continues with the groups that it has."""
+    """Maximum rounds of dynamic sampling; after them, a step continues with the groups that it has."""
     mask_truncated: bool = False
-    """Leave answers truncated at max_tokens out of the loss and its average; they stay in their group's statistics."""
+    """Exclude answers truncated at max_tokens from the loss and its average; they stay in their group's statistics."""
     top_entropy: float = 1.0
-    """Keep the policy loss only on this share of the step's tokens, those with the highest entropy."""
+    """Apply the policy loss only to this share of the step's tokens, those with the highest entropy."""
 
     @property
     def unread(self) -> dict[str, str]:

@@ -26,13 +26,14 @@ class SelfTeacher:
     teacher_weights: Literal["start", "ema", "live"] = "start"
     """start: the policy at the start of the phase; live: the policy as it is; ema: one that follows the policy."""
     teacher_every: int = 1
-    """Steps after which the teacher ema moves towards the policy."""
+    """Number of steps after which the teacher ema moves towards the policy."""
     teacher_mix: float = 0.01
-    """How far it moves: 1 replaces it by the policy, less mixes their weights."""
+    """How far the teacher moves: 1 replaces it with the policy, smaller values mix their weights."""
     wording: str = WORDING
-    """What takes the question's place in the teacher's prompt; {question} and {demonstration} stand for the two."""
+    """Text that replaces the question in the teacher's prompt; {question} and {demonstration} are placeholders."""
     skip_tokens: int = 0
-    """The first tokens of an answer that do not learn from the teacher, who may begin by naming the solution."""
+    """Number of first tokens of an answer that do not learn from the teacher, which may begin by naming the
+    solution."""
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""

@@ -31,22 +31,22 @@ class TokenShaping:
     the ratio of a replayed one."""
 
     kind: Kind = "regularized"
-    """For given tokens: none is p, logp w log p, p_logp p + w log p, square_root and power roots and powers of p,
-    regularized p / (p + gamma)."""
+    """Function of the probability p of given tokens. none: p; logp: w log p; p_logp: p + w log p; square_root: the root
+    of p; power: p to a power; regularized: p / (p + gamma)."""
     own_kind: Kind = "none"
     """The same for sampled tokens, with their ratio in place of p; logp has no w here. The result is then clipped."""
     gamma: float = 0.1
-    """gamma of regularized: a smaller one gives unlikely tokens more weight."""
+    """gamma of regularized: a smaller value gives unlikely tokens more weight."""
     weight: float = 0.1
     """w of logp and p_logp."""
     exponent: float = 0.5
     """e of power."""
     most: float = 0.0
-    """The largest weight of a given token; 0 sets no bound."""
+    """Largest weight of a given token; 0 sets no bound."""
     least: float = 0.0
-    """The smallest weight of a given token; 0 sets no bound."""
+    """Smallest weight of a given token; 0 sets no bound."""
     drop_above: float = 0.0
-    """Leave tokens with a probability above this out of the loss and its average; 0 drops none and saves a forward
+    """Exclude tokens with a probability above this from the loss and its average; 0 drops none and saves a forward
     pass."""
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Shaping(TokenShaping):
     """The weights of demonstration tokens, whose probability under their author may be known, and of sampled ones."""
 
     behaviour: bool = False
-    """Where the data has the author's probability, use p / (pi_author + 1e-6), without shaping."""
+    """If the data has the author's probability, use p / (pi_author + 1e-6), without shaping."""
 
     def weigh_off_policy(self, logps: Tensor, behaviour: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the weight of demonstration tokens, and where a bound applied, both for all tokens.

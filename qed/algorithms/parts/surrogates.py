@@ -46,17 +46,17 @@ class Surrogate:
     kind: SurrogateKind = "clip"
     """The policy loss of a token with a given advantage."""
     clip_low: float = 0.2
-    """The ratio, in gspo that of the row, is clipped below at 1 - clip_low; gmpo bounds its logarithm, dppo and ipo the
+    """Clip the ratio (in gspo, that of the row) below at 1 - clip_low; gmpo bounds its logarithm, dppo and ipo the
     change of the probability. 1 never clips a ratio."""
     clip_high: float = 0.2
-    """The ratio, in gspo that of the row, is clipped above at 1 + clip_high; gmpo bounds its logarithm, dppo and ipo
-    the change of the probability. Infinity never clips."""
+    """Clip the ratio (in gspo, that of the row) above at 1 + clip_high; gmpo bounds its logarithm, dppo and ipo the
+    change of the probability. Infinity never clips."""
     clip_dual: float = 0.0
-    """For a negative advantage A the loss is at most -A times this (dual clip; verl: 3); 0 does not bound it."""
+    """For a negative advantage A, the loss is at most -A times this (dual clip; verl: 3); 0 sets no bound."""
     ratio_clamp: float = 0.0
     """Clamp log-ratios to plus or minus this many nats (verl and OpenRLHF: 20); 0 does not clamp them."""
     cispo_clip: CispoClip = "both"
-    """Where cispo clips: both sides, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
+    """Where cispo clips: on both sides, only above at 1 + clip_high, or, as in TRL, only above at clip_high itself."""
     sapo_temperatures: tuple[float, float] = (1.0, 1.05)
     """The temperatures of sapo's gate, for positive advantages and for the others."""
     vespo_shape: tuple[float, float, float, float] = (2.0, 3.0, 3.0, 2.0)
