@@ -17,7 +17,7 @@ from qed.errors import QedError
 from qed.grading.fork_server import END, MESSAGE
 from qed.guards.parents import die_with_parent
 
-# Python audit events that a sealed child must not cause; a name that ends in a dot is a prefix.
+# Python audit events that are forbidden in a sealed child; a name that ends in a dot is a prefix.
 FORBIDDEN = {
     "programs": "os.system os.exec os.posix_spawn os.spawn os.fork os.forkpty os.startfile subprocess.Popen pty.spawn",
     "processes": "os.kill os.killpg signal.pthread_kill os.putenv",
@@ -29,8 +29,8 @@ FORBIDDEN_NAMES = " ".join(FORBIDDEN.values()).split()
 FORBIDDEN_EVENTS = frozenset(name for name in FORBIDDEN_NAMES if not name.endswith("."))
 FORBIDDEN_PREFIXES = tuple(name for name in FORBIDDEN_NAMES if name.endswith("."))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-SEALED_FILES = 64  # open files of a sealed child
-# Training steps have priority. Next to one, a process of this niceness still gets a third of a core. The wall-clock
+SEALED_FILES = 64  # the most open files of a sealed child
+# Training steps have priority. Beside one, a process of this niceness still gets a third of a core, and the wall-clock
 # limit is six times the CPU limit, so grading does not reach the wall-clock limit first.
 NICENESS = 3
 
@@ -46,7 +46,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.dup2(2, 1)  # stdout belongs to the caller: a program may read its last line
+    os.dup2(2, 1)  # stdout belongs to the caller, whose last line another program may parse
     with contextlib.suppress(OSError):
         os.nice(NICENESS if beside else 0)
     failure, about, handler = "", None, None
@@ -55,7 +55,7 @@ def main() -> None:
         about, handler = getattr(importlib.import_module(module), name)(*arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- any failure is reported to the caller
         failure = str(error) if isinstance(error, QedError) else f"{type(error).__name__}: {error}"
-    # From here on a closed socket means that the caller is gone; then the children and their subprocesses are killed.
+    # From here on, a closed socket means that the caller has ended: kill the children and their subprocesses.
     die_with_parent(0)()
     bind = die_with_parent(os.getpid())
     children: set[int] = set()
@@ -103,7 +103,7 @@ def _serve_child(channel: socket.socket, about: Any, handler: Handler, memory: i
 
 
 def _answer_question(handler: Handler, cpu: float, question: Any) -> bytes:
-    """Answer one question within its CPU time; the kernel kills the process when that time is used up."""
+    """Answer one question within its CPU time limit; the kernel kills a process that reaches it."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
     try:
         return _encode({"answer": handler(question)})
@@ -123,7 +123,7 @@ def _set_limits(memory: int, sealed: bool) -> None:
     if sealed:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (SEALED_FILES, SEALED_FILES))
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # root may still make processes
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # does not restrict root
         sys.addaudithook(_refuse_event)
 
 
@@ -163,12 +163,12 @@ def _end_child(pid: int, children: set[int], channel: socket.socket) -> None:
 
 def _kill_group(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(OSError):  # a child may have left its group
+    with contextlib.suppress(OSError):  # a child may have left its process group
         os.killpg(pid, signal.SIGKILL)
 
 
 def _end_children(children: set[int]) -> None:
-    """Kill the children, and wait for them: what they took of the processor then counts as this process's."""
+    """Kill the children and wait for them, so that their CPU time counts as this process's."""
     for pid in children:
         _kill_group(pid)
     for pid in children:

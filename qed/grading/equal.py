@@ -1,4 +1,4 @@
-"""Equality of answers: by normalised strings, by the typed values of qed's own parser, and if neither decides, by
+"""Compare answers: by normalised strings, by the typed values of qed's own parser, and if neither decides, by
 math-verify in a child process that can be killed.
 
 No text is ever evaluated: an answer is parsed into numbers and expressions, and every size is bounded before any
@@ -22,9 +22,9 @@ from qed.grading.scalars import list_names
 from qed.grading.tree import Node, walk
 from qed.grading.vocabulary import BIG
 
-CACHED_GOLDS = 4096  # of a data set, which is read once for each epoch
-CACHED_VERDICTS = 4096  # the answers to a problem are often alike
-# The most frequent answers need no parser. Bounded lengths keep the arithmetic bounded.
+CACHED_GOLDS = 4096  # a data set is read once in each epoch
+CACHED_VERDICTS = 4096  # the answers to a problem are often the same
+# The most frequent answers, which need no parser. The bounded lengths bound the arithmetic.
 PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
 SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC](?:\^\{?[23]\}?|[²³])?")
 
@@ -36,8 +36,9 @@ ORDINAL = re.compile(r"\d(?:st|nd|rd|th)(?![A-Za-z])")
 class Verdict:
     """Whether an answer is correct, which tier decided, and why.
 
-    Tiers: `string`, `typed` and `symbolic` compared the answers; `bound` means that the answer needs more work than a
-    verdict may cost; `timeout` and `error` are failures of the symbolic tier; `unknown` means that no tier can read it.
+    The tiers `string`, `typed` and `symbolic` compared the answers; `bound` means that the comparison needs more work
+    than is allowed; `timeout` and `error` are failures of the symbolic tier; `unknown` means that no tier can read an
+    answer.
     """
 
     correct: bool
@@ -50,11 +51,11 @@ class Verdict:
 
 SAME_STRING = Verdict(True, "string", "the same string")
 SAME_TOKENS = Verdict(True, "string", "the same after normalisation")
-NOTHING = Verdict(False, "string", "one of them is empty")
-NO_TEXT = Verdict(False, "string", "one of them is no text")
-TOO_LONG = Verdict(False, "bound", "longer than an answer may be")
+NOTHING = Verdict(False, "string", "one of the two answers is empty")
+NO_TEXT = Verdict(False, "string", "one of the two answers is not a string")
+TOO_LONG = Verdict(False, "bound", "an answer is too long")
 SAME_VALUE = Verdict(True, "typed", "the same value")
-NEAR_VALUE = Verdict(True, "typed", "a value that the policy accepts for it")
+NEAR_VALUE = Verdict(True, "typed", "another value, which the policy accepts")
 OTHER_VALUE = Verdict(False, "typed", "another value")
 UNDECIDED = Verdict(False, "unknown", "a sum, a product, an integral or a limit is not evaluated here")
 BIG_OPERATORS = tuple(BIG)
@@ -63,7 +64,7 @@ read_gold = lru_cache(CACHED_GOLDS)(read_answer)
 
 
 def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
-    """Return whether an answer equals the gold answer. Never raises, and does bounded work, whatever the texts."""
+    """Return whether an answer equals the gold answer. Never raises, and does bounded work for any texts."""
     if not (isinstance(gold, str) and isinstance(answer, str)):
         return NO_TEXT
     gold, answer = gold.strip(), answer.strip()
@@ -84,7 +85,7 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
 
 @lru_cache(CACHED_VERDICTS)
 def _compare_texts(gold: str, answer: str, policy: Policy) -> Verdict:
-    """Compare two texts without the symbolic tier, whose failures must not be kept."""
+    """Compare two texts without the symbolic tier, whose failures must not be cached."""
     left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
         return SAME_TOKENS
@@ -93,7 +94,7 @@ def _compare_texts(gold: str, answer: str, policy: Policy) -> Verdict:
 
 
 def read_both(gold: str, answer: str) -> tuple[Reading, Reading]:
-    """Read a gold answer and an answer as they are read before their values are compared."""
+    """Read a gold answer and an answer in the same way as before a comparison of their values."""
     return _list_readings(gold, answer, read_gold(gold), read_answer(answer))[0]
 
 
@@ -123,7 +124,7 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
 def _find_trouble(left: Reading, right: Reading) -> Verdict | None:
     """Return why the values of two answers cannot be compared; None if they can."""
     sides = (("gold", left), ("answer", right))
-    for side, reading in sides:  # final, whatever the other one is
+    for side, reading in sides:  # final, whatever the other side is
         if reading.contradictory:
             return Verdict(False, "typed", f"{side}: {reading.trouble}")
     for side, reading in sides:
@@ -135,7 +136,7 @@ def _find_trouble(left: Reading, right: Reading) -> Verdict | None:
 
 
 def _compare_fractions(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict | None:
-    """Compare two numbers or fractions of numbers; None if they are none, have no value, or one may be rounded."""
+    """Compare two numbers or fractions of numbers; None if one is something else, has no value, or may be rounded."""
     if policy.approximate or "." in answer or not (PLAIN_NUMBER.fullmatch(gold) and PLAIN_NUMBER.fullmatch(answer)):
         return None
     try:
@@ -146,7 +147,7 @@ def _compare_fractions(gold: str, answer: str, left: Reading, right: Reading, po
 
 
 def _has_digits_of(left: Reading, right: Reading) -> bool:
-    """Return whether one side has a base and the other only its digits, which may be letters: 2A7_{16} and 2A7."""
+    """Return whether one side has a base and the other the same digits (or letters) without it: 2A7_{16} and 2A7."""
     for one, other in ((left, right), (right, left)):
         based = one.values[0] if one.values else None
         if based is not None and based.kind == "based" and not based.parts and not based.number:
@@ -155,8 +156,8 @@ def _has_digits_of(left: Reading, right: Reading) -> bool:
 
 
 def _list_readings(gold: str, answer: str, left: Reading, right: Reading) -> list[tuple[Reading, Reading]]:
-    r"""Return the ways to read both sides together: letters after a number are a unit where the other side has one, as
-    5 m against 5\text{ m}, and variables where the other side has names: 2 kg against 2gk."""
+    r"""Return the ways to read both sides together: letters after a number are a unit if the other side has a unit, as
+    in 5 m against 5\text{ m}, and variables if the other side has names, as in 2 kg against 2gk."""
     if _has_unit(left) != _has_unit(right):
         if _has_unit(left):
             return _reread_beside_unit(gold, answer, left, right)
@@ -184,7 +185,7 @@ def _reread_beside_unit(one: str, other: str, left: Reading, right: Reading) -> 
 
 
 def _is_short_word(text: str, reading: Reading) -> bool:
-    """Return whether two or three letters may be meant as a product beside names: am beside ma, 3rd beside 3dr."""
+    """Return whether two or three letters may be a product if the other side has names: am and ma, 3rd and 3dr."""
     word = len(reading.values) == 1 and reading.values[0].kind == "text" and len(reading.values[0].name) <= 3
     return word or ORDINAL.search(text) is not None
 
@@ -209,7 +210,7 @@ def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
             try:
                 if comparison.are_same(*_read_number_words(gold, answer, policy)):
                     return NEAR_VALUE if comparison.near else SAME_VALUE
-            except UnreadableError as error:  # another reading may do
+            except UnreadableError as error:  # another reading may have a value
                 unreadable = unreadable or str(error)
     except (OverBoundError, RecursionError) as error:
         return Verdict(False, "bound", str(error))
@@ -221,7 +222,7 @@ def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
 
 
 def _list_pairs(left: Reading, right: Reading) -> list[tuple[Node, Node]]:
-    """Return the values to compare; 10,20 and 10,2, which may both be decimals, are compared as lists only."""
+    """Return the pairs of values to compare; 10,20 and 10,2, which may both be decimals, are compared only as lists."""
     pairs = [(gold, answer) for gold in left.values for answer in right.values]
     if len(pairs) < 4 or not left.values[0].kind == right.values[0].kind == "list":
         return pairs

@@ -17,7 +17,7 @@ MAX_BITS_SHOWN = 256
 TIERS = {
     "string": "the texts decide",
     "typed": "the values that were read decide",
-    "symbolic": "math-verify decides, in a process of its own",
+    "symbolic": "math-verify decides, in a separate process",
     "bound": "refused before any arithmetic",
     "timeout": "math-verify took too long",
     "error": "math-verify failed",
@@ -27,7 +27,7 @@ TIERS = {
 
 
 def explain(gold: str, answer: str, policy: Policy = MATH, as_json: bool = False) -> str:
-    """Explain how a gold answer and an answer are read, and which tier decides."""
+    """Explain how a gold answer and an answer are parsed, and which tier decides."""
     verdict = equal(gold, answer, policy)
     sides = {"gold": gold, "answer": answer}
     read = {
@@ -41,9 +41,9 @@ def explain(gold: str, answer: str, policy: Policy = MATH, as_json: bool = False
 
 
 def explain_response(gold: str, text: str, mode: str = "flexible", policy: Policy = MATH, as_json: bool = False) -> str:
-    """Explain a verdict on an answer, or on a response: what is extracted, or why nothing is, and how it is compared.
+    """Explain a verdict on an answer or a response: what is extracted, or why nothing is, and how it is compared.
 
-    A text that equals the gold answer, or that is nothing but an answer, is explained as an answer.
+    A text that equals the gold answer, or that contains nothing but an answer, is explained as an answer.
     """
     found = find_final_answer(text, mode)
     answer = found.answer if isinstance(found, Extracted) else ""

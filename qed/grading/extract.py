@@ -1,4 +1,4 @@
-"""Extraction of the final answer of a text. Every search is linear in the length of the text."""
+"""Extract the final answer of a text. Every search is linear in the length of the text."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ __all__ = [
     "read_tag",
 ]
 
-# A number as GSM8K's graders find it, for examples/cs336_adapters.py.
+# A number in the sense of GSM8K's graders, for examples/cs336_adapters.py.
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
 )
 MODES = ("strict", "flexible", "lenient")
 Finder = Callable[[str], str | None]
-CACHED_TEXTS = 16  # an answer is read in several modes, and again for its class, one right after the other
+CACHED_TEXTS = 16  # an answer is read in several modes and again for its outcome class, in quick succession
 
 
 def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[Tags, ...] = ANSWER_TAGS) -> Extracted | None:
-    """Extract the final answer of a response, and where it was found; None if it has none that is sure.
+    """Extract the final answer of a response, and where it was found; None if no answer is certain.
 
-    `strict` accepts a complete box, an answer tag or a `####` line; `flexible` also accepts an answer in words;
-    `lenient` also accepts a box or tag that is never closed. `tags` are the pairs that may enclose an answer, such as
-    <answer> and </answer>. `regex:PATTERN` takes the first group of the last match of a regular expression,
-    `first-regex:PATTERN` of the first.
+    The mode `strict` accepts a complete box, an answer tag or a `####` line; `flexible` also accepts an answer in
+    words; `lenient` also accepts a box or tag that is never closed. `regex:PATTERN` takes the first group of the last
+    match of a regular expression, `first-regex:PATTERN` that of the first match. `tags` are the pairs that may enclose
+    an answer, such as <answer> and </answer>.
 
     Raises:
         ValueError: there is no such mode.
@@ -76,7 +76,7 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[Tags, ...] 
     if is_pattern(mode):
         return find_by_pattern(text, mode)
     if mode not in MODES:
-        raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
+        raise ValueError(f"there is no extraction mode {mode!r}; use one of: {', '.join(MODES)}")
     turn, marked, is_cut = _find_in_last_turn(text, tags)
     if mode == "strict":
         return marked or Refusal(CUT_OFF if is_cut else NOT_FOUND)
@@ -86,8 +86,8 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[Tags, ...] 
 
 @lru_cache(CACHED_TEXTS)
 def _find_in_last_turn(text: str, tags: tuple[Tags, ...]) -> tuple[str, Extracted | None, bool]:
-    """Return the text of the last turn, the answer that is marked outside of an open thought, and whether there is such
-    a thought.
+    """Return the text of the last turn, the marked answer outside of an unclosed thinking block, and whether the text
+    has such a block.
     """
     if may_have_thought(text):
         turn = cut_to_last_turn(text)
@@ -99,7 +99,7 @@ def _find_in_last_turn(text: str, tags: tuple[Tags, ...]) -> tuple[str, Extracte
 
 @lru_cache(CACHED_TEXTS)
 def _find_unmarked(text: str, tags: tuple[Tags, ...]) -> Extracted | Refusal:
-    """Find an answer that is marked in an open thought, or that is stated in words."""
+    """Find an answer that is marked in an unclosed thinking block, or stated in words."""
     turn, _, is_cut = _find_in_last_turn(text, tags)
     marked = _find_marked(turn, tags) if is_cut else None
     if marked is not None:
@@ -113,7 +113,7 @@ def _find_unmarked(text: str, tags: tuple[Tags, ...]) -> Extracted | Refusal:
 
 
 def _find_marked(text: str, tags: tuple[Tags, ...]) -> Extracted | None:
-    """Return the answer in a tag, in a box or behind ####."""
+    """Return the answer in a tag, in a box or after ####."""
     tagged = (find_tag(text, tags) or "").strip()
     if tagged:
         return Extracted(_read_tagged(tagged), "tag")
@@ -126,13 +126,13 @@ def _find_marked(text: str, tags: tuple[Tags, ...]) -> Extracted | None:
 
 
 def read_tag(content: str) -> str:
-    """Return the answer in the content of a tag: what is in its box, or what its sentence states."""
+    """Return the answer in the content of a tag: the content of its box, or the value that its sentence states."""
     content = content.strip()
     return _read_tagged((find_box(content) or content).strip())
 
 
 def _read_tagged(content: str) -> str:
-    """Return the answer of a sentence in a tag; other content as it is."""
+    """Return the answer that a sentence in a tag states; return other content unchanged."""
     if len(content.split()) < 3 or ("\\" in content and " " not in content.replace("\\ ", "")):
         return content
     found = find_conclusion(content)

@@ -30,7 +30,7 @@ MESSAGE = 9  # bytes of a request to the server: an operation and a pid
 OPEN, END = b"o" + bytes(MESSAGE - 1), b"e"
 # There is already one child per core, so each uses a single thread.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-# What a sealed child has in its memory: its code could read all that the server was started with.
+# The only variables that a sealed server gets: the code in its children could read all of its environment.
 PLAIN_VARIABLES = (
     "PATH HOME TMPDIR TZ LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH DYLD_LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX PYTHONHOME "
     "PYTHONPATH PYTHONUTF8 PYTHONHASHSEED PYTHONNOUSERSITE PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX"
@@ -43,12 +43,12 @@ class ForkServer:
 
     Args:
         target: `package.module:function`; called once with the arguments, it returns a description of itself (JSON)
-            and the function that answers questions, JSON to JSON.
-        arguments: of the target, JSON.
-        limits: of every question.
-        sealed: the children must not write files, start programs or open sockets, and print nothing.
+            and the function that answers questions, from JSON to JSON.
+        arguments: the arguments of the target, JSON.
+        limits: the limits of each question.
+        sealed: whether the children may not write files, start programs or open sockets; they print nothing.
         log: the file for the output of the children; None sends it to the caller's stderr.
-        beside: whether the children work beside a training step, which has priority.
+        beside: whether the children run beside a training step, which has priority.
     """
 
     def __init__(
@@ -68,29 +68,29 @@ class ForkServer:
         _servers.add(self)
 
     def _reset(self) -> None:
-        """Return to the state before the first start; a forked copy of the caller does so, because it has no server."""
+        """Return to the state before the first start. A forked copy of the caller has no server and calls this too."""
         self._lock = threading.Lock()
         # Children that share a core would reach the wall-clock limit before the CPU limit.
         self.slots = threading.BoundedSemaphore(host.count_usable_cores())
         self._control: socket.socket | None = None
         self._asked = threading.Event()  # whether the server process was ever asked for a child
         self._loading = threading.Lock()
-        self._loaded: socket.socket | None = None  # the control of the server process that is known to be loaded
+        self._loaded: socket.socket | None = None  # the control socket of the server process that has loaded
         self._finalizer: weakref.finalize[Any, ForkServer] | None = None
 
     def start(self) -> None:
-        """Start loading, without waiting for it to finish; the first session says what cannot be started."""
+        """Start loading without waiting for it to finish; the first session reports a failure."""
         with self._lock, suppress(OSError):
             self._ensure_started()
 
     def _ensure_started(self) -> socket.socket:
         if self._control is None:
             ours, theirs = socket.socketpair()
-            # The kernel kills a child when the thread that created it ends, so only the main thread may request that.
+            # The kernel kills the server when the thread that created it ends, so only the main thread requests that.
             parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
             control = [str(theirs.fileno()), str(parent)]
             command = build_code_command(BOOT, self._config, *control)
-            # In its own session, so that Ctrl-C in the terminal reaches only the caller, which then decides.
+            # In a new session, so that Ctrl-C in the terminal reaches only the caller, which decides what to do.
             with self.log.open("ab") if self.log else nullcontext() as log:
                 process = subprocess.Popen(
                     command,
@@ -108,7 +108,7 @@ class ForkServer:
     def wait_until_loaded(self) -> float:
         """Wait until the target is loaded, once for each server process, and return the seconds that this took.
 
-        What cannot be loaded is left to the first session to say.
+        The first session reports a target that cannot be loaded.
         """
         if self._loaded is not None and self._loaded is self._control:
             return 0.0
@@ -130,7 +130,7 @@ class ForkServer:
             with theirs:
                 origin = self._request_child(theirs)
         except OSError as error:
-            raise NotLoadedError(f"the process that grades could not be started: {error}") from error
+            raise NotLoadedError(f"the grading process could not be started: {error}") from error
         return Session(ours, self.limits, partial(self.end_child, origin=origin))
 
     def _request_child(self, channel: socket.socket) -> socket.socket:
@@ -147,7 +147,7 @@ class ForkServer:
     def end_child(self, pid: int, origin: socket.socket) -> int:
         """End a child and return its exit status, negative for a signal.
 
-        The children of an earlier server process ended with it, and their pids may be reused: for them it returns 0.
+        The children of an earlier server process ended with it, and their pids may be reused: for them return 0.
         """
         try:
             ours, theirs = socket.socketpair()
@@ -178,9 +178,9 @@ def _read_plain_variables() -> dict[str, str]:
 
 
 def _stop_process(control: socket.socket, process: subprocess.Popen[bytes], owner: int, asked: threading.Event) -> None:
-    """Close our end of the socket, after which the server process ends by itself, once it is loaded.
+    """Close the caller's end of the socket: a loaded server process then ends.
 
-    A server that nobody has asked for a child has none, and may still be loading for seconds: it is killed.
+    A server process that was never asked for a child may still be loading for seconds, so it is killed.
     """
     control.close()
     if os.getpid() != owner:

@@ -25,21 +25,21 @@ from qed.types import Grade, Group, Problem, Rollout
 
 MAX_WORKERS = 8
 POLL_SECONDS = 0.2  # between checks for a signal while answers are graded
-# The fields of a rollout that a reward can read; not log-probs or what later stages write.
+# The fields of a rollout that a reward can read; without log-probs and what later stages write.
 ROLLOUT_FIELDS = ("text", "stop_reason", "source", "version", "index", "prompt_text")
 
 
 class Judge:
     """A pool of worker processes that grade and can be killed.
 
-    It may be used from any thread; a fork of the caller starts with a new pool.
+    It can be used from any thread; a forked copy of the caller starts with a new pool.
 
     Args:
         target, arguments: see `ForkServer`; the target's description says whether it is `batched`, which part is the
-            `judge` and whether it `checks_format` (see `Reward`), and its function is made by `serve`.
-        workers: number of processes; 0 means one per core that this process may use, and at most eight.
+            `judge` and whether it `checks_format` (see `Reward`), and `serve` wraps its function.
+        workers: number of processes; 0 means one per core that this process may use, at most eight.
         limits: for each answer.
-        log: the file for what rewards print, which may contain a model's answers with terminal escape codes.
+        log: the file for the output of rewards, which may contain a model's answers with terminal escape codes.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Judge:
 
     @property
     def checks_format(self) -> bool:
-        """Whether the grades say if the format holds."""
+        """Whether the grades say if an answer follows the required format."""
         return bool(self.start().get("checks_format"))
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """What the target says of its functions; empty if it says nothing."""
+        """The target's description of its functions; empty if it gives none."""
         return list(self.start().get("functions", ()))
 
     def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -111,7 +111,7 @@ class Judge:
     __call__ = grade
 
     def _grade_unit(self, rollouts: Group) -> list[Grade]:
-        """Grade answers in one request; if that fails, grade each one alone."""
+        """Grade answers in one request; if that fails, grade each one separately."""
         with self._slots:
             beat()
             try:
@@ -125,8 +125,8 @@ class Judge:
         alone = [each for rollout in rollouts for each in self._grade_unit([rollout])]
         if any(each.is_decided for each in alone):
             warnings.warn(
-                f"A reward failed on {len(rollouts)} answers at once, so it was called for each alone, where one that "
-                f"compares answers gives other values: {grade.reason}",
+                f"A reward failed on a group of {len(rollouts)} answers, so each was graded alone, which changes the "
+                f"values of a reward that compares answers: {grade.reason}",
                 stacklevel=1,
             )
         return alone
@@ -142,7 +142,7 @@ class Judge:
         try:
             found = [Grade(**grade) for grade in grades]
         except TypeError as error:
-            raise FailedError(f"the reward returned no grade: {error}") from error
+            raise FailedError(f"the reward returned something other than a grade: {error}") from error
         if len(found) != len(rollouts):
             raise FailedError(f"the reward returned {len(found)} grades for {len(rollouts)} answers")
         return found

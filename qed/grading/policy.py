@@ -1,4 +1,4 @@
-"""The conventions on which graders differ, one switch each. The defaults are those of MATH."""
+"""The conventions on which graders differ, one setting each. The defaults are those of MATH."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Policy:
     """What counts as the same answer where mathematics has no single convention."""
 
     percent_sign_optional: bool = True
-    """20 % equals 20 as well as 0.2: the sign may be dropped, but 0.4 is a fraction and never 0.4 %. Off: 20 % equals
-    only 0.2."""
+    """20 % equals both 20 and 0.2, because the sign may be dropped; but 0.4 is a fraction and never 0.4 %. Off: 20 %
+    equals only 0.2."""
 
     ordered_lists: bool = False
-    """A bare list of answers must come in the order of the gold. Off: `1, 2` is `2, 1`."""
+    """A list of answers without brackets must be in the order of the gold. Off: `1, 2` equals `2, 1`."""
 
     convert_units: bool = True
-    """3 hours equal 180 minutes, and 30° equals π/6. Off: two different units never match."""
+    """3 hours equal 180 minutes, and 30° equals π/6. Off: different units never match."""
 
     bare_list_as_tuple: bool = True
-    """`2, 4` and `x = 2, y = 4` equal `(2, 4)` when the order is the same."""
+    """`2, 4` and `x = 2, y = 4` equal `(2, 4)` if the order is the same."""
 
     interval_as_inequality: bool = True
     """`2 < x < 4` and `|x - 3| < 1` equal the interval `(2, 4)`."""
@@ -35,26 +35,27 @@ class Policy:
     """`six`, `sixth` and `6th` equal 6, `two thirds` 2/3, and `1 million` equals 1,000,000."""
 
     half_day_optional: bool = True
-    """7:45 equals 7:45 a.m., and 19:45 equals 7:45 p.m.; the other half of the day never does."""
+    """7:45 equals 7:45 a.m. and 7:45 p.m., and 19:45 equals 7:45 p.m.; a.m. never equals p.m."""
 
     base_optional: bool = True
-    """`52` equals `52_8`: the base may be dropped, but not changed."""
+    """`52` equals `52_8`: the base may be omitted, but not changed."""
 
     rounded_gold: bool = False
-    """A gold with a decimal point accepts every value that rounds to it: 33.3 accepts 100/3."""
+    """A gold with a decimal point accepts every value that rounds to it: 100/3 is correct for 33.3."""
 
     rounded_answer: bool = True
-    """Six or more digits that round an irrational or periodic gold equal it: 1.41421 is √2. Off: only exact forms."""
+    """A number of six or more digits equals an irrational or periodic gold that rounds to it: 1.41421 equals √2. Off:
+    only exact forms are correct."""
 
     hundredfold: bool = False
-    """A number in decimals equals its hundredfold and its hundredth, with or without a percent sign: 0.25 accepts 25,
-    and 25 accepts 2500."""
+    """A decimal number equals 100 times itself and a hundredth of itself, with or without a percent sign: 25 is correct
+    for 0.25, and 2500 for 25."""
 
     relative_tolerance: float = 0.0
     """Two real values are equal if they differ by at most this share of the larger one: 1e-4 accepts 3.1416 for π."""
 
     symbolic: bool = True
-    """What the parser cannot read goes to math-verify, in a child process. Off: it is wrong."""
+    """math-verify compares what the parser cannot read, in a child process. Off: such an answer is wrong."""
 
     @property
     def approximate(self) -> bool:
@@ -80,10 +81,10 @@ STRICT = Policy(
 
 
 def find_policy(name: str) -> Policy:
-    """Return the policy of a name.
+    """Return the policy with a name.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no such policy.
     """
     policies: dict[str, Policy] = {"math": MATH, "qwen": QWEN, "strict": STRICT}
     if name not in policies:

@@ -1,4 +1,4 @@
-"""A session with one child of a fork server, which answers one question at a time within limits."""
+"""A session with one child of a fork server: it answers one question at a time, within limits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 LOADING_SECONDS = 120.0  # for the imports and the preparation of the target, once per server process
-UNREADABLE = "the answer cannot be read"
+UNREADABLE = "the reply cannot be read"
 TIMED_OUT = {signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM}
 
 
 class TimedOutError(Exception):
-    """Raised when a child was killed because it took too long; the text says which limit it reached."""
+    """Raised when a child was killed because it reached a time limit; the message says which one."""
 
 
 class FailedError(Exception):
-    """Raised when a child raised or died; the text says how."""
+    """Raised when a child raised an exception or died; the message says how."""
 
 
 class NotLoadedError(Exception):
@@ -31,8 +31,8 @@ class NotLoadedError(Exception):
 class Limits:
     """The limits of one question. CPU time is the main one, because it does not depend on the load of the machine.
 
-    `cpu` and `wall` are seconds per question, `memory` is in bytes on top of what loading took, `reply` is in bytes of
-    JSON.
+    `cpu` and `wall` are seconds per question, `memory` is bytes on top of what the loaded target uses, and `reply` is
+    bytes of JSON.
     """
 
     cpu: float = 10.0
@@ -50,7 +50,7 @@ class Session:
     Args:
         channel: the socket to the child.
         limits: of each question.
-        end_child: ends the child with a process number, and returns its exit status.
+        end_child: ends the child with a pid and returns its exit status.
     """
 
     def __init__(self, channel: socket.socket, limits: Limits, end_child: Callable[[int], int]) -> None:
@@ -62,7 +62,7 @@ class Session:
             greeting = {"failed": str(error) or f"loading took more than {LOADING_SECONDS:g} s"}
         if greeting is None or "failed" in greeting:
             self.close()
-            raise NotLoadedError(greeting["failed"] if greeting else "the process that grades could not be started")
+            raise NotLoadedError(greeting["failed"] if greeting else "the grading process could not be started")
         self.pid, self.about = greeting["pid"], greeting["about"]
 
     def ask(self, question: Any, scale: float = 1.0, waited: float = 0.0) -> Any:
@@ -77,7 +77,7 @@ class Session:
 
         Raises:
             TimedOutError: a time limit was reached.
-            FailedError: the question is not JSON, or the child raised (then it lives on), reached its memory limit,
+            FailedError: the question is not JSON; or the child raised (it stays alive), reached its memory limit,
                 sent too much or something unreadable, or died.
         """
         limits = self._limits
@@ -89,7 +89,7 @@ class Session:
             reply = self._exchange(message, time.monotonic() + limits.wall * scale - waited)
         except TimeoutError:
             self.close()
-            raise TimedOutError(f"more than {limits.wall * scale:g} s by the clock") from None
+            raise TimedOutError(f"more than {limits.wall * scale:g} s of wall-clock time") from None
         except OSError:
             reply = None
         except BaseException:  # a late answer on this channel would belong to no question
@@ -125,11 +125,11 @@ class Session:
         """Close the session and build the exception that says why the child died."""
         status = self.close()
         if -status in TIMED_OUT:
-            return TimedOutError(f"more than {cpu:g} s of processor time")
+            return TimedOutError(f"more than {cpu:g} s of CPU time")
         return FailedError(f"the process ended with {signal.Signals(-status).name if status < 0 else f'code {status}'}")
 
     def _read_line(self, deadline: float, keys: set[str]) -> Any:
-        """Read one reply, a line of untrusted JSON with one of some keys; None if the child has died."""
+        """Read one reply, a line of untrusted JSON with at least one of the keys; None if the child has died."""
         line = bytearray()
         while not line.endswith(b"\n"):
             seconds = deadline - time.monotonic()
@@ -144,7 +144,7 @@ class Session:
                 return None
             line += piece
             if len(line) > self._limits.reply:
-                raise FailedError(f"the answer has more than {self._limits.reply >> 20} MiB")
+                raise FailedError(f"the reply has more than {self._limits.reply >> 20} MiB")
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -18,19 +18,19 @@ from qed.grading.session import FailedError, Limits, NotLoadedError, TimedOutErr
 LIMITS = Limits(cpu=1.0, wall=2.0, memory=1 << 30)
 MAX_CACHED = 4096
 MAX_CHARS = 400  # no longer answer in practice needs this tier
-# Plain mathematics. From quotes, code and prose math-verify would extract some number.
+# Plain mathematics. In quotes, code and prose math-verify would find some number.
 SIGNS = re.compile(r"[\w\s\\{}()\[\]^+\-*/=<>,.;:|!&%$~]+")
 WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}|__")
 COMMAND = re.compile(r"\\([A-Za-z]+)")
-# A backslash before a digit, which is no LaTeX, and signs alone, which have no value.
+# A backslash before a digit, which is not LaTeX, or signs alone, which have no value.
 WORTHLESS = re.compile(r"(?<!\\)\\(?:\\\\)*\d|\A[\W_]*\Z")
 NAME = re.compile(r"[A-Za-z]")
-# The index of a sum or a limit, and the variable of an integral, are not names of the result.
+# The index of a sum or a limit, and the variable of an integral: they are not names of the result.
 BOUND = re.compile(r"_\s?\{?\s?([A-Za-z])\s?(?:=|\\to)|d\s?([a-z])")
 INDEX = re.compile(r"(_\s?\{?\s?[A-Za-z]\s?)=")
 CONSTANTS = frozenset("deiC")
-# Compared once when math-verify is loaded. What sympy imports and the parser learns for the first text of a kind takes
-# a third of a second or more, and would be lost with every child: near the limits on a slow or busy machine.
+# Compared once when math-verify is loaded. For the first text of a kind, sympy's imports and the parser's caches take a
+# third of a second or more. Without this each child would repeat them, near the time limits on a slow or busy machine.
 FAMILIAR = (
     (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
     (r"\frac{x}{2}", r"\frac{x^2}{2x}"),
@@ -42,7 +42,7 @@ FAMILIAR = (
     (r"\int_0^1 x dx", r"\frac12"),
     (r"A\cup B", r"A\cap B"),
 )
-# What math-verify computes. It skips commands that it does not know, and would read 5 from 5\\ldots.
+# The commands that math-verify computes. It skips others, and would read 5\\ldots as 5.
 COMPUTED = {
     "operators": "int iint iiint oint sum prod lim limits max min sup inf det partial mod bmod pmod gcd lcm",
     "calculation": "frac dfrac tfrac cfrac sqrt binom dbinom tbinom cdot times div pm mp infty circ pi",
@@ -59,18 +59,18 @@ CHILD = ForkServer("qed.grading.symbolic:prepare", limits=LIMITS, sealed=True)
 
 
 def start_for(golds: Iterable[str]) -> None:
-    """Start loading if some gold answer is LaTeX.
+    """Start loading math-verify if some gold answer is LaTeX.
 
-    Loading takes seconds of processor time, and answers to other golds rarely need this tier: then they wait for it.
+    Loading takes seconds of CPU time, and answers to other golds rarely need this tier; those that do wait for it.
     """
     if any("\\" in gold for gold in golds):
         CHILD.start()
 
 
 def can_decide(gold: str, answer: str) -> bool:
-    """Return whether this tier may decide: short texts of known LaTeX without prose, and with the same names.
+    """Return whether this tier may decide: the texts are short, with known LaTeX, the same names and no prose.
 
-    Expressions in different names are rarely equal and always slow to compare.
+    Expressions with different names are rarely equal and always slow to compare.
     """
     return (
         any("\\" in text for text in (gold, answer))
@@ -87,7 +87,7 @@ def can_decide(gold: str, answer: str) -> bool:
 
 
 def _find_names(text: str, other: str) -> set[str]:
-    """Return the free names in a text; those before its equals sign do not count if the other text has none."""
+    """Return the free names in a text; those before its equals sign do not count if the other text has no such sign."""
     if "=" not in INDEX.sub("", other):
         text = INDEX.sub(r"\1", text).rpartition("=")[2] if "=" in INDEX.sub("", text) else text
     bound = {name for index, differential in BOUND.findall(text) for name in (index, differential)}
@@ -96,14 +96,14 @@ def _find_names(text: str, other: str) -> set[str]:
 
 def prepare() -> tuple[None, Callable[[Sequence[str]], bool]]:
     """Load math-verify in the server process, and return the function that compares a pair of answers."""
-    # Imported only there, because sympy and antlr take seconds to load.
+    # Imported only in the server process, because sympy and antlr take seconds to load.
     from math_verify import LatexExtractionConfig, parse, verify  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
     reader = [LatexExtractionConfig()]
 
     def is_same(pair: Sequence[str]) -> bool:
-        # Without its own time limits, which use signals of the calling process.
+        # Without math-verify's own time limits, which use signals of the calling process.
         gold, answer = (parse(f"${text}$", reader, parsing_timeout=None, fallback_mode="no_fallback") for text in pair)
         return bool(gold and answer) and bool(verify(gold, answer, timeout_seconds=None))
 
@@ -113,19 +113,19 @@ def prepare() -> tuple[None, Callable[[Sequence[str]], bool]]:
 
 
 def are_equal(gold: str, answer: str) -> Result:
-    """Compare two answers with math-verify: return the verdict, its tier and its reason. Never raises."""
+    """Compare two answers with math-verify, and return the verdict, its tier and its reason. Never raises."""
     result = _cache.get((gold, answer))
     if result is not None:
         return result
-    # Loading takes seconds: it is no part of this answer's time, nor of the others' that wait for a child.
+    # Loading takes seconds, which count neither for this answer nor for the others that wait for a child.
     _waits.seconds = count_loading_seconds() + CHILD.wait_until_loaded()
     start = time.monotonic()
     if not CHILD.slots.acquire(timeout=LIMITS.wall):
-        return False, "timeout", f"more than {LIMITS.wall:g} s by the clock"
+        return False, "timeout", f"more than {LIMITS.wall:g} s of wall-clock time"
     try:
-        # Another thread may have asked the same question in the meantime: the answers of a group are often alike.
+        # Another thread may have asked the same question in the meantime: the answers of a group are often the same.
         result = _cache.get((gold, answer)) or _ask_child(gold, answer, time.monotonic() - start)
-    except NotLoadedError as error:  # perhaps for this moment: the system had no process left
+    except NotLoadedError as error:  # perhaps temporarily: the system had no process left
         return False, "error", f"math-verify cannot be loaded: {error}"
     finally:
         CHILD.slots.release()
@@ -136,7 +136,7 @@ def are_equal(gold: str, answer: str) -> Result:
 
 
 def count_loading_seconds() -> float:
-    """Return the seconds that this thread has waited for math-verify to load, for those who time answers."""
+    """Return the seconds that this thread has waited for math-verify to load, which timers of answers subtract."""
     return float(getattr(_waits, "seconds", 0.0))
 
 
@@ -151,4 +151,4 @@ def _ask_child(gold: str, answer: str, waited: float) -> Result:
         return False, "timeout", str(error)
     except FailedError as error:
         return False, "error", str(error)
-    return correct, "symbolic", "the same to math-verify" if correct else "another value to math-verify"
+    return correct, "symbolic", f"{'the same' if correct else 'another'} value according to math-verify"

@@ -62,8 +62,8 @@ def test_what_goes_wrong_in_one_answer_stays_there(judge: Judge) -> None:
     expected = ["1", "timeout", "error", "1", "error", "error", "error", "timeout", "0", "0", "0", "1"]
     assert tiers(grades) == expected
     said = {text: grade.reason for text, grade in zip(texts, grades, strict=True)}
-    assert said["hang"] == "more than 0.5 s of processor time"
-    assert said["sleep"] == "more than 2 s by the clock"
+    assert said["hang"] == "more than 0.5 s of CPU time"
+    assert said["sleep"] == "more than 2 s of wall-clock time"
     assert said["raise"].startswith("IndexError")
     assert said["exit"] == "SystemExit: 3"
     assert said["die"] == "the process ended with SIGSEGV"
@@ -84,7 +84,7 @@ def test_groups_keep_their_shape_and_order(judge: Judge) -> None:
 
 def test_answers_judged_together_are_judged_alone_when_one_of_them_fails() -> None:
     judge = Judge("judged:prepare", [True], workers=2, limits=SHORT)
-    with pytest.warns(UserWarning, match="failed on 3 answers at once, so it was called for each alone"):
+    with pytest.warns(UserWarning, match="failed on a group of 3 answers, so each was graded alone"):
         whole, broken = judge.grade([answers("12", "1"), answers("12", "raise", "12")])
     assert [grade.parts["together"] for grade in whole] == [2, 2]
     assert tiers(broken) == ["1", "error", "1"]

@@ -5,7 +5,7 @@ import { makeButton, showFlag, showVerdict } from "./texts.js";
 const TIERS = {
   string: "the texts decide",
   typed: "the values that were read decide",
-  symbolic: "math-verify decides, in a process of its own",
+  symbolic: "math-verify decides, in a separate process",
   bound: "refused before any arithmetic",
   timeout: "math-verify took too long",
   error: "math-verify failed",
