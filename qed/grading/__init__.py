@@ -1,1 +1,1 @@
-"""Grading: extracts the final answer of a text, and decides whether two answers are equal."""
+"""Grading: extract the final answer of a text, and decide whether two answers are equal."""

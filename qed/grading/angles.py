@@ -1,4 +1,4 @@
-"""Sines, cosines and their inverses in closed form: exact at rational multiples of π and at arcs of known values.
+"""Sines, cosines and their inverses in closed form: exact at rational multiples of π and at inverses of known values.
 
 Everything else is expanded by the addition formulas into sines and cosines of independent angles. A rule raises
 UndefinedError where there is no value, and UnreadableError where it knows no closed form.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ZERO = make_number(0)
 MAX_TURN = 1_000  # the denominator of a multiple of π
 MAX_MULTIPLE = 12  # of an angle that is expanded
-# Multiples of one angle that another one may be.
+# The multiples of a known angle that are tried for another one.
 RELATED = [Fraction(sign * size) for size in (Fraction(1), Fraction(2), Fraction(1, 2)) for sign in (1, -1)]
 
 
@@ -112,7 +112,7 @@ def _multiply_angle(waves: Waves, times: int) -> Waves:
 def turn(count: Fraction) -> Waves:
     """Return cosine and sine of a rational multiple of π."""
     if count.denominator > MAX_TURN:
-        raise UnreadableError("a small part of π")
+        raise UnreadableError("a very small fraction of π")
     return Waves(_turn_cosine(count % 2), _turn_cosine((count - Fraction(1, 2)) % 2))
 
 
@@ -124,7 +124,7 @@ def _turn_cosine(count: Fraction) -> Node:
 
 
 def take_arc(reducer: Reducer, name: str, value: Node) -> Node:
-    """Rewrite an arcsine, arccosine or arctangent as a part of π, or by arctangents of positive numbers."""
+    """Rewrite an arcsine, arccosine or arctangent as a fraction of π, or with arctangents of positive numbers."""
     pi = reducer.name_atom(PI)
     if name == "\\arccos":
         return add(multiply(make_number(Fraction(1, 2)), pi), negate(take_arc(reducer, "\\arcsin", value)))
@@ -133,7 +133,7 @@ def take_arc(reducer: Reducer, name: str, value: Node) -> Node:
         return multiply(make_number(count), pi)
     size = reducer.measure(value)
     if size is None:
-        raise UnreadableError("an arc of a value near zero")
+        raise UnreadableError("an inverse sine, cosine or tangent of a value near zero")
     if size < 0:
         return negate(take_arc(reducer, name, reducer.fold(negate(value))))
     if name == "\\arcsin":
@@ -151,7 +151,7 @@ def _measure_arc(reducer: Reducer, name: str, value: Node) -> Any:
 
 
 def _relate_arctangent(reducer: Reducer, value: Node) -> Node:
-    """Return an arctangent as a multiple of one that is known already and a part of π, or as an atom."""
+    """Return an arctangent as a multiple of a known one plus a fraction of π, or as an atom."""
     angle, pi = _measure_arc(reducer, "\\arctan", value), Precision(DIGITS, reducer.work).arithmetic.pi
     for atom, name in list(reducer.atoms.items()):
         if atom.name != "\\arctan":

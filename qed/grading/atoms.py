@@ -25,7 +25,7 @@ STARTING = (
 ALWAYS_APPLIED = set("fgFG")
 OFTEN_APPLIED = set("hpquvABCDEHIJKLMNOPQRSTUVWXYZ")
 PROBABILITIES = {"P", "Pr", "Prob", "\\Pr", "\\mathbb P"}
-EVENTS = {"=", "<", ">", "\\leq", "\\geq", "<=", ">=", "\\neq", "\\in", "\\cap", "\\cup"}  # in what has a probability
+EVENTS = {"=", "<", ">", "\\leq", "\\geq", "<=", ">=", "\\neq", "\\in", "\\cap", "\\cup"}  # signs of an event, in P(…)
 INVERTED = ["^", "{", "-", "1", "}", "("]  # the inverse of a function
 NUMBER_ENDS = ("\\overline", "\\dot")
 
@@ -49,7 +49,7 @@ def starts_atom(cursor: Cursor) -> bool:
 
 
 def _is_unit(cursor: Cursor) -> bool:
-    """Return whether a letter right after a number is a unit and not a name: only units follow."""
+    """Return whether a letter directly after a number is a unit and not a name, because only units follow."""
     before, after = cursor.peek(-1), cursor.peek(1)
     follows_number = before.kind == "number" or before.text in {"}", ")", "\\pi"}
     return (
@@ -58,7 +58,7 @@ def _is_unit(cursor: Cursor) -> bool:
 
 
 def parse_argument(cursor: Cursor) -> Node:
-    """Parse the argument of a command: a group, or what LaTeX takes without braces."""
+    """Parse the argument of a command: a group, or the single token that LaTeX takes without braces."""
     with cursor.nest():
         return parse_atom(cursor)
 
@@ -87,7 +87,7 @@ def parse_digits(text: str) -> Fraction:
     """Return the exact value of a number's digits.
 
     Raises:
-        OverBoundError: the number is too long; this is checked before it is computed.
+        OverBoundError: the number is too long, which is checked before the value is computed.
     """
     mantissa, _, tens = text.lower().partition("e")
     if len(mantissa) > MAX_BITS // 10 or abs(int(tens or 0)) > MAX_POWER_OF_TEN:
@@ -154,7 +154,7 @@ def _parse_indexed(cursor: Cursor, name: str) -> Node:
 
 
 def _parse_probability(cursor: Cursor, letter: str) -> Node | None:
-    """Parse P(A|B), \\Pr[X = 1] and their like before an equals sign as one name."""
+    """Parse P(A|B), \\Pr[X = 1] and the like before an equals sign as one name."""
     if letter not in PROBABILITIES or cursor.text not in {"(", "["}:
         return None
     texts, depth = list[str](), 0

@@ -1,8 +1,8 @@
 """Arithmetic with a proven bound on the error, at any precision (ball arithmetic).
 
 An enclosure is a value and the exponent of a power of two that its error does not exceed. Magnitudes are rounded up to
-powers of two, so that the bounds cost nearly nothing. An operation raises IndeterminateError where more precision is
-needed, UndefinedError where there is no value, and OverBoundError where a power is too large.
+powers of two, so the bounds cost almost nothing. An operation raises IndeterminateError if it needs more precision,
+UndefinedError if there is no value, and OverBoundError if a power is too large.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from qed.grading.bounds import MAX_EXPONENT, OverBoundError, Work
 from qed.grading.exact import UndefinedError
 from qed.grading.numeric import get_context
 
-EXACT = -(1 << 40)  # the exponent of no error
-ROOM = 3  # bits that the bounds of one operation give away
+EXACT = -(1 << 40)  # the exponent that stands for no error
+ROOM = 3  # bits that the bounds of one operation lose
 WIDE = -2  # a relative error above 2^-2 says nothing about the sign
 BITS_PER_STEP = 2_000
 
 
 class IndeterminateError(Exception):
-    """Raised when the error is too large for an operation: another branch or a division by zero is possible."""
+    """Raised when the error is too large for an operation, so that another branch or a division by zero is possible."""
 
 
 class Enclosure(NamedTuple):
@@ -33,7 +33,7 @@ class Enclosure(NamedTuple):
 
 
 class Precision:
-    """Arithmetic with a number of digits."""
+    """Arithmetic with a fixed number of digits."""
 
     def __init__(self, digits: int, work: Work) -> None:
         self.arithmetic = get_context(digits)
@@ -58,7 +58,7 @@ class Precision:
         return low
 
     def enclose(self, value: Any, error: int) -> Enclosure:
-        """Build the enclosure of a rounded result, whose operands contribute this error.
+        """Build the enclosure of a rounded result whose operands contribute this error.
 
         Raises:
             UndefinedError: the result is not finite.
@@ -166,11 +166,11 @@ def exponentiate_ball(above: Enclosure, precision: Precision) -> Enclosure:
 
 
 def take_logarithm(ball: Enclosure, precision: Precision) -> Enclosure:
-    """Enclose a natural logarithm; the cut is along the negative numbers."""
+    """Enclose a natural logarithm; the branch cut is along the negative numbers."""
     arithmetic, value = precision.arithmetic, ball.value
     if value == 0 and ball.error == EXACT:
         raise UndefinedError("the logarithm of zero")
     low = precision.measure_below(ball)
     if not precision.is_real(ball) and value.real < 0 and precision.measure(value.imag) - 1 <= ball.error:
-        raise IndeterminateError("a value beside the cut of the logarithm")
+        raise IndeterminateError("a value near the branch cut of the logarithm")
     return precision.enclose(arithmetic.ln(value), ball.error - low + 1)

@@ -1,4 +1,4 @@
-"""Reading of numerals with a base: 4210_5, 2A7_{16}, 1101 (base 2), 0x2A7."""
+"""Parse numerals with a base: 4210_5, 2A7_{16}, 1101 (base 2), 0x2A7."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qed.grading.tree import Node
 from qed.grading.vocabulary import NUMBER_WORDS
 
 BASE_BRACKETS = {"{", "}", "(", ")"}
-NO_NUMERAL = Node("text", "no such numeral")  # a digit that is not smaller than the base
+NO_NUMERAL = Node("text", "no such numeral")  # with a digit that is not smaller than the base
 NAMED_BASES = {"binary": "2", "octal": "8", "decimal": "10", "hexadecimal": "16", "hex": "16", "bin": "2", "oct": "8"}
 MARKS = {"_", "base"} | NAMED_BASES.keys()
 PREFIXED = re.compile(r"0([xXbBoO])([0-9a-fA-F]{1,60})")
@@ -20,7 +20,7 @@ DIGIT_KINDS = {"number", "letter", "word"}
 
 
 def read_based(tokens: list[Token]) -> Node | None:
-    """Read a numeral with its base, in digits or in words; None if the tokens are none."""
+    """Read a numeral with its base, in digits or in words; None if the tokens are not such a numeral."""
     tokens = _remove_braces(tokens)
     if len(tokens) > 3 and tokens[0].kind == "letter" and tokens[1].text == "=":  # N = 245_7
         tokens = tokens[2:]
@@ -43,7 +43,7 @@ def read_based(tokens: list[Token]) -> Node | None:
 
 
 def _remove_braces(tokens: list[Token]) -> list[Token]:
-    """Remove one pair of braces around all tokens, such as a box leaves."""
+    """Remove one pair of braces around all tokens, such as those of a box."""
     if not tokens or tokens[0].text != "{" or tokens[-1].text != "}":
         return tokens
     depths = list(accumulate((token.text == "{") - (token.text == "}") for token in tokens))
@@ -75,11 +75,11 @@ def _read_radix(token: Token) -> int | None:
 
 
 def _read_prefixed(text: str) -> Node | None:
-    """Read a numeral as programs write it."""
+    """Read a numeral in the notation of programming languages."""
     match = PREFIXED.fullmatch(text)
     if match is None:
         return None
-    # The number marks a prefix, which is part of the numeral and not an index that may be dropped.
+    # The number marks a prefix such as 0x, which is a part of the numeral and not a base that may be omitted.
     return _build_based(match.group(2).upper(), PREFIXES[match.group(1).lower()])._replace(number=Fraction(1))
 
 

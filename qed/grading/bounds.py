@@ -1,6 +1,6 @@
 """Limits on the cost of a verdict.
 
-They are counts and sizes, checked before any arithmetic, so that a verdict never depends on the machine.
+They limit counts and sizes and are checked before any arithmetic, so a verdict never depends on the machine.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_EXPONENT = 100_000  # of an inexact power, as the natural logarithm of the r
 
 
 class UnreadableError(Exception):
-    """Raised when the parser does not know the notation, so that the value of the text is unknown."""
+    """Raised when the parser does not know the notation, so the value of the text is unknown."""
 
 
 class ContradictionError(UnreadableError):
-    """Raised when a text contradicts itself, as x = 41 = 42 does: it is wrong in any notation."""
+    """Raised when a text contradicts itself, such as x = 41 = 42: it is wrong whatever its notation."""
 
 
 class OverBoundError(Exception):
-    """Raised when a text needs more work than a verdict may cost."""
+    """Raised when a text needs more work than one verdict is allowed."""
 
 
 class Work:

@@ -1,4 +1,4 @@
-"""Reading of the letters of multiple-choice answers: C, (C), C) 12, B and D."""
+"""Parse the letters of multiple-choice answers: C, (C), C) 12, B and D."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qed.grading.tokens import Token
 CHOICES = set("ABCDEFGH")
 MAX_CHOICE_TOKENS = 60  # tokens
 CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!=") | {"<=", ">="}
-# A text behind a choice letter, without its spaces, that denies the choice. "False" may be the text of a choice.
+# A text after a choice letter, without its spaces, that denies the choice. "False" may be the text of a choice.
 DENIED = re.compile(
     r"(?i:(?:(?:it|this|that|which)?(?:is|was)(?:definitely|clearly|obviously|just|simply)?"
     r"(?:wrong|incorrect|(?:not|n['’]t)(?:correct|right|the(?:correct|right|best|final)?(?:answer|choice|option))))"
@@ -49,13 +49,13 @@ def read_choice(tokens: list[Token]) -> tuple[str, bool]:
 
 
 def _may_be_its_text(letter: str, rest: list[Token]) -> bool:
-    """Return whether the tokens behind a choice letter can be the text of the choice and leave it chosen."""
+    """Return whether the tokens after a choice letter can be the text of the choice, and do not deny it."""
     denied = is_denied(letter, "".join(token.text for token in rest[:MAX_CHOICE_TOKENS]))
     return not denied and not _names_other_choice(rest) and _is_harmless(rest)
 
 
 def is_denied(letter: str, text: str) -> bool:
-    """Return whether the text behind a choice letter denies it (is wrong), or names another (it is D, for B)."""
+    """Return whether the text after a choice letter denies it (is wrong), or names another one (it is D, for B)."""
     compact = "".join(text.split())
     replaced = REPLACED.match(compact)
     return DENIED.match(compact) is not None or (replaced is not None and replaced[1] != letter)

@@ -1,8 +1,8 @@
 """Constants as algebraic expressions in independent transcendental ones: π, e, ln 2, sin 1.
 
 `Reducer.reduce` rewrites an expression: logarithms of rationals become sums over primes, sines at rational multiples of
-π become roots of unity, and what remains transcendental becomes an atom. If an identity holds for other values of the
-atoms, then it holds for their own: so an algebraic test proves ln 6 = ln 2 + ln 3.
+π become roots of unity, and what remains transcendental becomes an atom. An identity that holds for other values of the
+atoms also holds for their own values: in this way an algebraic test proves ln 6 = ln 2 + ln 3.
 A rule raises UndefinedError where there is no value, and UnreadableError where it cannot decide a sign or an order.
 """
 
@@ -27,7 +27,7 @@ MAX_PRIME = 1_000  # of the factors that a logarithm is split into
 
 
 class Reducer:
-    """Rewrites constants; `atoms` has the transcendental ones that were found, in order, each with its own name."""
+    """Rewrites constants; `atoms` maps the transcendental constants found so far, in order, to symbols."""
 
     def __init__(self, work: Work, prove_zero: Callable[[Reducer, Node], bool]) -> None:
         self.work = work
@@ -43,7 +43,7 @@ class Reducer:
         return self.prove_zero(self, node)
 
     def find_atom(self, symbol: Node, name: str) -> Node | None:
-        """Return the argument of the function that a symbol stands for; None if it is not that function."""
+        """Return the argument of the named function that a symbol stands for; None if it stands for something else."""
         return next(
             (atom.parts[0] for atom, known in self.atoms.items() if known == symbol and atom.name == name), None
         )
@@ -52,7 +52,7 @@ class Reducer:
         """Rewrite an expression.
 
         Raises:
-            UnreadableError: it contains something else than constants.
+            UnreadableError: it contains something other than constants.
             UndefinedError: it has no value.
         """
         self.work.spend()
@@ -61,7 +61,7 @@ class Reducer:
         if node.kind == "degree":
             return self.fold(multiply(self.reduce(node.parts[0]), self.name_atom(PI), make_number(Fraction(1, 180))))
         if node.kind not in {"add", "multiply", "divide", "ratio", "negate", "power", "function"}:
-            raise UnreadableError(f"no value of a {node.kind}")
+            raise UnreadableError(f"a {node.kind} has no value")
         if node.kind == "function" and node.name in FUNCTIONS:
             return FUNCTIONS[node.name](self, *map(self.reduce, node.parts))
         parts = tuple(map(self.reduce, node.parts))
@@ -91,7 +91,7 @@ class Reducer:
         return multiply(make_number(factorial), Node("function", "root", (self.name_atom(PI), TWO)))
 
     def choose_extreme(self, node: Node) -> Node:
-        """Return the largest or the smallest part, where all differences are certain."""
+        """Return the largest or the smallest part, if the signs of all differences are certain."""
         best = node.parts[0]
         for part in node.parts[1:]:
             difference = self.measure(add(part, negate(best)))
@@ -112,20 +112,20 @@ class Reducer:
         return node
 
     def measure(self, node: Node) -> Any:
-        """Return the real value of a rewritten constant, its sign being certain; None if it is zero or not real."""
+        """Return the real value of a rewritten constant, with a certain sign; None if it is zero or not real."""
         ball = enclose(self.restore(node), precision := Precision(DIGITS, self.work))
         if not precision.is_real(ball) or precision.measure(ball.value) - 3 < ball.error:
             return None
         return ball.value
 
     def restore(self, node: Node) -> Node:
-        """Replace the atoms by what they stand for."""
+        """Replace the atoms by the constants that they stand for."""
         if node.kind == "symbol":
             return next((self.restore(atom) for atom, name in self.atoms.items() if name == node), node)
         return node._replace(parts=tuple(map(self.restore, node.parts))) if node.parts else node
 
     def reduce_power(self, base: Node, above: Node) -> Node:
-        """Rewrite a power: with a rational exponent it is algebraic, else it is an exponential."""
+        """Rewrite a power: as an algebraic one if the exponent is rational, else as an exponential."""
         if above.kind == "number":
             if base == IMAGINARY and above.number.denominator == 1:
                 return (ONE, IMAGINARY, make_number(-1), Node("negate", parts=(IMAGINARY,)))[above.number.numerator % 4]
@@ -199,7 +199,7 @@ class Reducer:
         return self.fold(add(*terms)) if terms else make_number(0)
 
     def relate_logarithm(self, node: Node) -> Node:
-        """Return the logarithm of an irrational number as a multiple of one that is known already, or as an atom."""
+        """Return the logarithm of an irrational number as a multiple of a known one, or as an atom."""
         precision = Precision(DIGITS, self.work)
         value = precision.arithmetic.ln(self.measure(node))
         for atom, name in list(self.atoms.items()):
@@ -216,7 +216,7 @@ class Reducer:
         return self.name_atom(Node("function", "\\ln", (node,)))
 
     def take_size(self, value: Node) -> Node:
-        """Rewrite an absolute value by the sign of what is inside."""
+        """Rewrite an absolute value by the sign of its argument."""
         if value.kind == "number":
             return make_number(abs(value.number))
         precision = Precision(DIGITS, self.work)
@@ -230,7 +230,7 @@ class Reducer:
         return value if ball.value > 0 else negate(value)
 
     def round_down(self, name: str, value: Node) -> Node:
-        """Compute a floor or a ceiling; a value at a step must be proven to be that integer."""
+        """Compute a floor or a ceiling; a value at an integer must be proven to be equal to it."""
         precision = Precision(DIGITS, self.work)
         try:
             ball = enclose(Node("function", name, (self.restore(value),)), precision)

@@ -29,7 +29,7 @@ def are_near(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
 
 
 def is_rounded(gold: Node, answer: Node, work: Work) -> bool:
-    """Return whether an answer in six or more digits rounds an exact gold that has no end in decimals."""
+    """Return whether an answer of six or more digits rounds an exact gold whose decimals never end."""
     gold, answer = _strip_same_unit(gold, answer)
     if not _is_decimal(answer) or not is_scalar(gold) or list_names(gold):
         return False
@@ -60,7 +60,7 @@ def _strip_same_unit(gold: Node, answer: Node) -> tuple[Node, Node]:
 
 
 def _count_decimals(value: Fraction) -> int:
-    """Return the number of decimals of a value; zero if it has none, or no end."""
+    """Return the number of decimals of a value; zero if it is an integer or its decimals never end."""
     rest, counts = value.denominator, dict.fromkeys((2, 5), 0)
     for prime in counts:
         while rest % prime == 0 and counts[prime] < MAX_DECIMALS:
@@ -82,9 +82,9 @@ def _rounds_to(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
 
 
 def are_close(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
-    """Return whether a policy accepts a value for another one; a percent sign has no value where `hundredfold` is on.
+    """Return whether a policy accepts a value in place of another one; with `hundredfold`, percent signs are ignored.
 
-    Only decimals are taken times 100 or divided by it; an expression must be close as it is.
+    Only decimal numbers are multiplied or divided by 100; an expression must be close without that.
     """
     if not (policy.hundredfold or policy.relative_tolerance):
         return False
@@ -101,7 +101,7 @@ def are_close(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
     if not isinstance(one, Fraction) or not isinstance(other, Fraction):
         return _is_within(_to_float(one), _to_float(other), policy.relative_tolerance)
     decimals = policy.hundredfold and _is_decimal(gold) and _is_decimal(answer)
-    # The exact value of the tolerance as it is written: the float 1e-4 is a little more than a ten-thousandth.
+    # The exact value of the tolerance as written: the float 1e-4 is slightly more than 1/10000.
     tolerance = Fraction(str(policy.relative_tolerance))
     return any(_is_within(one * factor, other, tolerance) for factor in (FACTORS if decimals else (1,)))
 
@@ -116,7 +116,7 @@ def _to_float(value: Any) -> Any:
 
 
 def _compute_real(node: Node, work: Work) -> Any:
-    """Return the value of a constant, a Fraction where it is rational, else with sixty digits; None if not real."""
+    """Return the value of a constant, a Fraction if it is rational, else with sixty digits; None if it is not real."""
     exact = compute_rational(node, work)
     if exact is not None:
         return exact
@@ -126,7 +126,7 @@ def _compute_real(node: Node, work: Work) -> Any:
 
 
 def _is_decimal(node: Node) -> bool:
-    """Return whether a value is written as a number in digits, which may have a sign."""
+    """Return whether a value is written in digits, with or without a sign."""
     return node.kind == "number" or (node.kind == "negate" and node.parts[0].kind == "number")
 
 

@@ -1,4 +1,4 @@
-"""Comparison of two typed values as answers, one rule per kind of value, the most specific kinds first."""
+"""Compare two typed values as answers, with one rule for each kind of value, the most specific kinds first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPUTED = {"negate", "add", "multiply", "divide", "power", "function", "apply"}
 
 
 class Comparison(Relations):
-    """One comparison, with its conventions and its remaining work."""
+    """One comparison, with its policy and its remaining work."""
 
     def __init__(self, policy: Policy, work: Work) -> None:
         self.policy = policy
@@ -66,7 +66,7 @@ class Comparison(Relations):
         return self.are_same_values(left[0] if left else gold, right[0] if right else answer)
 
     def drop_name(self, node: Node, other: Node) -> Node:
-        """Reduce S = {1, 2} and x ∈ {1, 2} to the set, if the other side has no name."""
+        """Reduce S = {1, 2} or x ∈ {1, 2} to the set, if the other side has no name."""
         if node.kind == "relation" and node.name in {"=", "in"} and node.parts[1].kind == "set":
             named = other.kind == "relation" or any(part.kind == "relation" for part in other.parts)
             if self.is_name(node.parts[0]) and not named:
@@ -130,7 +130,7 @@ class Comparison(Relations):
         )
 
     def is_list_as_tuple(self, items: Node, sequence: Node) -> bool:
-        """Return whether a bare list may stand for a tuple, which the policy decides."""
+        """Return whether the policy allows a bare list in place of a tuple."""
         listed = items.kind == "list" and (items.name == "," or (items.name == "and" and has_distinct_names(items)))
         return self.policy.bare_list_as_tuple and listed and sequence.name == "()"
 
@@ -188,7 +188,7 @@ class Comparison(Relations):
         return gold, answer
 
     def are_same_expressions(self, gold: Node, answer: Node) -> bool:
-        """Compare expressions, and the few kinds that can equal another kind."""
+        """Compare expressions, and the few kinds of values that can equal one of another kind."""
         if gold.name.startswith("\\mathbb ") and answer.kind == "symbol" and len(answer.name) == 1:  # ℝ against R
             return gold.name.removeprefix("\\mathbb ") == answer.name
         if is_scalar(gold) and is_scalar(answer):
@@ -201,11 +201,11 @@ class Comparison(Relations):
         if {gold.kind, answer.kind} <= {"sequence", "symbol"}:
             return bool(self.are_same_regions(gold, answer))
         if any(node.kind in COMPUTED and not is_scalar(node) for node in (gold, answer)):
-            raise UnreadableError("arithmetic on structures")
+            raise UnreadableError("arithmetic on sets, lists or other structures")
         return False
 
     def are_same_cells(self, gold: Node, answer: Node) -> bool:
-        """Compare part by part. The kind of bracket matters for pairs (intervals), but not for longer tuples."""
+        """Compare part by part. The kind of bracket matters for pairs or intervals, but not for longer tuples."""
         alike = gold.name == answer.name or (len(gold.parts) > 2 and {gold.name, answer.name} == {"()", "[]"})
         return alike and self.are_all_same(gold.parts, answer.parts)
 
@@ -226,7 +226,7 @@ class Comparison(Relations):
         return scalar and are_same_ratio(gold, answer, self.work)
 
     def are_congruent(self, gold: Node, answer: Node) -> bool:
-        """Return whether two values are congruent, as 3 and 10 are modulo 7."""
+        """Return whether two values are congruent, such as 3 and 10 modulo 7."""
         if not self.are_same(gold.parts[1], answer.parts[1]):
             return False
         modulus, one, other = (
@@ -237,7 +237,7 @@ class Comparison(Relations):
         return self.are_same(gold.parts[0], answer.parts[0])
 
     def is_near(self, gold: Node, answer: Node) -> bool:
-        """Return whether the policy accepts the value of an answer that is not equal to that of the gold."""
+        """Return whether the policy accepts an answer whose value does not equal that of the gold."""
         near = are_near(gold, answer, self.policy, self.work)
         self.near = self.near or near
         return near

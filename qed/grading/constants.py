@@ -1,7 +1,7 @@
-"""Arbitrary constants, as of an integral or of a differential equation: C, c, K, C₁, c₂.
+"""Arbitrary constants of an integral or a differential equation: C, c, K, C₁, c₂.
 
-x² + C equals x² + c, and C₁eˣ + C₂e⁻ˣ equals Ae⁻ˣ + Beˣ: constants that the gold leaves free may have other names. An
-answer without the gold's constant, or with one that the gold does not have, is another answer.
+x² + C equals x² + c, and C₁eˣ + C₂e⁻ˣ equals Ae⁻ˣ + Beˣ: the arbitrary constants may have other names than in the gold.
+An answer without the gold's constant, or with one that the gold does not have, is a different answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qed.grading.equations import subtract
 from qed.grading.scalars import are_same_scalar, is_scalar, list_names
 from qed.grading.tree import Node, walk
 
-FREE = re.compile(r"[Cc](?:_\d)?")  # what the gold must call its constants
+FREE = re.compile(r"[Cc](?:_\d)?")  # names that the constants of a gold must have
 ADDED = re.compile(r"(?:[CcKk]|const|constant)(?:_\d)?")  # in a sum
 INDEXED = re.compile(r"[CcKk]_\d")
 NAMES = re.compile(r"(?:[CcKkAaBDM]|const|constant)(?:_\d)?")
@@ -24,7 +24,7 @@ FRESH = "\\constant "  # no answer can write such a name
 
 
 def are_same_with_constants(gold: Node, answer: Node, work: Work) -> bool:
-    """Return whether two expressions are the same family, with arbitrary constants under any names."""
+    """Return whether two expressions are the same family, whatever the names of their arbitrary constants."""
     names = [] if gold.kind == "number" else _list_constants(gold)
     if not names or not is_scalar(answer):
         return False
@@ -50,7 +50,7 @@ def are_same_with_constants(gold: Node, answer: Node, work: Work) -> bool:
 
 
 def _list_constants(gold: Node) -> list[str]:
-    """Return the names of the arbitrary constants of the gold; none if its other names are not those of variables."""
+    """Return the names of the arbitrary constants of the gold; none if its other names are not variables."""
     names = list_names(gold)
     constants = [name for name in names if FREE.fullmatch(name)]
     if not 0 < len(constants) <= MAX_CONSTANTS or not {name for name in names if name not in constants} <= VARIABLES:
@@ -82,7 +82,7 @@ def _split_constant(node: Node, name: str) -> Node | None:
 
 
 def _differ_by_constant(gold: Node, answer: Node, variables: list[str], work: Work) -> bool:
-    """Return whether two functions differ by a constant: then f(x) − f(x′) is the same of both."""
+    """Return whether two functions differ by a constant, so that f(x) − f(x′) is the same for both."""
     moved = {name: FRESH + name for name in variables if not name.endswith("()")}
     if not moved:
         return False

@@ -1,7 +1,7 @@
 """Notations of combinations and permutations: C(20, 10), 20C10, ₂₀C₁₀, C with both indices, P(10, 7), 10P7.
 
-They are written as binomials before the answer is parsed: the number of permutations of k things out of n is
-C(n, k)·k!. Letters may also be names, so this is a second reading beside the plain one.
+They are rewritten as binomials before the answer is parsed: the number of permutations of k things out of n is
+C(n, k)·k!. The letters may also be names, so this reading is tried in addition to the plain one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ COUNTED = re.compile(
 )
 COUNTING = frozenset("CPA")
 COMBINATIONS, PERMUTATIONS = {"C"}, {"P", "A"}
-MAX_INDEX = 9  # tokens of n or of k
+MAX_INDEX = 9  # tokens of n or k
 INFIX = re.compile(r"\d{1,9}|[nmNkr]")  # in 20C10 and nCr
 NO_INTEGERS = {"/", "\\frac", "\\sqrt", "\\pi", "=", "<", ">"}
 
 
 def write_as_binomials(tokens: list[Token]) -> list[Token] | None:
-    """Return the tokens with combinations and permutations as binomials; None if there are none, or n < k."""
+    """Return the tokens with combinations and permutations rewritten as binomials; None if there are none, or n < k."""
     result, index, found = list[Token](), 0, False
     while index < len(tokens):
         match = _match_call(tokens, index) or _match_indices(tokens, index) or _match_infix(tokens, index)
@@ -45,7 +45,7 @@ def _is_name(tokens: list[Token], index: int) -> bool:
 
 
 def _read_group(tokens: list[Token], index: int) -> tuple[list[Token], int] | None:
-    """Read one token or a group in braces; return its tokens and the position behind it."""
+    """Read one token or a group in braces, and return its tokens and the position after it."""
     if index >= len(tokens):
         return None
     if tokens[index].text != "{":
@@ -93,7 +93,7 @@ def _match_indices(tokens: list[Token], index: int) -> Match | None:
         found[tokens[position].text], position = group
     if len(found) != 2:
         return None
-    below, above = found["_"], found["^"]  # n is below, but above in C^{10}_3
+    below, above = found["_"], found["^"]  # n is the lower index in C_n^k, but the upper one in C^{10}_3
     if not _can_be_counted(below, above):
         below, above = above, below
     return tokens[index].text, below, above, position
@@ -123,7 +123,7 @@ def _is_infix(group: list[Token]) -> bool:
 
 
 def _can_be_counted(above: list[Token], below: list[Token]) -> bool:
-    """Return whether n and k can be integers with n ≥ k; else another notation was meant."""
+    """Return whether n and k can be integers with n ≥ k; if not, the notation means something else."""
     if any(token.text in NO_INTEGERS or "." in token.text for token in (*above, *below)):
         return False
     plain = len(above) == len(below) == 1 and above[0].text.isdigit() and below[0].text.isdigit()

@@ -30,7 +30,7 @@ class Cursor:
         index = self.position + ahead
         try:
             return self.tokens[index] if index >= 0 else END
-        except IndexError:  # rarer than a test of the length is slow
+        except IndexError:  # so rare that checking the length first would be slower
             return END
 
     @property
@@ -42,10 +42,10 @@ class Cursor:
             return ""
 
     def take(self) -> Token:
-        """Return the next token and step over it.
+        """Return the next token and move past it.
 
         Raises:
-            UnreadableError: there is none.
+            UnreadableError: no token is left.
         """
         token = self.peek()
         if token is END:
@@ -54,7 +54,7 @@ class Cursor:
         return token
 
     def accept_any(self, *texts: str) -> bool:
-        """Step over the next token if it is one of these; return whether it was."""
+        """Move past the next token if it is one of these, and return whether it was."""
         if self.position < len(self.tokens) and self.tokens[self.position].text in texts:
             self.position += 1
             return True
@@ -64,7 +64,7 @@ class Cursor:
         """Take the next token, which must be one of these.
 
         Raises:
-            UnreadableError: it is another one.
+            UnreadableError: it is a different one.
         """
         token = self.take()
         if token.text not in texts:
@@ -75,13 +75,13 @@ class Cursor:
         """Check that no token is left.
 
         Raises:
-            UnreadableError: one is.
+            UnreadableError: a token is left.
         """
         if self.position < len(self.tokens):
             raise UnreadableError(f"{self.text} was not expected")
 
     def nest(self) -> Cursor:
-        """Enter one level of nesting, which a `with` statement leaves.
+        """Enter one level of nesting; use it in a `with` statement, whose end leaves the level.
 
         Raises:
             OverBoundError: the text is nested too deeply.
@@ -106,7 +106,7 @@ class Cursor:
 
 
 def read_raw_argument(cursor: Cursor) -> str:
-    """Return the text of an argument that is a name: an index or a limit of a sum."""
+    """Return the text of an argument that is not parsed: an index, or a limit of a sum."""
     if not cursor.accept_any("{"):
         return cursor.take().text
     words: list[str] = []

@@ -29,7 +29,7 @@ def enclose(node: Node, precision: Precision) -> Enclosure:
     """Compute an enclosure of the value of a constant expression.
 
     Raises:
-        IndeterminateError: more precision is needed, or no precision is enough.
+        IndeterminateError: more precision is needed, or no precision suffices.
         UndefinedError: it has no value.
         UnreadableError: it contains a node without a numeric value.
         OverBoundError: it needs too much work.
@@ -58,7 +58,7 @@ def _enclose_node(node: Node, precision: Precision) -> Enclosure:
         if value is not None:
             return enclose_number(value, precision)
     if kind not in RULES:
-        raise UnreadableError(f"no value of a {kind}")
+        raise UnreadableError(f"a {kind} has no value")
     return RULES[kind](node, [enclose(part, precision) for part in node.parts], precision)
 
 
@@ -106,7 +106,7 @@ def _evaluate_function(node: Node, balls: list[Enclosure], precision: Precision)
     if name == "root":
         degree = compute_rational(node.parts[1], precision.work)
         if degree is None or degree == 0:
-            raise UndefinedError("the degree of a root")
+            raise UndefinedError("an invalid degree of a root")
         return raise_ball(balls[0], 1 / degree, precision)
     if name in {"\\log", "\\ln"} and len(balls) <= 2:
         base = balls[1:] or ([enclose_number(Fraction(10), precision)] if name == "\\log" else [])
@@ -116,7 +116,7 @@ def _evaluate_function(node: Node, balls: list[Enclosure], precision: Precision)
         values = [precision.require_real(ball) for ball in balls]
         return Enclosure((max if name == "\\max" else min)(values), max(ball.error for ball in balls))
     if len(balls) != 1 or name not in ONE_ARGUMENT:
-        raise UnreadableError(f"the function {name}")
+        raise UnreadableError(f"unknown function {name}")
     return ONE_ARGUMENT[name](balls[0], precision)
 
 
@@ -140,7 +140,7 @@ def _enclose_arc(name: str) -> Callable[[Enclosure, Precision], Enclosure]:
             value = min(max(value, precision.arithmetic.mpf(-1)), precision.arithmetic.mpf(1))
             error = spread // 2 + 3
         elif gap < 0:
-            raise UndefinedError("an arc of a value above one")
+            raise UndefinedError("an inverse sine or cosine of a value above one")
         else:
             error = spread + max(0, 2 - precision.measure(gap)) // 2 + 1
         return precision.enclose(getattr(precision.arithmetic, name)(value), error)
@@ -153,7 +153,7 @@ def _enclose_step(name: str) -> Callable[[Enclosure, Precision], Enclosure]:
         value, round_off = precision.require_real(ball), getattr(precision.arithmetic, name)
         radius = precision.arithmetic.ldexp(1, max(ball.error, -precision.bits)) if ball.error > EXACT else 0
         if ball.error > 0 or round_off(value - radius) != round_off(value + radius):
-            raise IndeterminateError("a step is too close")
+            raise IndeterminateError("a value is too close to a step")
         return Enclosure(round_off(value), EXACT)
 
     return rule
@@ -162,7 +162,7 @@ def _enclose_step(name: str) -> Callable[[Enclosure, Precision], Enclosure]:
 def _enclose_gamma(ball: Enclosure, precision: Precision) -> Enclosure:
     value = precision.require_real(ball)
     if not -0.75 < value < MAX_FACTORIAL or ball.error > -8 or precision.bits > MAX_GAMMA_BITS:
-        raise IndeterminateError("a factorial of such a value")
+        raise IndeterminateError("a factorial is too large or too uncertain")
     result = precision.arithmetic.gamma(value + 1)
     return precision.enclose(result, precision.measure(result) + max(ball.error, -precision.bits) + 5)
 

@@ -1,4 +1,4 @@
-"""Parser of LaTeX environments: matrices, systems of equations, functions by cases."""
+"""Parser of LaTeX environments: matrices, systems of equations, piecewise functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ROW_END = Token("end", "")
 
 
 def parse_environment(cursor: Cursor, name: str) -> Node:
-    """Parse rows separated by \\\\ and cells separated by &; only the bars of a determinant change the value.
+    """Parse rows separated by \\\\ and cells separated by &; of the delimiters only determinant bars change the value.
 
     Raises:
-        UnreadableError: it is no environment of rows and cells.
+        UnreadableError: it is not an environment of rows and cells.
     """
     end = f"\\end{{{name}}}"
     if name not in MATRICES | SYSTEMS:
-        raise UnreadableError(f"the environment {name}")
+        raise UnreadableError(f"unknown environment {name}")
     if name == "array" and cursor.text == "{":
         read_raw_argument(cursor)
     if name in SYSTEMS:  # all but cases only align lines
@@ -62,7 +62,7 @@ def _drop_alignment(tokens: list[Token]) -> list[Token]:
 
 
 def _mark_conditions(tokens: list[Token]) -> list[Token]:
-    """Put an & before the condition of each row, in place of a comma or an `if`, and drop the signs at its end."""
+    """Put an & before the condition of each row in place of a comma or an `if`, and drop the punctuation at its end."""
     result = list[Token]()
     for index, token in enumerate(tokens):
         after = tokens[index + 1] if index + 1 < len(tokens) else ROW_END

@@ -1,4 +1,4 @@
-"""Equations in forms that are not multiples of each other: y = 12/x and xy = 12, f(x) = 2x and f(n) = 2n."""
+"""Equal equations in forms that are not multiples of each other: y = 12/x and xy = 12, f(x) = 2x and f(n) = 2n."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def strip_argument(gold: Node, answer: Node) -> Node:
 
 
 def rename_argument(gold: Node, answer: Node) -> Node:
-    """Rewrite f(n) = 2n as f(x) = 2x, and a_k = 2k as a_n = 2n, if the gold names the argument so."""
+    """Rewrite f(n) = 2n as f(x) = 2x, and a_k = 2k as a_n = 2n, if that is the gold's name for the argument."""
     name, called = _split_call(gold.parts[0]), _split_call(answer.parts[0])
     if name is None or called is None or name[0] != called[0] or name[1] in walk(answer.parts[1]):
         return answer
@@ -40,7 +40,7 @@ def _split_call(node: Node) -> tuple[str, Node] | None:
 
 
 def have_same_chains(gold: Node, answer: Node) -> bool:
-    """Return whether two lists of equations between names join the same ones: a = b, b = c and a = c, b = c."""
+    """Return whether two lists of equations between names equate the same ones: a = b, b = c and a = c, b = c."""
     for node in (gold, answer):
         if node.kind != "list" or not all(map(_is_between_names, node.parts)):
             return False
@@ -65,10 +65,10 @@ def subtract(sides: Sides) -> Node:
 
 
 def solves_equation(solution: Sides, equation: Sides, work: Work) -> bool:
-    """Return whether y = f(x) is the solution of an equation that is linear in y, as y = 12/x is of xy = 12.
+    """Return whether y = f(x) is the solution of an equation that is linear in y, such as y = 12/x of xy = 12.
 
-    The factor of y must be a power of a name, and where it is zero the equation must not hold, so that
-    no solution is lost.
+    The factor of y must be a power of a name, and the equation must not hold where the factor is zero, so that no
+    solution is lost.
     """
     name, value = solution
     names = list_names(*equation, value)
@@ -94,6 +94,6 @@ def _is_power(factor: Node, name: Node, work: Work) -> bool:
 
 
 def _holds_nowhere(difference: Node, name: Node, work: Work) -> bool:
-    """Return whether an equation cannot hold where a name is zero, its difference being without the other one."""
+    """Return whether an equation cannot hold where a name is zero, given its difference without the other name."""
     value = replace_name(difference, name, make_number(0))
     return not list_names(value) and not are_same_scalar(value, make_number(0), work)

@@ -10,14 +10,14 @@ COORDINATES = {"x", "y", "z"}
 
 
 def _list_labels(node: Node) -> list[str]:
-    """Return the names before the values of a list, without indices: x₁ and x₂ are two values of x."""
+    """Return the names before the values of a list, without their indices: x₁ and x₂ are two values of x."""
     if not all(part.kind == "relation" and part.name == "=" and part.parts[0].kind == "symbol" for part in node.parts):
         return []
     return [part.parts[0].name.partition("_")[0] for part in node.parts]
 
 
 def is_named_beside_bare(one: Node, other: Node) -> bool:
-    """Return whether one list has distinct names and the other none, so that they are compared in order."""
+    """Return whether one list has distinct names and the other has none; then they are compared in order."""
     if not one.kind == other.kind == "list" or bool(_list_labels(one)) == bool(_list_labels(other)):
         return False
     names = _list_labels(one) or _list_labels(other)
@@ -25,7 +25,7 @@ def is_named_beside_bare(one: Node, other: Node) -> bool:
 
 
 def has_distinct_names(node: Node) -> bool:
-    """Return whether every item of a list has a name of its own, as in x = 1 and y = 2."""
+    """Return whether every item of a list has a different name, as in x = 1 and y = 2."""
     names = _list_labels(node)
     return bool(names) and len(set(names)) == len(names)
 
@@ -74,7 +74,7 @@ def convert_to_matrix(node: Node) -> Node:
 
 
 def unify_imaginary_unit(node: Node, other: Node) -> Node:
-    """Replace j by i in 3 + 4j if the other side is written with i."""
+    """Replace j by i in 3 + 4j if the other side uses i."""
     if node.kind != "add" or "j" not in list_names(node) or "j" in list_names(other) or not has_imaginary_unit(other):
         return node
     return replace_name(node, Node("symbol", "j"), Node("constant", "i"))
@@ -97,7 +97,7 @@ def is_combination(node: Node) -> bool:
 
 
 def _is_term(node: Node) -> bool:
-    """Return whether a node is a product of names and their powers, with a number as its factor or without."""
+    """Return whether a node is a product of names and their powers, with or without a numeric factor."""
     if node.kind in {"negate", "power"}:
         return _is_term(node.parts[0]) and (node.kind == "negate" or node.parts[1].kind == "number")
     if node.kind == "multiply":

@@ -17,7 +17,7 @@ class UndefinedError(Exception):
 
 
 def compute_rational(node: Node, work: Work) -> Fraction | None:
-    """Compute the value as an exact fraction; None if it is not rational, or not known to be."""
+    """Compute the value as an exact fraction; None if it is not known to be rational."""
     work.spend()
     if node.kind == "number":
         return _check_size(node.number, work)
@@ -42,7 +42,7 @@ def _check_size(value: Fraction, work: Work) -> Fraction:
 
 
 def count_bits(value: Fraction) -> int:
-    """Return the bits of the numerator or of the denominator, whichever has more."""
+    """Return the number of bits of the numerator or the denominator, whichever has more."""
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
@@ -82,7 +82,7 @@ def _raise_to_integer(base: Fraction, exponent: int) -> Fraction:
 
 
 def _compute_root(_: str, parts: list[Fraction], exponent: int = 1) -> Fraction | None:
-    """Compute a rational root, such as √4; the real one if the degree is odd. None if the root is irrational."""
+    """Compute a rational root such as √4, the real one if the degree is odd; None if the root is irrational."""
     radicand, degree = parts
     if degree.denominator != 1 or not 2 <= degree <= 20 or count_bits(radicand) > 4_000:
         return None

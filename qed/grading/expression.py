@@ -40,7 +40,7 @@ def _apply_sign(sign: str, node: Node) -> Node:
 
 
 def parse_product(cursor: Cursor, signed: bool = False) -> Node:
-    """Parse a product from left to right, its factors adjacent or with a sign between them."""
+    """Parse a product from left to right, whose factors are adjacent or joined by a sign."""
     if signed and cursor.text in {"+", "-"}:
         return _apply_sign(cursor.take().text, parse_product(cursor))
     integer = _is_integer(cursor)

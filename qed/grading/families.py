@@ -1,7 +1,7 @@
 """Families of values with an integer parameter: x = π/4 + kπ with k ∈ ℤ, 3k + 1, n ≡ 2 (mod 5).
 
 Two families over ℤ are the same if they have the same values: each is a union of arithmetic progressions, which are
-compared modulo a common period. Other families are the same if a new name for the parameter makes them so.
+compared modulo a common period. Other families are the same if renaming the parameter makes them equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Same = Callable[[Node, Node], bool]
 
 @dataclass(frozen=True)
 class Family:
-    """Values of the unknown, with NUMBER as their parameter, and the set of the parameter if it is declared."""
+    """Values of the unknown with NUMBER as their parameter, and the set of the parameter if it is declared."""
 
     values: tuple[Node, ...]
     unknown: Node | None
@@ -43,7 +43,7 @@ def describes_family(node: Node) -> bool:
 
 
 def are_same_families(gold: Node, answer: Node, are_same: Same, work: Work) -> bool | None:
-    """Return whether two families have the same values; None if the nodes are no families that can be compared."""
+    """Return whether two families have the same values; None if the nodes are not families that can be compared."""
     left, right = _read_family(gold, work), _read_family(answer, work)
     if left is None or right is None or (_is_congruence(gold) and _is_congruence(answer)):
         return None
@@ -160,7 +160,7 @@ def _have_same_values(left: list[Progression], right: list[Progression]) -> bool
 
 
 def _find_ratio(value: Any) -> Fraction | None:
-    """Return a simple fraction that equals a ratio of two steps."""
+    """Return a simple fraction that equals the ratio of two steps."""
     ratio = Fraction(round(value * 5040), 5040)
     return ratio if ratio and abs(value * ratio.denominator - ratio.numerator) < 10**-NEAR * ratio.numerator else None
 

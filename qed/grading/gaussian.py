@@ -18,7 +18,7 @@ MAX_NORM = 10**8
 
 
 def sum_arctangents(value: Fraction, name_atom: Callable[[Node], Node]) -> Node:
-    """Rewrite the arctangent of a rational number; `name_atom` gives the symbol of a constant.
+    """Rewrite the arctangent of a rational number; `name_atom` returns the symbol of a constant.
 
     Raises:
         UnreadableError: the number is too large to be factored.
@@ -51,7 +51,7 @@ def sum_arctangents(value: Fraction, name_atom: Callable[[Node], Node]) -> Node:
 
 
 def _list_odd_primes(number: int) -> list[int]:
-    """Return the odd primes of a sum of two squares without a common factor; modulo four all of them are one."""
+    """Return the odd prime factors of a sum of two squares without a common factor; all of them are 1 modulo 4."""
     primes, divisor = [], 3
     while number % 2 == 0:
         number //= 2
@@ -70,4 +70,4 @@ def _split_prime(prime: int) -> tuple[int, int]:
         first = math.isqrt(prime - second * second)
         if first * first + second * second == prime:
             return first, second
-    raise UnreadableError("a number that is not a sum of two squares")
+    raise UnreadableError("a number is not a sum of two squares")

@@ -1,6 +1,6 @@
 """Comparison of unsolved inequalities, such as |x − 3| < 2, with their solution sets.
 
-A set solves an inequality when both sides are equal at its ends, and the inequality holds at test points inside of the
+A set solves an inequality if both sides are equal at its ends, and the inequality holds at all test points inside the
 set and at none outside. The points are fixed, so the verdict is reproducible.
 """
 
@@ -20,7 +20,7 @@ from qed.grading.vocabulary import INEQUALITIES
 Condition = tuple[Node, str]  # a difference and its relation to zero
 WITHIN = (1, 7, 29, 50, 71, 93, 99)  # percent of the way from one end to the next
 BEYOND = (0.01, 0.31, 0.97, 2.03, 7.3, 31.7, 1009)  # distances beyond the first and last ends
-FAR = (123457, 3e7, 1e12)  # more of them, where an inequality has a value: 4 < 2x < 4000 ends far from 2
+FAR = (123457, 3e7, 1e12)  # more distances, used where the inequality has a value: 4 < 2x < 4000 ends far from 2
 NEAR = 1e-30
 MAX_PARTS = 12
 
@@ -33,7 +33,7 @@ class ValuePoint(Point):
         self.value = value
 
     def get_value(self, name: str) -> Any:
-        """Return the given value, whatever the name."""
+        """Return the given value for any name."""
         return self.value
 
 
@@ -50,7 +50,7 @@ def solves(region: Region, inequality: Node, work: Work) -> bool:
 
 
 def _ends_match(region: Region, conditions: list[Condition], work: Work) -> bool:
-    """Return whether some two sides are equal at every end, and closed ends are those where equality is allowed."""
+    """Return whether at every end two sides are equal, and exactly the ends where equality is allowed are closed."""
     for part in region.parts:
         for end, closed in zip(part[:2], part.closed, strict=True):
             position = compute_position(end, work)
@@ -69,7 +69,7 @@ def _end_matches(position: Any, closed: bool, difference: Node, sign: str, work:
 
 
 def _holds_on_region(region: Region, conditions: list[Condition], work: Work) -> bool:
-    """Return whether the inequality holds at every test point inside of the set, and at none outside."""
+    """Return whether the inequality holds at every test point inside the set, and at none outside."""
     spans = [(compute_position(part.low, work), compute_position(part.high, work)) for part in region.parts]
     ends = sorted({end for span in spans for end in span if abs(end) != float("inf")})
     if not ends:
@@ -84,7 +84,7 @@ def _holds_on_region(region: Region, conditions: list[Condition], work: Work) ->
 
 
 def _holds_far_out(point: Any, spans: list[tuple[Any, Any]], conditions: list[Condition]) -> bool:
-    """Return whether the inequality is as true at a point as the set says, or has no value that can be computed."""
+    """Return whether the inequality agrees with the set at a point, or has no value there that can be computed."""
     try:
         truths = [_is_true_at(point, *condition, Work()) for condition in conditions]
     except OverBoundError:

@@ -1,4 +1,4 @@
-"""Rewritten constants as linear combinations: terms with rational coefficients."""
+"""Rewritten constants as linear combinations of terms with rational coefficients."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _split_product(node: Node) -> Linear:
 
 
 def _cancel_factors(factors: list[Node]) -> Fraction:
-    """Cancel b in (a/b)·b and square √2·√2 within a list of factors; return the rational factor that comes out."""
+    """Cancel b in (a/b)·b and square √2·√2 in a list of factors, and return the rational factor that results."""
     count = Fraction(1)
     for factor in list(factors):
         if factor.kind == "divide" and factor.parts[1] in factors and factor in factors:
@@ -105,7 +105,7 @@ def scale(terms: Linear, factor: Fraction) -> Linear:
 
 
 def find_fraction(value: Any, limit: int) -> Fraction | None:
-    """Return the fraction with a small denominator that a value seems to be."""
+    """Return the fraction with a small denominator that a value appears to equal; None if there is none."""
     if abs(value) > limit:
         return None
     guess = Fraction(float(value)).limit_denominator(limit)

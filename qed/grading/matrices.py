@@ -1,6 +1,6 @@
 """Arithmetic on matrices: sums, products, powers, transposes, inverses and determinants, cell by cell.
 
-Every result is an expression in the cells: no values are computed here, and the sizes are bounded.
+Every result is an expression in the cells: no values are computed here, and the sizes are limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _is_matrix(node: Node) -> bool:
 
 
 def compute_shape(node: Node) -> tuple[int, int]:
-    """Return the numbers of rows and columns; 0 columns if the rows have different lengths."""
+    """Return the number of rows and the number of columns, 0 if the rows have different lengths."""
     widths = {len(row.parts) for row in node.parts}
     return len(node.parts), widths.pop() if len(widths) == 1 else 0
 

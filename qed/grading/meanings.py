@@ -45,7 +45,7 @@ ABROAD = {
     "false": "faux falsch falso неверно 错误 错 假",
 }
 SYNONYMS |= {word: meaning for meaning, words in ABROAD.items() for word in words.split()}
-# What an adjective alone stands for: `odd` is an odd function.
+# Nouns that an adjective may leave out: `odd` means an odd function.
 NOUNS = re.compile(
     r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
 )
@@ -53,7 +53,7 @@ INFINITY = Node("constant", "infinity")
 
 
 def read_meaning(words: str) -> str:
-    """Return one wording for words of the same meaning, without article and plural ending."""
+    """Return the same wording for all words of one meaning, without article and plural ending."""
     words = OWNER.sub("", words)
     for pattern, meaning in ((NO_SOLUTION, NO_SOLUTIONS), (INFINITE, INFINITELY_MANY), (MISSING, NONEXISTENT)):
         if pattern.fullmatch(_strip_article(words)):
@@ -73,7 +73,7 @@ def _strip_plural(words: str) -> str:
 
 
 def mean_the_same(gold: str, answer: str) -> bool:
-    """Return whether two answers in words are the same; one of them may leave out the noun of its adjective."""
+    """Return whether two answers in words mean the same; one of them may leave out the noun after its adjective."""
     left, right = read_meaning(gold), read_meaning(answer)
     if left == right:
         return True

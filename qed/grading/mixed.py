@@ -1,4 +1,4 @@
-"""Quantities in several units, lengths in feet and inches, and dates, rewritten in one notation."""
+"""Rewrite quantities in several units, lengths in feet and inches, and dates in one notation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATES = (
 WHOLE_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox) ?\{([^{}]*)\}")
 TEXT_STARTS = ("\\text", "\\mathrm", "\\mbox")
 TIMES = {"noon": "12:00 pm", "12 noon": "12:00 pm", "midnight": "12:00 am", "12 midnight": "12:00 am"}
-# Points between thousands, where a second point or a decimal comma says that they are no decimal points.
+# Points as thousands separators: a second point or a decimal comma shows that they are not decimal points.
 POINTS = re.compile(r"(?<![\d.,])(\d{1,3}(?:\.\d{3}){2,30}|\d{1,3}(?:\.\d{3}){1,30}(?=,\d))(?:,(\d{1,30}))?(?![\d.,])")
 
 
@@ -48,7 +48,7 @@ def _remove_points(match: re.Match[str]) -> str:
 
 
 def _rewrite_compound(match: re.Match[str]) -> str:
-    """Write units upright; m is minutes beside hours or seconds."""
+    """Write units as upright text; next to hours or seconds, m means minutes."""
     amounts = [part for part in match.groups()[::2] if part]
     units = [part for part in match.groups()[1::2] if part]
     if any(unit[0] in "hds" for unit in units):
@@ -58,7 +58,7 @@ def _rewrite_compound(match: re.Match[str]) -> str:
 
 
 def _rewrite_date(text: str) -> str:
-    """Return a date as month, day and year; nothing if the text is no date."""
+    """Return a date as month, day and year; an empty text if it is not a date."""
     for shape in DATES:
         if (match := shape.fullmatch(text)) is not None:
             first, second, third, year = match.groups()

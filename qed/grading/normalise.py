@@ -1,4 +1,4 @@
-"""Normalisation of text: Unicode signs become LaTeX; invisible characters and delimiters are removed."""
+"""Normalise text: Unicode characters become LaTeX; invisible characters and delimiters are removed."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ BRACED_DECIMAL = re.compile(r"(?<![\d.}])(\d{1,15}) ?\{, ?\} ?(\d{1,30})(?![\d{]
 INTRODUCTION = re.compile(
     r"^(?:\\text ?\{ ?)?(?:the |my )?(?:final |correct )?answer(?: is)? ?:?(?: ?\} ?| )(?=.)", re.IGNORECASE
 )
-# Between equations of different names only space may stand: a = 1 \\quad b = 2, or `for`: p = 1/2 for y = 1.
+# Equations of different names may be separated by space alone, a = 1 \\quad b = 2, or by `for`: p = 1/2 for y = 1.
 NEXT_EQUATION = re.compile(
     r"(?<![,;=<>&{(\[\\\s]) {0,3}(?:\\q?quad(?![A-Za-z])|\n|(?<= )for )(?:\s|\\q?quad(?![A-Za-z])){0,5}"
     r"(?=(?:[A-Za-z]|\\math(?:bf|rm) ?\{[A-Za-z]\})(?:_\{?\w{1,3}\}?)?(?:\([A-Za-z\d]\))? ?=)"
 )
-# A word before that space joins the equations without a comma: x = 2 \\quad \\text{or} \\quad x = 3.
+# A word before that space already joins the equations: x = 2 \\quad \\text{or} \\quad x = 3.
 JOINED = re.compile(r"(?<![A-Za-z])(?:or|and) ?\}?$")
 LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
 
 
 def clean_text(text: str) -> str:
-    """Convert a text to ASCII LaTeX, as far as the table covers it."""
+    """Convert a text to ASCII LaTeX, as far as its characters are in the table."""
     if not text.isascii():
         text = RAISED.sub(lambda run: "^{" + "".join(SUPERSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = LOWERED.sub(lambda run: "_{" + "".join(SUBSCRIPTS[sign] for sign in run.group()) + "}", text)
@@ -86,7 +86,7 @@ def _separate_equations(match: re.Match[str]) -> str:
 
 
 def _read_braced_comma(match: re.Match[str]) -> str:
-    """Read 3{,}5 as 3.5, and leave the comma between thousands: 1{,}234."""
+    """Read 3{,}5 as 3.5, and keep the comma as a thousands separator in 1{,}234."""
     above, below = match.groups()
     thousands = len(below) == 3 and above != "0" and len(above) <= 3
     return match.group() if thousands else f"{above}.{below}"

@@ -1,12 +1,12 @@
-"""Notation: decoration around an answer is removed, and different notations of a value become one."""
+"""Remove decoration around an answer, and unify different notations of a value."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-QUOTES = frozenset("\"'`*")  # with those of Markdown
-# Commands whose arguments are lengths, colours or labels and no part of the answer.
+QUOTES = frozenset("\"'`*")  # including those of Markdown
+# Commands whose arguments are lengths, colours or labels, not parts of the answer.
 LENGTH = r"-?[\d.]{1,8} ?(?:pt|em|ex|[cm]m|in|mu|pc|bp|sp)"
 DRESSING = re.compile(
     r"\\(?:"
@@ -38,7 +38,7 @@ WORDS = rf"(?:{SYMBOLS})(?=\\|\))|[A-Za-z][A-Za-z '-]{{2,60}}"
 BEFORE = r"(?:\\boxed ?\{|\\?\$| ){0,4}[-\d.,/]{0,29}\d"
 COUNTED = re.compile(rf"^({BEFORE}) {{0,4}}(?:\\left)?\(({WORDS})(?:\\right)?\)([.}}$ ]{{0,5}})$")
 ELLIPSIS = re.compile(r"(\d\.\d{3,40}) ?(?:\.\.\.|\\[lc]?dots)(?![A-Za-z\d])")
-# A vector in signs of comparison, which have no side before them.
+# A vector in < and >, which have no side before them.
 ANGLE_BRACKETS = re.compile(r"(?:(?<=^)|(?<=[=,] )|(?<=[=,;(])|\\left ?)<([^<>=]{1,200},[^<>=]{1,200}?)(?:\\right ?)?>")
 PRIMES = re.compile(r"\^ ?(?:\{ ?(?:\\prime ?){1,4}\}|\\prime(?![A-Za-z]) ?)")
 COMMAND_SPELLINGS = (
@@ -52,7 +52,7 @@ COMMAND_SPELLINGS = (
 
 
 def unwrap_text(text: str) -> str:
-    """Remove quotes and wrappers, and rewrite a text in the notation that the parser reads."""
+    """Remove quotes and wrappers, and rewrite a text in the parser's notation."""
     if text.startswith("$") and text.endswith("$") and text.count("$") == 2 and not text.endswith("\\$"):
         text = text[1:-1].strip()
     for _ in range(3):
@@ -76,7 +76,7 @@ def _replace_commands(text: str) -> str:
 
 
 def _strip_dressing(text: str) -> str:
-    """Remove space, colour, size and labels with their arguments: \\hspace{1cm} is no number."""
+    """Remove commands for space, colour, size and labels with their arguments: \\hspace{1cm} is not a number."""
     return DRESSING.sub(" ", text)
 
 
@@ -105,8 +105,8 @@ def _rewrite_ellipses(text: str) -> str:
 def _rewrite_period(match: re.Match[str]) -> str:
     """Rewrite 0.1666… as 0.1 with a period of 6.
 
-    A period of one digit must be written three times, a longer one twice. A period of 9 is not rewritten, because
-    0.999… usually means a value close to one.
+    A period of one digit must occur three times, a longer one twice. A period of 9 is not rewritten, because 0.999…
+    usually means a value close to one.
     """
     digits = match.group(1)
     decimals = len(digits) - digits.index(".") - 1
@@ -118,7 +118,7 @@ def _rewrite_period(match: re.Match[str]) -> str:
     return match.group()
 
 
-# Each rewrite runs only if its mark is in the text.
+# Each rewrite runs only if its first string is in the text.
 REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("\\", _replace_commands),
     *((mark, _strip_dressing) for mark in ("space", "color", "phantom", "kern", "skip", "box", "tag", "label", "rule")),

@@ -1,7 +1,7 @@
 """Values of expressions at fixed points, with sixty digits or more.
 
 The points are constants and the precision of a context never changes, so a verdict is the same in every run and thread.
-Roots of odd degree are the real ones: the third root of −8 is −2.
+Roots of odd degree are real: the third root of −8 is −2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DIGITS = 60
 MORE_DIGITS = 150
 MAX_ANGLE = 10**40  # beyond it, reducing by 2π loses more digits than there are
 # Numerators of the points, over 1009. The first three rows are positive, the next two have both signs. The last four
-# are far out, for functions with steps or kinks: |x − 5| is 5 − x at each of the others. Three are beyond ±100.
+# are far from zero, for functions with steps or kinks: |x − 5| is 5 − x at all others. Three are beyond ±100.
 POINTS = (
     (761, 1429, 2213, 547, 1871, 997, 2719, 1163, 2039, 683),
     (1627, 877, 601, 2467, 1283, 1999, 733, 2617, 947, 1753),
@@ -39,11 +39,11 @@ _contexts = threading.local()
 
 
 def get_context(digits: int) -> Any:
-    """Return this thread's arithmetic with that many digits or a few more, so that a long run builds few contexts.
+    """Return this thread's arithmetic with at least that many digits, rounded up so that few contexts are built.
 
     Contexts are mutable, so threads do not share them.
     """
-    step = 30 if digits <= 300 else 300  # a context takes 40 kB and some milliseconds
+    step = 30 if digits <= 300 else 300  # a context takes 40 kB and a few milliseconds
     digits = -(-digits // step) * step
     context = getattr(_contexts, str(digits), None)
     if context is None:
@@ -68,7 +68,7 @@ class Point:
         return self.arithmetic.mpf(value.numerator) / value.denominator
 
     def get_fraction(self, name: str) -> Fraction:
-        """Return the value of a name as a fraction; names beyond the length of the row get another denominator."""
+        """Return the value of a name as a fraction; names beyond the length of the row get a different denominator."""
         row = POINTS[self.row]
         turn, index = divmod(self.names[name], len(row))
         return Fraction(row[index], 1009 + 10 * turn)
@@ -94,7 +94,7 @@ def evaluate(node: Node, point: Point) -> Any:
     if kind == "power":
         return _evaluate_power(node, point)
     if kind not in RULES:
-        raise UnreadableError(f"no value of a {kind}")
+        raise UnreadableError(f"a {kind} has no value")
     return RULES[kind](node, [evaluate(part, point) for part in node.parts], point)
 
 
@@ -122,7 +122,7 @@ def _multiply(_: Node, parts: list[Any], point: Point) -> Any:
 
 
 def _apply_unknown_function(node: Node, parts: list[Any], point: Point) -> Any:
-    """Evaluate an unknown function as a fixed function of its name, the point and every argument."""
+    """Evaluate an unknown function as a fixed function of its name, the point and all arguments."""
     seed = point.get_value(node.name + "()")
     arithmetic, result = point.arithmetic, seed
     for index, part in enumerate(parts):
@@ -185,7 +185,7 @@ def _evaluate_function(node: Node, parts: list[Any], point: Point) -> Any:
     if name == "root":
         degree = compute_rational(node.parts[1], point.work)
         if degree is None or degree == 0:
-            raise UndefinedError("the degree of a root")
+            raise UndefinedError("an invalid degree of a root")
         return raise_to_rational(parts[0], 1 / degree, point)
     if name in {"\\log", "\\ln"}:
         return _evaluate_logarithm(name, parts, arithmetic)
@@ -194,12 +194,12 @@ def _evaluate_function(node: Node, parts: list[Any], point: Point) -> Any:
     if name in {"\\max", "\\min"} and all(arithmetic.im(part) == 0 for part in parts):
         return max(map(arithmetic.re, parts)) if name == "\\max" else min(map(arithmetic.re, parts))
     if len(parts) != 1 or name not in ONE_ARGUMENT:
-        raise UnreadableError(f"the function {name}")
+        raise UnreadableError(f"unknown function {name}")
     return ONE_ARGUMENT[name](arithmetic, _check_angle(parts[0], arithmetic))
 
 
 def _evaluate_logarithm(name: str, parts: list[Any], arithmetic: Any) -> Any:
-    """Evaluate a logarithm: ln is natural, log is decimal unless it has a base."""
+    """Evaluate a logarithm: ln is natural, and log has base 10 unless another base is given."""
     if any(part == 0 for part in parts) or len(parts) > 2:
         raise UndefinedError("the logarithm of zero")
     top = arithmetic.ln(parts[0])
@@ -226,7 +226,7 @@ def _evaluate_counting(name: str, parts: list[Any], arithmetic: Any) -> Any:
 
 
 def _build_reciprocal(name: str) -> Callable[[Any, Any], Any]:
-    """Build the reciprocal of a function, as secant is of cosine."""
+    """Build the reciprocal of a function, such as the secant of the cosine."""
 
     def rule(arithmetic: Any, angle: Any) -> Any:
         below = ONE_ARGUMENT[name](arithmetic, angle)

@@ -1,6 +1,6 @@
-r"""Phrases of an answer in the notation of mathematics: minus 7, x is at least 2, 3 to 5, the square root of 2.
+r"""Rewrite phrases of an answer in mathematical notation: minus 7, x is at least 2, 3 to 5, the square root of 2.
 
-A text without such a phrase stays as it is, with its \text{…}.
+A text without such a phrase stays unchanged, with its \text{…}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from qed.grading.vocabulary import FUNCTION_WORDS, JOINERS, NUMBER_WORDS, UNITS
 
-# Units behind a slash: 12/hour. Others of two or three letters are products of variables there, as in 12/ms.
+# Units after a slash: 12/hour. Those of two or three letters are products of variables there, as in 12/ms.
 RATE_UNITS = sorted(name for name in UNITS if len(name) > 3 and name.isascii() and not name.startswith("per"))
 RATE = rf"(?:{'|'.join(RATE_UNITS)}|inch|hr|min|sec|day|yr|km|kg|lb)s?(?![A-Za-z])"
 TRIGGER = re.compile(
@@ -21,7 +21,7 @@ TRIGGER = re.compile(
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
-MARKS = (" ", "\\in", "\\text", "+-", "-to-", "=", ":", "/")  # every phrase has one
+MARKS = (" ", "\\in", "\\text", "+-", "-to-", "=", ":", "/")  # every phrase contains one of them
 MAX_CHARS = 300  # of a text whose phrases are rewritten
 OPERAND = r"(?:\d(?:[\d.,/]{0,30}\d)?|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
@@ -45,7 +45,7 @@ BETWEEN = re.compile(
     rf"^(?:([A-Za-z]) (?:is |lies |must be )?)?(?:strictly )?between ({SIGNED}) and ({SIGNED})(,? ?\(?inclusive\)?)?$",
     re.IGNORECASE,
 )
-# The subject of a sentence: `the ratio is 3 to 5`. What follows may not be a negation.
+# The subject of a sentence: `the ratio is 3 to 5`. No negation may follow.
 SUBJECT = re.compile(
     r"^(?!.{0,60}\b(?:wrong|incorrect|false|not|never|opposite|negative|reciprocal|inverse|other|twice|half)\b.* is )"
     r"(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
@@ -57,7 +57,7 @@ REAL_NUMBERS = re.compile(
     r"\b(?:the set of )?(?:all |any |every |a )?(?:real )?numbers? (?:that (?:is|are) |which (?:is|are) )?"
     r"(?=(?:strictly )?(?:greater|less|larger|smaller|at least|at most|between))"
 )
-# What a function, a number or a figure is: f(x) is odd, ABCD is a rhombus.
+# A property of a function, a number or a figure: f(x) is odd, ABCD is a rhombus.
 PROPERTY = re.compile(
     r"^(?:[a-z](?:\([a-z]\))?|[A-Z]{2,5}|(?:[Tt]riangle|[Qq]uadrilateral) [A-Z]{3,5}) is (?:an? )?"
     r"((?!not |less |greater |at |more |between |posi|nega|non)[a-z]{3}[a-z ]{0,40})$"
@@ -72,7 +72,7 @@ EVERYWHERE = re.compile(
     r"\2(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)?\)?$"
 )
 PLAIN_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
-# Of integers from a number on, the number alone is the answer.
+# Of all integers from a number on, such as `all integers n > 3`, the condition alone is the answer.
 FROM = r"(?:>|\\g(?:eq?|eqslant)(?![a-z]))"
 INTEGERS_FROM = re.compile(
     rf"^(?:for )?(?:all|any|every) (?:positive )?integers? (?=[nmk] ?{FROM} ?\d{{1,30}}$)", re.IGNORECASE
@@ -124,7 +124,7 @@ def _write_between(match: re.Match[str]) -> str:
 
 
 def _drop_everywhere(match: re.Match[str]) -> str:
-    """Drop `for all x`, unless there are other words, such as `fails`, which may deny it."""
+    """Drop `for all x`, unless other words, such as `fails`, may deny it."""
     words = {word.lower() for word in PLAIN_WORD.findall(match.group(1))}
     return match.group(1) if words <= FUNCTION_WORDS.keys() | JOINERS else match.group()
 
@@ -147,7 +147,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _write_digits(match: re.Match[str]) -> str:
-    """Write two to one with digits; one to one is a property of functions."""
+    """Write `two to one` in digits, but not `one to one`, which is a property of functions."""
     first, between, second = match.groups()
     left, right = NUMBER_WORDS[first.lower()], NUMBER_WORDS[second.lower()]
     return match.group() if left == right == 1 else f"{left} {between} {right}"
@@ -205,11 +205,11 @@ RULES: tuple[Rule, ...] = (
 
 
 def rewrite_phrases(text: str, products: bool = False) -> str:
-    """Rewrite the phrases of a cleaned text; return the text itself if it has none.
+    """Rewrite the phrases of a cleaned text; return the text unchanged if it has none.
 
     Args:
         text: the text.
-        products: whether letters are variables: 2/hr has no unit then.
+        products: whether letters are variables, so that 2/hr has no unit.
     """
     if len(text) > MAX_CHARS or not any(mark in text for mark in MARKS) or TRIGGER.search(text) is None:
         return text

@@ -1,4 +1,4 @@
-"""Functions by cases: rows in any order, and a last row `otherwise` for the rest of the line."""
+"""Piecewise functions: rows in any order, and a last row `otherwise` for the rest of the real line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Same = Callable[[Node, Node], bool]
 
 
 def are_same_cases(gold: Node, answer: Node, are_same: Same, work: Work) -> bool:
-    """Return whether two functions by cases have the same rows of value and condition."""
+    """Return whether two piecewise functions have the same rows of value and condition."""
     rows = [[_read_row(row) for row in node.parts] for node in (gold, answer)]
     if len(rows[0]) != len(rows[1]) or any(len(row) != 2 for row in (*rows[0], *rows[1])):
         return len(rows[0]) == len(rows[1]) and all(
@@ -44,7 +44,7 @@ def are_same_cases(gold: Node, answer: Node, are_same: Same, work: Work) -> bool
 
 
 def is_same_function(cases: Node, expression: Node, work: Work) -> bool:
-    """Return whether a function by cases is the same as one expression on the whole line: |x|, or max(x, 0)."""
+    """Return whether a piecewise function equals one expression on the whole real line: |x|, or max(x, 0)."""
     rows = [_read_row(row) for row in cases.parts]
     if len(list_names(cases, expression)) != 1 or any(len(row) != 2 or not is_scalar(row[0]) for row in rows):
         return False
@@ -84,7 +84,7 @@ def _list_places(part: Interval, work: Work) -> list[Any]:
 
 
 def _read_row(row: Node) -> tuple[Node, ...]:
-    """Return value and condition of a row, also where a comma stands between them in place of &."""
+    """Return the value and the condition of a row, which & or a comma separates."""
     if len(row.parts) == 1 and row.parts[0].kind == "list" and len(row.parts[0].parts) == 2:
         return row.parts[0].parts
     return row.parts
@@ -95,7 +95,7 @@ def _is_otherwise(node: Node) -> bool:
 
 
 def _is_rest(condition: Node, others: list[Node], work: Work) -> bool:
-    """Return whether a condition holds exactly where none of the others does."""
+    """Return whether a condition holds exactly where none of the others holds."""
     if len(others) == 1 and condition.kind == others[0].kind == "unit":
         return {condition.name, others[0].name} in OPPOSITES and condition.parts[0] == others[0].parts[0]
     covered = Node("union", "or", tuple(map(_read_equation, others)))

@@ -1,7 +1,7 @@
-"""Equality of two constants: proven, or disproven, or refused.
+"""Equality of two constants: proven, disproven or undecided.
 
-Enclosures at growing precision tell different values apart. Equality is proven for algebraic numbers by a separation
-bound, and for others by an identity that holds for all values of their transcendental parts.
+Enclosures of increasing precision distinguish different values. Equality is proven for algebraic numbers by a
+separation bound, and for others by an identity that holds for all values of their transcendental parts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from qed.grading.separation import compute_separation
 from qed.grading.tree import Node, make_number, negate, walk
 
 MAX_BITS = 32_000  # of the precision
-START_BITS = 200  # the precision that the first comparison has anyway
+START_BITS = 200  # about the precision of the first comparison
 JITTER = 1 << 20  # resolution of the values that replace atoms
-# Which of several replacements is above and which below the atom's own value.
+# The signs of the offsets of several replacements: above or below the atom's own value.
 SIDES = ((1, -1, -1, 1), (-1, -1, 1, 1), (-1, 1, -1, 1))
-NO_ENCLOSURE = "cannot decide whether the values are equal: a part of them has no certain value"
+NO_ENCLOSURE = "cannot decide whether the values are equal: a part of one has no certain value"
 NOT_DECIDED = "cannot decide whether the values are equal: they agree to {} digits or more"
 
 
@@ -32,7 +32,7 @@ def are_same_constants(left: Node, right: Node, work: Work) -> bool:
 
     Raises:
         UnreadableError: neither equality nor difference could be proven.
-        OverBoundError: the precision that would decide is too high.
+        OverBoundError: a decision would need too high a precision.
     """
     precision = Precision(DIGITS, work)
     try:
@@ -47,7 +47,7 @@ def are_same_constants(left: Node, right: Node, work: Work) -> bool:
             return False
     except (UndefinedError, ZeroDivisionError):
         return False
-    if apart is None:  # math-verify could not confirm more
+    if apart is None:  # final, because math-verify could not decide it either
         raise OverBoundError(NO_ENCLOSURE)
     raise UnreadableError(NOT_DECIDED.format(2 * DIGITS))
 
@@ -66,7 +66,7 @@ def _is_nonzero(ball: Enclosure, precision: Precision) -> bool:
 
 
 def _decide_exactly(difference: Node, work: Work) -> bool | None:
-    """Return whether a difference is zero, if an exact method can decide it."""
+    """Return whether a difference is zero; None if no exact method can decide it."""
     reducer = Reducer(work, _is_proven_zero)
     try:
         reduced = reducer.reduce(difference)
@@ -95,13 +95,13 @@ def is_zero_algebraic(node: Node, work: Work) -> bool:
     Raises:
         UnreadableError: it is not known to be algebraic.
         OverBoundError: its separation bound needs too many digits.
-        IndeterminateError: a part of it is too close to where it has no value.
+        IndeterminateError: a part of it is too close to a point without a value.
     """
     if node.kind == "number":
         return node.number == 0
     bits = compute_separation(node)
     if bits is None:
-        raise UnreadableError("no algebraic number")
+        raise UnreadableError("a value is not known to be algebraic")
     if bits > MAX_BITS:
         raise OverBoundError("the exact comparison needs too many digits")
     wanted = START_BITS
@@ -110,7 +110,7 @@ def is_zero_algebraic(node: Node, work: Work) -> bool:
         ball = enclose(node, precision)
         if _is_nonzero(ball, precision):
             return False
-        # Within the error zero is possible; a value that is not zero would be larger than the error.
+        # The error admits zero, and any value other than zero would be larger than the error.
         if max(precision.measure(ball.value), ball.error) + 1 < -bits:
             return True
         if wanted > 2 * MAX_BITS:
@@ -119,7 +119,7 @@ def is_zero_algebraic(node: Node, work: Work) -> bool:
 
 
 def substitute(node: Node, reducer: Reducer, side: int) -> Node:
-    """Replace the atoms by rational numbers beside their own values, a different one for each side.
+    """Replace the atoms by rational numbers near their own values, different ones for each side.
 
     Sine and cosine of one angle stay on the unit circle.
     """
@@ -151,7 +151,7 @@ def _replace_wave(atom: Node, offset: int, reducer: Reducer) -> Node:
 
 
 def _find_neighbour(node: Node, offset: int, work: Work) -> Fraction:
-    """Return a rational number beside the value of a constant."""
+    """Return a rational number near the value of a constant."""
     precision = Precision(DIGITS, work)
     value = precision.require_real(enclose(node, precision))
     scale = Fraction(2) ** (precision.measure(value) if value else 0)
@@ -161,9 +161,9 @@ def _find_neighbour(node: Node, offset: int, work: Work) -> Fraction:
 
 
 def _separate(left: Node, right: Node, work: Work) -> bool | None:
-    """Return whether enclosures at growing precision tell two values apart; None if there are no enclosures.
+    """Return whether enclosures of increasing precision distinguish two values; None if there are no enclosures.
 
-    The precision grows up to a number of bits that the sizes of all values inside suggest.
+    The precision grows up to a number of bits that the sizes of all intermediate values suggest.
 
     Raises:
         OverBoundError: that is too much.
@@ -180,5 +180,5 @@ def _separate(left: Node, right: Node, work: Work) -> bool | None:
 
 
 def are_distinguishable(left: Node, right: Node, work: Work) -> bool:
-    """Return whether enclosures tell two constants apart, with as many digits as their sizes suggest."""
+    """Return whether enclosures distinguish two constants, with as many digits as their sizes suggest."""
     return bool(_separate(left, right, work))

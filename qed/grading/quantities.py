@@ -1,4 +1,4 @@
-"""Comparison of numbers with a unit or a base, of ratios and of times of day."""
+"""Compare numbers with a unit or a base, ratios and times of day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANGLES = {"degree", "radian"}
 
 
 def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
-    """Compare two values of which at least one has a unit: a unit may be missing, but not be another one."""
+    """Compare two values of which at least one has a unit: a unit may be missing, but not different."""
     if len({part.name for node in (gold, answer) for part in node.parts[2:] if node.kind == "unit"}) > 1:
         return False
     left, right = _split_unit(gold), _split_unit(answer)
@@ -29,7 +29,7 @@ def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> b
     if "percent" in (left[1], right[1]):
         return _are_same_percent(left, right, policy, work)
     bare = [side[1].startswith(f"{BARE}^") for side in (left, right)]
-    if all(bare) or (left[1] and right[1] and not any(bare)):  # square units are no cubic units, but may be cm²
+    if all(bare) or (left[1] and right[1] and not any(bare)):  # square units are not cubic units, but may be cm²
         return _have_same_units(left, right, policy, work)
     if are_same_scalar(left[0], right[0], work):
         return True
@@ -37,7 +37,7 @@ def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> b
 
 
 def _split_unit(node: Node) -> tuple[Node, str, Fraction]:
-    """Return value, dimension and factor of the unit; the dimension is "" without a unit and for the word `units`."""
+    """Return value, dimension and factor of the unit; the dimension is "" for no unit and for the word `units`."""
     if node.kind != "unit":
         return node, "", Fraction(1)
     return node.parts[0], node.name, node.parts[1].number
@@ -72,7 +72,7 @@ def _are_same_angle(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fr
 def _are_same_percent(
     left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
 ) -> bool:
-    """Compare percentages: 20 % equals 0.2, and by convention 20; but 0.4 is read as a fraction, so it is not 0.4 %."""
+    """Compare percentages: 20 % equals 0.2, and by convention 20; but 0.4 is a fraction, so it does not equal 0.4 %."""
     if left[1] == right[1]:
         return are_same_scalar(left[0], right[0], work)
     percent, plain = (left, right) if left[1] == "percent" else (right, left)
@@ -119,7 +119,7 @@ def _is_time(node: Node) -> bool:
 
 
 def _read_clock(node: Node) -> tuple[int, ...]:
-    """Return hours, minutes and seconds; a bare number is the hour, and () is no time."""
+    """Return hours, minutes and seconds; a bare number is the hour. Return () if the node is not a time."""
     if node.kind == "ratio" and all(part.isdigit() and len(part) <= 4 for part in node.name.split(":")):
         return (*map(int, node.name.split(":")), 0, 0)[:3]
     if node.kind == "number" and node.number.denominator == 1:
@@ -149,7 +149,7 @@ def _shift_half_day(time: tuple[int, ...], half: str) -> tuple[int, ...]:
 
 
 def are_same_in_base(gold: Node, answer: Node, policy: Policy) -> bool:
-    """Compare numbers with a base, such as 52_8: the base may be dropped but not changed."""
+    """Compare numbers with a base, such as 52_8: the base may be omitted but not changed."""
     if gold.parts or answer.parts:  # 2516_2 is not a valid number
         return False
     if gold.kind == answer.kind:

@@ -1,4 +1,4 @@
-"""Reading of an answer: from its text to the values that it may have."""
+"""Read an answer: from its text to the values that it may have."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ AMBIGUOUS_PERIOD = re.compile(r"(\d\.\d{0,20})\((\d{1,20})\)(?![\d(.])")
 DECIMAL_COMMA = re.compile(r"(?<![\d.,])(0,(?=\d)|\d{1,15},(?!\d{3}(?!\d))(?=\d))(?=\d{1,30}(?![\d.,]))")
 LONE_ZERO = re.compile(r",0$")  # -3,0 are two answers
 ENCLOSED = re.compile(r"[(\[]|\\\{")
-VOWELS = set("aeiou")  # without one, two or three letters are a product: mgh
+VOWELS = set("aeiou")  # two or three letters without a vowel are a product: mgh
 SHORT_WORDS = frozenset(
     "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh ja".split()  # noqa: SIM905
 )
 
 
 class Reading(NamedTuple):
-    """The tokens as one string, the choice letter at the start, and the possible values."""
+    """The tokens as one string, the choice letter at the beginning, and the possible values."""
 
     key: str
     choice: str = ""
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     values: tuple[Node, ...] = ()
     trouble: str = ""
     over: bool = False
-    """Whether a limit of `bounds` was reached."""
+    """Whether a limit of `qed.grading.bounds` was reached."""
     contradictory: bool = False
     """Whether the text contradicts itself."""
 
@@ -82,7 +82,7 @@ def read_answer(text: str, letters: Letters = "plain") -> Reading:
 
 
 def _read_plain(sign: str, number: str | None, above: str | None, left: str | None, below: str | None) -> Reading:
-    """Read a match of `PLAIN_NUMBER` as the parser would: -3.50, \\frac{1}{2}, 1/2."""
+    """Read a match of `PLAIN_NUMBER` in the same way as the parser: -3.50, \\frac{1}{2}, 1/2."""
     parts = (number,) if number is not None else (above or left, below)
     nodes = tuple(make_number(parse_digits(part)) for part in parts if part is not None)
     node = nodes[0] if number is not None else Node("divide", parts=nodes)
@@ -91,7 +91,7 @@ def _read_plain(sign: str, number: str | None, above: str | None, left: str | No
 
 
 def _read_tokens(text: str, letters: Letters) -> tuple[str, list[Token], str]:
-    """Return the text and its tokens, with phrases as mathematics, and the key of the text as it is written."""
+    """Return the text and its tokens, with phrases rewritten as mathematics, and the key of the text as written."""
     text = clean_text(text)
     if len(text) > MAX_CLEANED_CHARS:
         raise OverBoundError("too long")
@@ -133,7 +133,7 @@ def _parse_value(tokens: list[Token], letters: Letters) -> Node:
 
 
 def _read_word(tokens: list[Token]) -> Node | None:
-    """Read adjacent letters alone as a word, never as a product of letters."""
+    """Read adjacent letters on their own as a word, never as a product of letters."""
     if len(tokens) < 2 or any(token.kind != "letter" for token in tokens) or any(token.spaced for token in tokens[1:]):
         return None
     word = "".join(token.text for token in tokens).casefold()
@@ -143,7 +143,7 @@ def _read_word(tokens: list[Token]) -> Node | None:
 
 
 def _read_phrase(tokens: list[Token]) -> Node | None:
-    """Read a number in words as a text; it becomes a number only when the other side is a number."""
+    """Read a number in words as a text; it becomes a number only if the other side is a number."""
     if len(tokens) < 2 or tokens[0].kind != "word":
         return None
     words = [token.text.casefold() for token in tokens]

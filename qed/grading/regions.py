@@ -54,7 +54,7 @@ def compute_position(node: Node, work: Work) -> Any:
 
 
 def build_region(node: Node, work: Work) -> Region | None:
-    """Build the set that a node describes; None if it describes none, or one whose ends are not constants."""
+    """Build the set that a node describes; None if it describes no set, or one whose ends are not constants."""
     work.spend()
     return KINDS[node.kind](node, work) if node.kind in KINDS else None
 

@@ -1,4 +1,4 @@
-"""Comparison of relations: equations, inequalities, and the sets that they describe."""
+"""Compare relations: equations, inequalities, and the sets that they describe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INVERTED = {"\\log", "\\ln", "\\exp"}
 
 
 class Relations(ABC):
-    """The part of a comparison that knows relations; what their sides are is compared by the whole."""
+    """The part of a comparison that handles relations; subclasses compare the sides."""
 
     policy: Policy
     work: Work
@@ -50,7 +50,7 @@ class Relations(ABC):
         return are_same_region(left, right, self.work)
 
     def is_solution(self, gold: Node, answer: Node) -> bool:
-        """Return whether one value is an inequality that is not solved and the other its solution set."""
+        """Return whether one value is an unsolved inequality and the other its solution set."""
         if not self.policy.interval_as_inequality:
             return False
         for one, other in ((gold, answer), (answer, gold)):
@@ -60,7 +60,7 @@ class Relations(ABC):
         return False
 
     def is_unsolved(self, node: Node) -> bool:
-        """Return whether a relation is no set of its own, as 2x > 4 is none, while that of x > 2 decides."""
+        """Return whether a relation such as 2x > 4 does not state its solution set, as x > 2 does."""
         region = build_region(node, self.work) if node.kind == "relation" else None
         solved = region is not None and region.variable is not None and region.variable.kind == "symbol"
         return node.kind == "relation" and not solved
@@ -108,7 +108,7 @@ class Relations(ABC):
         return solves_equation(left, right, self.work) or solves_equation(right, left, self.work)
 
     def equals_right_side(self, equation: Node, other: Node, answered: bool = False) -> bool:
-        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression of the same value too.
+        """Return whether x = 5 equals 5: a name before the sign may be omitted, or an expression of the same value.
 
         Args:
             equation: the gold or the answer.
@@ -124,7 +124,7 @@ class Relations(ABC):
         return self.are_same(other, value) if answered else self.are_same(value, other)
 
     def find_stated(self, left: Node, right: Node, identities: bool) -> Node | None:
-        """Return the side of an equation that is its value; None if the equation is more than a value."""
+        """Return the side of an equation that is the stated value; None if the equation is more than a value."""
         if self.is_name(left):
             return right
         if self.is_name(right) and not list_names(left):
@@ -146,7 +146,7 @@ class Relations(ABC):
         return node.kind == "constant" and node.name == "e"
 
     def are_same_inequalities(self, gold: Node, answer: Node) -> bool:
-        """Return whether two inequalities have the same sides in either direction, or are multiples of each other."""
+        """Return whether two inequalities have the same sides, in either direction, or are multiples of each other."""
         left, right = gold.name.split(), answer.name.split()
         flipped = [FLIPPED.get(sign, sign) for sign in right[::-1]]
         if left == right and self.are_all_same(gold.parts, answer.parts):

@@ -1,4 +1,4 @@
-"""Equality of two expressions: exact if both are rational, else at fixed points with many digits."""
+"""Compare two expressions: exactly if both are rational, else at fixed points with many digits."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def is_scalar(node: Node) -> bool:
 
 
 def list_names(*nodes: Node) -> dict[str, int]:
-    """Return the free names with their indices in the rows of points, sorted, so that the order of the nodes is
-    irrelevant."""
+    """Return the free names with their indices in the rows of points, sorted, so that the order of the nodes does not
+    matter."""
     names = set()
     for node in nodes:
         for inner in walk(node):
@@ -105,7 +105,7 @@ def _agree_at_point(left: Node, right: Node, names: dict[str, int], row: int, wo
 
 
 def _agree_at_high_precision(left: Node, right: Node, names: dict[str, int], work: Work) -> bool:
-    """Return whether the values also agree beyond the usual digits: √(n² + 10⁻¹⁰⁰) is not n, and x + 2⁻⁹⁹⁹ not x."""
+    """Return whether the values also agree beyond the usual digits: √(n² + 10⁻¹⁰⁰) is not n, nor x + 2⁻⁹⁹⁹ x."""
     if any(inner.kind == "apply" for node in (left, right) for inner in walk(node)):
         return True
     point = Point(names, 0, work)
@@ -146,7 +146,7 @@ def _has_branches(node: Node) -> bool:
 
 
 def _agree_far_out(left: Node, right: Node, names: dict[str, int], row: int, _: Work) -> bool | None:
-    """Return whether the values agree at a point far from zero; None if neither is defined or one is not real there."""
+    """Return whether the values agree at a point far from zero; None if neither is defined there or one is not real."""
     first, second = (_evaluate_far_out(node, names, row) for node in (left, right))
     if first is None or second is None:
         return None if first is second is None else False
@@ -159,8 +159,8 @@ def _agree_far_out(left: Node, right: Node, names: dict[str, int], row: int, _: 
 def _evaluate_far_out(node: Node, names: dict[str, int], row: int) -> Any:
     """Compute the value at a point far from zero, where powers are large; None if there is none, or it is too large.
 
-    It has steps of its own, so that a long answer does not run out of them: the points near zero, of which there are
-    more, have been paid.
+    It has its own budget of steps, so that a long answer does not run out of them; the points near zero, which are more
+    numerous, use the comparison's budget.
     """
     try:
         return try_evaluate(node, Point(names, row, Work(), MORE_DIGITS))
@@ -178,7 +178,7 @@ def has_imaginary_unit(*nodes: Node) -> bool:
 
 
 def try_evaluate(node: Node, point: Point) -> Any:
-    """Compute the value at a point; None if there is no finite one."""
+    """Compute the value at a point; None if there is no finite value."""
     try:
         value = evaluate(node, point)
     except (UndefinedError, ValueError, ArithmeticError):
@@ -193,7 +193,7 @@ def are_close(first: Any, second: Any, arithmetic: Any) -> bool:
 
 
 def _is_rounding_error(left: Node, right: Node, names: dict[str, int], row: int, work: Work, difference: Any) -> bool:
-    """Return whether a tiny difference is a rounding error: with more digits it shrinks, while a real one stays."""
+    """Return whether a tiny difference is a rounding error, which shrinks with more digits, and not a real one."""
     if abs(difference) > 1e-30:
         return False
     point = Point(names, row, work, MORE_DIGITS)
@@ -204,7 +204,7 @@ def _is_rounding_error(left: Node, right: Node, names: dict[str, int], row: int,
 
 
 def compute_ratio(left: Node, right: Node, work: Work) -> Any:
-    """Compute the constant left / right at all points; None if it is not constant, or extreme."""
+    """Compute the ratio left / right if it is the same at all points; None if it is not, or is extreme."""
     names = list_names(left, right)
     if not names:
         return None

@@ -25,7 +25,7 @@ class Conjugates(NamedTuple):
 
 
 class Degree:
-    """The degree of the field that an expression lives in: the product over its different roots."""
+    """A bound on the degree of the field of an expression: the product over its different roots."""
 
     def __init__(self) -> None:
         self.roots: dict[Node, int] = {}
@@ -38,7 +38,7 @@ class Degree:
 
 
 def compute_separation(node: Node) -> int | None:
-    """Compute a number of bits such that the value is zero or at least 2 to the minus that; None if not algebraic."""
+    """Compute a number b of bits such that the value is zero or at least 2^-b in size; None if it is not algebraic."""
     degree = Degree()
     bounds = _bound_conjugates(node, degree)
     if bounds is None or degree.order > MAX_DEGREE or (size := degree.compute()) > MAX_DEGREE:

@@ -44,7 +44,7 @@ def read_number(words: list[str]) -> Fraction | None:
 
 
 def _read_cardinal(words: list[str]) -> int | None:
-    """Read an integer: groups of thousands in falling order."""
+    """Read an integer: groups of thousands in descending order."""
     total, group, limit = 0, list[str](), 10**15
     for word in words:
         if word not in LARGE:
@@ -61,7 +61,7 @@ def _read_cardinal(words: list[str]) -> int | None:
 
 
 def _read_below_thousand(words: list[str]) -> int | None:
-    """Read one group: hundreds, tens and ones, in falling order."""
+    """Read one group: hundreds, tens and ones, in descending order."""
     result, limit, scaled = 0, 100, False
     for index, word in enumerate(words):
         if word == "and" and index:

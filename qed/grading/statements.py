@@ -1,4 +1,4 @@
-"""Statements that an answer makes beside its value: chains such as x = 41 = 42, rounded values, names before a sign.
+"""Statements that an answer makes besides its value: chains such as x = 41 = 42, rounded values, names before a sign.
 
 A statement that contradicts itself is wrong, whatever its last value.
 """
@@ -16,21 +16,21 @@ from qed.grading.numeric import DIGITS, Point, get_context
 from qed.grading.scalars import are_close, are_same_scalar, is_scalar, list_names, try_evaluate
 from qed.grading.tree import Node, walk
 
-ROUNDING = 50  # a rounded number differs from the exact one by less than one part in so many
+ROUNDING = 50  # a rounded number differs from the exact one by less than one part in this many
 MAX_PLACES = 20
-# What a chain is checked for besides fractions. No angles, whose sign of degrees may be missing, and no log without a
-# base, which may be the natural one.
+# The kinds of nodes in a chain that is checked, besides fractions. No angles, whose degree sign may be missing, and no
+# log without a base, which may be the natural one.
 CONSTANTS = {"number", "constant", "add", "multiply", "divide", "power", "negate", "function"}
 LETTERS = {"pi", "e"}
 COMPUTED = {"add", "multiply", "divide", "power", "negate"}
-# A text that denies, bounds or guesses what follows is no name of it: not = 5, at least = 5.
+# A text that denies, bounds or guesses what follows is not a name for it: not = 5, at least = 5.
 DENYING = re.compile(
     r"\b(?:not|never|wrong|incorrect|than|guess|maybe|perhaps|probably|isn|at (?:least|most))\b|^(?:no|false)$"
     r"|(?<!least upper )(?<!greatest lower )\bbound\b|\bno (?!of\b|$)|\bopposite\b(?! (?:side|leg|angle))"
 )
 # The number of wrong answers and the probability of at least one have a value.
 COUNTED = re.compile(r"(?:the )?(?:total )?(?:number|no|amount|sum|count|probability|chance) (?:of|that)\b")
-# Names of an answer in words. Other words before a sign are an answer of their own: odd = even.
+# Names of an answer in words. Other words before a sign are themselves an answer: odd = even.
 NAMES = re.compile(
     r"(?:.* )?(?:answer|result|solution|conclusion|choice|option|type|kind|parity|day|month|name|colou?r|shape)"
 )
@@ -58,10 +58,10 @@ def check_chain(sides: list[Node]) -> None:
 
 
 def _check_functions(sides: list[Node]) -> None:
-    """Refuse a chain of functions with another one between two that are the same: x(x + 1) = x² = x² + x."""
+    """Refuse a chain with a different function between two that are the same: x(x + 1) = x² = x² + x."""
     if sides[0].kind not in COMPUTED or not list_names(sides[0]) or not all(map(is_scalar, sides)):
         return
-    work = Work()  # of all comparisons, since a chain may have hundreds of sides
+    work = Work()  # for all comparisons together, because a chain may have hundreds of sides
     try:
         if not are_same_scalar(sides[0], sides[-1], work):
             return
@@ -73,12 +73,12 @@ def _check_functions(sides: list[Node]) -> None:
 
 
 def check_rounding(exact: Node, rounded: list[Node]) -> None:
-    """Refuse a plain number with another number, or a number with words, behind an approximate sign: 5 ≈ 6.
+    """Refuse a plain number with a different number, or a number with words, after an approximate sign: 5 ≈ 6.
 
-    An exact number is the answer also where its decimals are wrong, as in x = 1/3 ≈ 1.3.
+    An exact number is the answer even if its decimals are wrong, as in x = 1/3 ≈ 1.3.
 
     Raises:
-        ContradictionError: it is not about the number.
+        ContradictionError: the number after the sign is not near the one before it.
     """
     value = _compute_constant(exact)
     if value is None:
@@ -120,7 +120,7 @@ def _is_near(exact: Any, other: Any) -> bool:
 
 
 def _rounds(exact: Any, other: Any) -> bool:
-    """Return whether a decimal rounds a number to its places, as 0.3 rounds 1/3."""
+    """Return whether a decimal is a number rounded to its places, such as 0.3 for 1/3."""
     if not isinstance(other, Fraction):
         return False
     places = next((count for count in range(MAX_PLACES) if (other * 10**count).denominator == 1), 0)
@@ -128,12 +128,12 @@ def _rounds(exact: Any, other: Any) -> bool:
 
 
 def is_denying(name: str) -> bool:
-    """Return whether words before a sign deny, bound or guess, so that they are no name."""
+    """Return whether words before a sign deny, bound or guess, so that they are not a name."""
     return DENYING.search(name) is not None and COUNTED.match(name) is None
 
 
 def is_other_answer(left: Node, right: Node) -> bool:
-    """Return whether two sides are answers that differ: odd = even, A = B as choices."""
+    """Return whether two sides are different answers: odd = even, A = B as choices."""
     if left.kind == right.kind == "text":
         return NAMES.fullmatch(left.name) is None and not mean_the_same(left.name, right.name)
     choices = left.kind == right.kind == "symbol" and all(CHOICE.fullmatch(side.name) for side in (left, right))

@@ -1,11 +1,11 @@
-r"""Comparison by rules on strings, as in the r1_zero reference of CS336 and Dr. GRPO.
+r"""Compare answers by rules on strings, as the r1_zero reference of CS336 and Dr. GRPO does.
 
 `fast` accepts two answers with equal normalised strings, as Hendrycks' MATH does. Otherwise the strings must pass
 checks (equal brackets, fractions as written, integers only against integers, at most two letters, no larger powers)
 before their values are compared. The reference leaves the values to a computer algebra system; here the parser of this
 package reads them, so no text is evaluated. `slow` also accepts what the typed comparison accepts, where the reference
-falls back on math-verify. The reference's guard against repetitive texts is not needed: every comparison here is
-bounded.
+falls back to math-verify. The reference's guard against repetitive texts is not needed, because every comparison here
+is bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qed.grading.policy import MATH, Policy
 Grader = Literal["qed", "fast", "slow"]
 Gold = str | int | float | Sequence[str | int | float]
 
-# Notations without a difference in meaning.
+# Notations with the same meaning.
 SYNONYMS = (
     ("\n", ""), ("\\!", ""), ("\\,", " "), ("\\;", " "), ("\\ ", " "), ("~", " "),
     ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\cfrac", "\\frac"), ("\\left", ""), ("\\right", ""),
@@ -74,7 +74,7 @@ REFUSED = Verdict(False, "string", "the rules on strings do not allow it")
 
 
 def list_gold_texts(gold: Gold) -> tuple[str, ...]:
-    """Return the accepted answers as texts: of one text or number, or a list of them; boxes are unwrapped."""
+    """Return the accepted answers as texts, given a text, a number or a list of these; boxes are unwrapped."""
     if isinstance(gold, str):
         return ((find_last_boxed(gold) or gold) if "\\boxed" in gold else gold,)
     return (
@@ -85,7 +85,7 @@ def list_gold_texts(gold: Gold) -> tuple[str, ...]:
 
 
 def grade_answer(gold: Gold, answer: str, grader: Grader = "qed", policy: Policy = MATH) -> Verdict:
-    """Compare an answer with the gold answers, by the named grader; the policy is for qed's own. Never raises."""
+    """Compare an answer with the gold answers by the named grader; the policy is for the grader `qed`. Never raises."""
     compare = partial(equal, policy=policy) if grader == "qed" else GRADERS[grader]
     verdict = NOTHING
     for text in list_gold_texts(gold):
@@ -119,7 +119,7 @@ def _unify_notation(text: str) -> str:
 
 
 def flatten_to_ascii(text: str) -> str:
-    """Return the answer as a line of ASCII mathematics, lower case and without spaces, for the checks of `fast`."""
+    """Return the answer as a line of ASCII mathematics in lower case without spaces, for the checks of `fast`."""
     text = _unify_notation(text).replace(" or ", ", ").replace(" and ", ", ")
     text = WHOLE_TEXT.sub(r"\1", text) if WHOLE_TEXT.fullmatch(text) else text
     for word, power in LARGE_NUMBERS:

@@ -23,7 +23,7 @@ NAMED_SETS |= dict.fromkeys(("real numbers", "set of real numbers", "reals"), RE
 NAMED_SETS |= dict.fromkeys(("empty set", "null set"), Node("set"))
 ROW_ENDS = ("\\\\", "\\end{", "&")  # a comma before the end of a row is not a separator
 MODULO = {"\\pmod", "\\mod", "\\bmod", "mod"}
-SPARSE = {"Z", "N", "Q"}  # sets whose numbers between two bounds are no interval
+SPARSE = {"Z", "N", "Q"}  # sets whose numbers between two bounds are not an interval
 ENDING = {")", "]", "}", "\\}", "|", "&", "\\\\", "", ",", ";", "\\or", "\\land", "\\rfloor", "\\rceil", ":"}
 
 
@@ -71,7 +71,7 @@ def _parse_answers(cursor: Cursor) -> Node:
 
 
 def _share_modulus(items: list[Node]) -> list[Node]:
-    """Give all items the modulus of the last: n ≡ 0, 1 (mod 3). A name before the first one is that of all."""
+    """Give all items the modulus of the last one: n ≡ 0, 1 (mod 3). A name before the first item applies to all."""
     last = items[-1].parts[-1] if items[-1].kind == "relation" else items[-1]
     if last.kind != "congruence":
         return items
@@ -86,7 +86,7 @@ def _share_modulus(items: list[Node]) -> list[Node]:
 
 
 def _share_sign(items: list[Node]) -> list[Node]:
-    """Repeat a name for all values that it does not have: x ≠ 1, 2."""
+    """Repeat a name and its ≠ for all values: x ≠ 1, 2."""
     first, rest = items[0], items[1:]
     if first.kind != "relation" or first.name != "!=" or not all(item.kind in NUMBERS for item in rest):
         return items
@@ -107,8 +107,8 @@ def _read_separator(cursor: Cursor) -> str | None:
 
 
 def _parse_set_builder(cursor: Cursor) -> Node | None:
-    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set. In {5k + 3 : k ∈ ℤ} both sides do, and
-    so they do in {x ∈ ℤ : x > 2}."""
+    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}, where the condition describes the set, and {5k + 3 : k ∈ ℤ} and
+    {x ∈ ℤ : x > 2}, where both sides do."""
     if cursor.position == 0 or cursor.peek(-1).text != "\\{":
         return None
     if (family := _parse_family(cursor)) is not None:
@@ -131,7 +131,7 @@ def _parse_set_builder(cursor: Cursor) -> Node | None:
 
 
 def _bounds_numbers(name: str, condition: Node) -> bool:
-    """Return whether a condition has inequalities, more than the one of the integers n from a number on."""
+    """Return whether a condition has inequalities, other than one alone that bounds integers n from below."""
     if condition.kind == "list":
         return any(_bounds_numbers("", part) for part in condition.parts)
     inequality = condition.kind == "relation" and not INEQUALITIES.isdisjoint(condition.name.split())
@@ -141,13 +141,13 @@ def _bounds_numbers(name: str, condition: Node) -> bool:
 
 
 def _declares_sparse(node: Node, name: Node) -> bool:
-    """Return whether a node is x ∈ ℤ, or that of another set without intervals, for the name x."""
+    """Return whether a node is x ∈ ℤ, or x in another set without intervals, for the name x."""
     sets = {f"\\mathbb {domain}" for domain in SPARSE}
     return node.kind == "relation" and node.name == "in" and node.parts[0] == name and node.parts[1].name in sets
 
 
 def _parse_family(cursor: Cursor) -> Node | None:
-    """Parse 5k + 3 : k ∈ ℤ, an expression of more than a letter and the set of its parameter."""
+    """Parse 5k + 3 : k ∈ ℤ, an expression that is more than a letter, with the set of its parameter."""
     tokens, start = cursor.tokens, cursor.position
     end = next((index for index in range(start, len(tokens)) if tokens[index].text in {":", "|", "\\}"}), len(tokens))
     texts = [token.text for token in tokens[end + 1 : end + 4]]
@@ -176,7 +176,7 @@ def parse_relation(cursor: Cursor) -> Node:
 
 
 def _build_relation(sides: list[Node], signs: list[str]) -> Node:
-    """Build one relation. A chain of equations becomes its first and last side, or the value of several names.
+    """Build one relation. A chain of equations becomes its first and last side, or one value for several names.
 
     Raises:
         ContradictionError: the numbers of a chain contradict each other, as in x = 41 = 42.
@@ -222,7 +222,7 @@ def _parse_modulo(cursor: Cursor, value: Node) -> Node:
 
 
 def _parse_words(cursor: Cursor) -> Node | None:
-    """Parse a side of words alone, as a text or as the name before an equals sign."""
+    """Parse a side that consists of words, as a text or as the name before an equals sign."""
     if cursor.peek().kind != "word":
         return None
     ahead = 1

@@ -1,4 +1,4 @@
-"""Tokenizer of answers: numbers, letters, words, commands and signs. One pass, linear in the text.
+"""Tokenizer of answers: numbers, letters, words, commands and signs, in one pass, linear in the length of the text.
 
 Letters that can be a word stay one token, so that no name is read as a product of letters.
 """
@@ -58,7 +58,7 @@ OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
 ENDS = {")", "}", "]", "%", "\\}", "\\circ", "\\pi", "|"}
 
 
-# How italic letters behind a number are read: as units where they are plainly units, wherever they can be, or never.
+# How italic letters after a number are read: as units where they clearly are, wherever they can be, or never.
 Letters = Literal["plain", "units", "variables"]
 
 
@@ -89,7 +89,7 @@ class Reader:
             "half": self.add_day_half,
             "rate": self.add_rate,
         }
-        # Inside of brackets a comma is a separator, unless other commas have a space after them and this one has none.
+        # Inside brackets a comma is a separator, unless other commas have a space after them and this one has none.
         self.commas = commas
         worded = PROSE.fullmatch(text) or (NUMBERED.fullmatch(text) and not FUNCTION_WORDS.keys() & set(text.split()))
         self.prose = bool(worded) and (LONG_WORD.search(text) is not None or text.startswith(TITLES))
@@ -100,7 +100,7 @@ class Reader:
         return SCANNERS[self.commas and (self.depth == 0 or self.mixed), self.scientific]
 
     def is_in_text(self) -> bool:
-        """Return whether the position is inside of a text command."""
+        """Return whether the position is inside a text command."""
         return "text" in self.braces
 
     def add(self, kind: str, text: str) -> None:
@@ -153,7 +153,7 @@ class Reader:
                 self.add("letter", letter)
 
     def add_rate(self, text: str) -> None:
-        """Add m/s: a unit after a number and a space, else a quotient of letters."""
+        """Add m/s: as a unit after a number and a space, else as a quotient of letters."""
         above, _, below = text.partition("/")
         unit = self.spaced and self.follows_value() and self.may_be_unit("km/h")
         for part in (above, "/", below):
@@ -183,7 +183,7 @@ class Reader:
         return len(text) > (4 if text.isupper() else 2 if text[1:].islower() and text[0].isupper() else 3)
 
     def may_be_unit(self, text: str) -> bool:
-        """Return whether italic letters behind a value are a unit: a common symbol after a number without names."""
+        """Return whether italic letters after a value are a unit: a common symbol after a number without names."""
         if self.letters != "plain":
             return self.letters == "units"
         if text in ORDINALS:
@@ -237,7 +237,7 @@ class Reader:
             self.pending = ""
             return
         self.pending = ""
-        # An unmatched closing brace is dropped, and so is one around text.
+        # Drop an unmatched closing brace, and one around text.
         if text == "}" and (self.braces.pop() if self.braces else "text") == "text":
             self.spaced = True
             return
@@ -273,7 +273,7 @@ def tokenize(text: str, scientific: bool = True, commas: bool = True, letters: L
     while index < len(text):
         match = reader.choose_scanner().match(text, index)
         if match is None or match.lastgroup is None:
-            raise OverBoundError("no token")
+            raise OverBoundError("no token begins here")
         reader.read_match(match.lastgroup, match.group())
         index = match.end()
     tokens = _replace_crosses(reader.tokens)

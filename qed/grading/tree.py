@@ -1,4 +1,4 @@
-"""The typed value of an answer: one class of nodes for numbers, expressions and everything built of them.
+"""The typed value of an answer: one class of nodes for numbers, expressions and everything built from them.
 
 Scalars: number symbol constant add multiply divide power negate function apply plus_minus minus_plus degree.
 Structures: sequence set list matrix row relation union unit ratio based text.
@@ -30,7 +30,7 @@ def make_number(value: Fraction | int) -> Node:
 
 
 def negate(node: Node) -> Node:
-    """Negate a node; a unit stays the outermost node, where comparisons expect it."""
+    """Negate a node. A unit stays the outermost node, where comparisons expect it."""
     if node.kind == "unit":
         return node._replace(parts=(negate(node.parts[0]), *node.parts[1:]))
     if node.kind == "number":
@@ -39,7 +39,7 @@ def negate(node: Node) -> Node:
 
 
 def walk(node: Node) -> Sequence[Node]:
-    """List a node and all nodes below it, a node before its parts."""
+    """List a node and all nodes below it, each node before its parts."""
     if not node.parts:
         return (node,)
     found, stack = list[Node](), [node]
@@ -52,7 +52,7 @@ def walk(node: Node) -> Sequence[Node]:
 
 
 def expand_signs(node: Node, work: Work) -> list[Node]:
-    """Return the values that the ± in a node stand for: all combinations of signs, or two if a ∓ ties them together."""
+    """Return the values that the ± in a node stand for: all combinations of signs, or two if a ∓ couples them."""
     if not node.parts:
         return [node]
     signs = [inner.kind for inner in walk(node) if inner.kind in SIGNS]

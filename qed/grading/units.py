@@ -39,7 +39,7 @@ BARE = "unit"  # the name of square and cubic units without another name
 
 
 def attach_unit(node: Node, name: str, factor: Fraction | int = 1) -> Node:
-    """Build a value with a unit: the name of the dimension, and the factor to its base unit."""
+    """Build a value with a unit, given the name of the dimension and the factor to its base unit."""
     return Node("unit", name, (node, make_number(factor)))
 
 
@@ -57,7 +57,7 @@ def parse_currency(cursor: Cursor) -> Node | None:
     value, _ = _parse_multiplier(cursor, parse_expression(cursor))
     cursor.accept_any(symbol)  # $42$, whose signs were escaped
     if cursor.peek().kind == "word":  # $5 per hour, $5 USD
-        rate = cursor.text.lower() in {"per", "each"}  # what the price is for counts as a missing unit
+        rate = cursor.text.lower() in {"per", "each"}  # the unit that the price is for counts as missing
         inner = parse_quantity(cursor, value, priced=True)
         if not rate and inner.kind == "unit" and inner.name != name:
             raise UnreadableError("two units")
@@ -68,12 +68,12 @@ def parse_quantity(cursor: Cursor, value: Node, priced: bool = False) -> Node:
     """Parse the units after a value, if there are any; `3 hours 20 minutes` is one quantity.
 
     Args:
-        cursor: the position behind the value.
+        cursor: the position after the value.
         value: the number.
-        priced: whether a currency stands before it: $5 per thousand is a price, 5 per thousand a smaller number.
+        priced: whether a currency stands before it: $5 per thousand is a price; 5 per thousand, a number, is refused.
 
     Raises:
-        UnreadableError: a word is no unit.
+        UnreadableError: a word is not a unit.
     """
     if value.kind == "degree" or (value.kind == "negate" and value.parts[0].kind == "degree"):
         return _parse_degrees(cursor, value)
@@ -83,7 +83,7 @@ def parse_quantity(cursor: Cursor, value: Node, priced: bool = False) -> Node:
     if cursor.text in CURRENCIES:
         return attach_unit(value, *UNITS[cursor.take().text])
     if not priced and cursor.text.lower() == "per" and cursor.peek(1).text.lower() in MULTIPLES.keys() - {"dozen"}:
-        raise UnreadableError("a rate of a number")
+        raise UnreadableError("a number per another number")
     unit = _parse_unit(cursor)
     if unit is None or unit[0] == "ordinal":
         return value
@@ -94,7 +94,7 @@ def parse_quantity(cursor: Cursor, value: Node, priced: bool = False) -> Node:
 
 
 def _parse_change(cursor: Cursor, percent: Node) -> Node:
-    """Keep the word of a 20 % increase as a third part: it equals 20 %, but not a 20 % decrease."""
+    """Keep the word `increase` of a 20 % increase as a third part: it equals 20 %, but not a 20 % decrease."""
     if cursor.peek().kind == "word" and cursor.text.lower() in CHANGES:
         return percent._replace(parts=(*percent.parts, Node("text", cursor.take().text.lower())))
     return percent
@@ -174,7 +174,7 @@ def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
 
 
 def _ends_in_each(cursor: Cursor) -> bool:
-    """Step over the word each at the end: 12 each, $12 each; return whether it was there."""
+    """Skip the word `each` at the end, as in 12 each and $12 each, and return whether it was there."""
     ends = cursor.peek().kind == "word" and cursor.peek(1).kind not in {"word", "letter", "number"}
     return ends and cursor.accept_any("each")
 
@@ -206,13 +206,13 @@ def _skip_phrase(cursor: Cursor) -> None:
         word = cursor.take().text.lower()
         words += 1
         if words > MAX_UNIT_WORDS or word in NUMBER_WORDS or (word in NO_UNITS and word not in ARTICLES | PHRASES):
-            raise UnreadableError(f"{word} is no unit")
+            raise UnreadableError(f"{word} is not a unit")
     if not words:
         raise UnreadableError("a phrase without words")
 
 
 def _read_division(cursor: Cursor, sign: int) -> int:
-    """Return the sign of the exponents that follow: after a slash all are negative."""
+    """Return the sign of the exponents that follow: negative after a slash."""
     if cursor.accept_any("/"):
         if cursor.text == "(" and ")" in (closing := [token.text for token in cursor.tokens[cursor.position :]]):
             cursor.tokens = [
@@ -233,7 +233,7 @@ def _read_word(cursor: Cursor) -> str | None:
     if token.kind != "word":
         return None
     if token.text.isupper() and len(token.text) > 3:
-        raise UnreadableError(f"{token.text} is no unit")
+        raise UnreadableError(f"{token.text} is not a unit")
     return cursor.take().text.lower()
 
 
@@ -255,7 +255,7 @@ def _add_counted_noun(powers: dict[str, int], name: str) -> None:
         or not name.isalpha()
         or powers.get(f"of {name}")
     ):
-        raise UnreadableError(f"{name} is no unit")
+        raise UnreadableError(f"{name} is not a unit")
     before = powers.pop(counted[0]) if counted else 0
     if before == MAX_NOUNS:
         raise UnreadableError("too many words after a number")
@@ -270,14 +270,14 @@ def _read_exponent(cursor: Cursor) -> int:
     sign = -1 if cursor.accept_any("-") else 1
     token = cursor.take()
     if token.kind != "number" or not token.text.isdigit() or len(token.text) > 1:
-        raise UnreadableError("a unit's exponent")
+        raise UnreadableError("an exponent of a unit is not a digit")
     if braces:
         cursor.expect("}")
     return sign * int(token.text)
 
 
 def _multiply_unit(powers: dict[str, int], name: str, count: int) -> Fraction:
-    """Multiply a unit into the product, and return its factor to the base unit of its dimension."""
+    """Multiply the product of units by one more, and return its factor to the base unit of its dimension."""
     if name in RATES:
         above, below = RATES[name]
         return _multiply_unit(powers, above, count) * _multiply_unit(powers, below, -count)

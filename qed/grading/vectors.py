@@ -1,4 +1,4 @@
-"""Vectors in their notations: tuples with arithmetic, columns, ⟨1, 2⟩ and i + 2j."""
+"""Vectors in different notations: tuples with arithmetic, columns, ⟨1, 2⟩ and i + 2j."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _read_unit_vectors(node: Node, length: int) -> Node | None:
 
 
 def _find_components(node: Node) -> Components | None:
-    """Return the coefficient of each unit vector; None if a term has none or two of them."""
+    """Return the coefficient of each unit vector; None if a term has no unit vector or two of them."""
     if node.name in UNITS:
         return {UNITS[node.name]: make_number(1)}
     if node.kind == "add":

@@ -92,7 +92,7 @@ MULTIPLES |= {"lakh": 10**5, "crore": 10**7, "grand": 10**3}
 MULTIPLES |= {word + "s": value for word, value in MULTIPLES.items()}
 MULTIPLES |= {"万": 10**4, "亿": 10**8, "万亿": 10**12, "tausend": 10**3, "millionen": 10**6, "milliarden": 10**9}
 ORDINALS = {"st", "nd", "rd", "th"}
-# Words after a number that are not a unit or a counted noun.
+# Words after a number that are neither a unit nor a counted noun.
 NO_UNITS = _parse_set(
     "is not no if plus minus less most least squared cubed factorial half over than else for in to by from "
     "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
@@ -107,7 +107,7 @@ NO_UNITS = _parse_set(
     "falsch ungültig niemals vielleicht faux jamais falso incorrecto nunca quizás неверно неправильно никогда "
     "тысяч тысяча тысячи миллион миллиона миллионов миллиард миллиарда миллиардов раз раза"
 )
-# A noun in Chinese characters that begins like this may change the number: 5万元 is 50,000 yuan.
+# A noun in Chinese characters that begins with one of these may change the number: 5万元 is 50,000 yuan.
 CHANGING = set("万亿千百十半分成倍多余几两第不非没无或和到至以之上下折错吗")
 
 # Words after a unit that do not change it.
@@ -180,8 +180,8 @@ LETTER_UNITS = set("mgshlLJNVWKAdDC")
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 UNIT_WORDS = {name + plural for name in UNITS if name.isalpha() for plural in ("", "s")} | set(RATES) | set(POWERS)
 UNIT_WORDS |= {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)
-# Symbols that are units behind a plain number even in italics, directly behind it or after a space. Others of two or
-# three letters are products of variables there, unless the other answer has a unit: 2nm, 3rs.
+# Symbols that are units after a plain number even in italics, with or without a space. Others of two or three letters
+# are products of variables there, unless the other answer has a unit: 2nm, 3rs.
 GLUED_UNITS = _parse_set("cm mm km kg ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h")
 SPACED_UNITS = GLUED_UNITS | _parse_set(
     "mg ml hr yd mi in am pm yr yrs kgs cms kms eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
