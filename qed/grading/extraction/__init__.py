@@ -1,1 +1,1 @@
-"""Parts of extraction: boxes, tags, sentences, and what a sentence states as the answer."""
+"""Parts of extraction: boxes, tags, sentences, and the answer that a sentence states."""

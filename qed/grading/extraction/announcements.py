@@ -1,4 +1,4 @@
-"""Announcements: what follows `answer is`, `Final answer:`, `答案是` and their kin in a sentence."""
+"""Announcements: what follows `answer is`, `Final answer:`, `答案是` and the like in a sentence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STATING = re.compile(
 )
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
 MAX_DETOUR_CHARS = 160
-# 答案是5，因为x=3: a reason in Chinese, without words or letters that may take the answer back or go on to another one.
+# 答案是5，因为x=3: a reason in Chinese, without words or letters that may retract the answer or lead to another one.
 CHINESE_REASON = re.compile(
     r"(?<=\S)\s?[，,；;]\s?(?:这是|這是)?(?:因为|因為|由于|由於|其中)"
     r"(?![^\n]*(?:[不但错錯故应應选選即等得取]|而是|所以|因此|答案|结果|結果|者为|者為|(?<![A-Za-z])[A-J](?![A-Za-z])))[^\n]*"
@@ -73,7 +73,7 @@ def read_announcement(text: str) -> Result:
 
 
 def find_announced_part(after: str) -> str:
-    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
+    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if it announces nothing."""
     connection = words.CONNECTION.match(after)
     length = connection.end() if connection is not None else 0
     if STATING.search(after, 0, length) or DIRECTLY.match(after):
@@ -86,11 +86,11 @@ def find_announced_part(after: str) -> str:
 
 
 def _drop_reason(after: str) -> str:
-    """Drop a reason in Chinese behind a value; its equals sign is no announcement."""
+    """Drop a reason in Chinese after a value, because its equals sign is not an announcement."""
     reason = CHINESE_REASON.search(after)
     return after[: reason.start()] if reason is not None and VALUE.search(after, 0, reason.start()) else after
 
 
 def is_inside_formula(text: str, match: re.Match[str]) -> bool:
-    """Return whether a word is a part of a command or a formula."""
+    """Return whether a word is part of a command or a formula."""
     return text[: match.start()].endswith("\\") or "\\text{" in text[max(0, match.start() - 8) : match.start()]

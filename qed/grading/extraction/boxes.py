@@ -1,4 +1,4 @@
-r"""Boxes: the last complete `\boxed{…}`, and a final answer that is spread over several boxes.
+r"""Boxes: the last complete `\boxed{…}`, and a final answer in several boxes.
 
 Every search is linear in the length of the text.
 """
@@ -12,15 +12,15 @@ from itertools import pairwise
 # An escaped brace does not count. Each alternative begins differently, so the search never backtracks.
 BRACES = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{|\\.|[{}]", re.DOTALL)
 BOXES = ("\\boxed", "\\fbox")
-# Most texts have one box, with no brace or command in it and no unescaped brace behind it.
+# Most texts have one box, with no brace or command in it and no unescaped brace after it.
 ONLY_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{([^{}\\]*)\}(?:[^{}\\]+|\\.)*+\Z", re.DOTALL)
-# Without braces LaTeX boxes a single character, but the whole number is meant.
+# Without braces LaTeX boxes only a single character, but the writer means the whole number.
 BARE_BOX = re.compile(r"\\boxed\s?(-?\d[\d.,]{0,40}|[A-Z]\b)")
-# The instruction, which a response may repeat: put your final answer within \boxed{}.
+# The instruction `put your final answer within \boxed{}`, which a response may repeat.
 INSTRUCTION = re.compile(
     r"\b(?:within|in|inside|into|using)(?: an?| the)?[ `$\"'(*]{1,4}\\boxed\s?\{\s{0,3}\}[`$\"')*]{0,4}[.!:\n]"
 )
-# All that may stand between two boxes of one final answer: a joining word or sign, and the name of the next value.
+# What may stand between two boxes of one final answer: a joining word or sign, and the name of the next value.
 JOINED = re.compile(
     r"[\s$]{0,9}(?:\\[)\]])?[\s$]{0,9}"
     r"(?P<joiner>(?:[,;]|\\q?quad|\\ |\s){0,6}(?:\\(?:text|mathrm|textrm)\s?\{\s?(?:and|or|und|et|y|или|и)\s?\}"
@@ -31,7 +31,7 @@ JOINED = re.compile(
     r"(?:(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?(?:=|\\in)\s?)?"
 )
 NAME = re.compile(r"(?<![A-Za-z\\])(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?=\s?$")
-# The label of a part: (a), a), part b, (ii), Teil c). Its letter or numeral is the group that matched.
+# The label of a part: (a), a), part b, (ii), Teil c). The group that matched is its letter or numeral.
 PART = re.compile(
     r"(?:(?<![\w\\{(])\(|(?:^|(?<=\n))[*#\s]{0,6}(?:\(|(?=[a-h]\)|[ivx]{1,4}\)))|"
     r"\b(?:[Pp]arte?|[Pp]artie|[Tt]eil|[Qq]uestion|[Cc]ase)[ ~]\(?)"
@@ -45,7 +45,7 @@ MAX_GAP_CHARS = 80
 def find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
     """Yield the start and end of the content of every complete box, in the order of their ends."""
     starts: list[int] = []  # the start of the content of each open brace, or -1 for a brace that opens no box
-    # Braces before the first box close none.
+    # Braces before the first box cannot close one.
     for match in BRACES.finditer(text, _find_first(text, names)):
         brace = match.group()
         if brace == "}":
@@ -58,19 +58,19 @@ def find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int,
 
 def _find_first(text: str, names: tuple[str, ...]) -> int:
     """Return where the first of the names begins, or the length of the text."""
-    before = max(0, text.find("box") - 2)  # the first name begins here or later: one search of the text for both
+    before = max(0, text.find("box") - 2)  # the first name begins here or later, so one search serves both names
     found = [start for name in names if (start := text.find(name, before)) >= 0]
     return min(found, default=len(text))
 
 
 def find_last_boxed(text: str) -> str | None:
-    r"""Return the content of the complete `\boxed{…}` that begins last, with matched braces; None if there is none."""
+    r"""Return the content of the complete `\boxed{…}` that opens last, with matched braces; None if there is none."""
     begin, end = max(find_boxes(text, ("\\boxed",)), default=(-1, -1))
     return text[begin:end].strip() if begin >= 0 else None
 
 
 def find_box(text: str) -> str | None:
-    """Return the answer in boxes: the last one that is filled, or the values of several that are one answer."""
+    """Return the answer in boxes: the last one that is not empty, or the values of several that form one answer."""
     if text.rfind("box") < 0:  # from the end, where the answer is
         return None
     only = ONLY_BOX.match(text, _find_first(text, BOXES))
@@ -92,23 +92,23 @@ def find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def has_unfinished_box(text: str) -> bool:
-    """Return whether a box opens that never closes, though no box is complete: the text was cut off."""
+    """Return whether a text without a complete box opens one, because it was cut off."""
     return any(f"{name}{{" in text for name in BOXES)
 
 
 def cut_instruction(text: str) -> str:
-    r"""Return the text behind the last instruction to put an answer in `\boxed{}`; all of it if nothing is behind, or
-    if a box before it is open.
+    r"""Return the text after the last instruction to put an answer in `\boxed{}`; all of it if nothing follows the
+    instruction or a box before it is open.
     """
     *before, rest = INSTRUCTION.split(text) if "\\boxed" in text else [text]
     return text if not rest.strip() or any(map(has_unfinished_box, before)) else rest
 
 
 def join_boxes(text: str, boxes: Sequence[tuple[int, int]]) -> str | None:
-    """Return the values of several boxes as one list, where they are one final answer; else None.
+    """Return the values of several boxes as one list if they form one final answer, else None.
 
-    They are if each box belongs to its own labelled part, (a), (b), or if only a comma, a semicolon or a word such as
-    `and` stands between them. Boxes of the steps of a derivation are not joined.
+    They do if each box belongs to a different labelled part, (a), (b), or if only a comma, a semicolon or a word such
+    as `and` stands between them. Boxes of the steps of a derivation are not joined.
     """
     if not 2 <= len(boxes) <= MAX_BOXES or any(one[1] > two[0] for one, two in pairwise(boxes)):
         return None
@@ -116,7 +116,7 @@ def join_boxes(text: str, boxes: Sequence[tuple[int, int]]) -> str | None:
 
 
 def _join_adjacent(text: str, boxes: Sequence[tuple[int, int]]) -> str | None:
-    """Join the boxes at the end of the text that only joining signs separate."""
+    """Join the boxes at the end of the text that are separated only by joining words or signs."""
     values = [text[slice(*boxes[-1])].strip()]
     joiner, index, named = ", ", len(boxes) - 1, False
     while index:

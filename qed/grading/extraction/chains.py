@@ -1,4 +1,4 @@
-"""Chains of equations: the value at their end, if their sides agree."""
+"""Chains of equations: the value at the end, if the sides agree."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ENVIRONMENT = re.compile(
 )
 ROW_END = re.compile(r"\\\\(?:\[\d{0,3}\w{0,2}\])?")
 RELATION = re.compile(r"\s{0,9}(?:=|\\(?:approx|leq?|geq?|equiv)|[<>≤≥≈])")
-# Several statements in one formula; they are not sides of one chain.
+# Separators of several statements in one formula, which are not sides of one chain.
 SEPARATE = re.compile(
     r"\\(?:text|mathrm|mbox)\s?\{|\\(?:lor|vee|land|wedge|q?quad|or)(?![A-Za-z])|\b(?:or|and|if|for|when)\b"
 )
 NAMED = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?=\s?(?P<value>[^=]{1,200})")
 LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
-# Commands that may stand in a number.
+# Commands that a number may contain.
 NUMERIC = re.compile(r"\\(?:d?t?frac|sqrt|times|cdot|div|pi|left|right|pm|,|!|;|:| |%|\$)")
 LOGARITHM = re.compile(r"\\?(?:log|ln|lg)(?![A-Za-z]).{0,9}[a-z]\)?", re.DOTALL)
 CALCULATION = re.compile(r"\d[\d.,]{0,20} ?[A-Za-z]{0,3}(?: ?[*/×] ?\d[\d.,]{0,20} ?[A-Za-z]{0,3}){1,6}")
@@ -30,9 +30,9 @@ ROUNDED = Policy(rounded_gold=True)
 
 
 def simplify(text: str, partial: bool = False) -> str | Refusal:
-    """Reduce a chain of equations to its name and its last side; refuse one whose numbers differ.
+    """Reduce a chain of equations to its name and its last side; refuse a chain of different numbers.
 
-    The first side of a `partial` chain began before it: 90 minutes / 450 minutes * 100% = 20%.
+    The first side of a `partial` chain begins before the text: 90 minutes / 450 minutes * 100% = 20%.
     """
     text = _find_last_step(text)
     separate = "\\begin" in text or SEPARATE.search(text)
@@ -52,7 +52,7 @@ def simplify(text: str, partial: bool = False) -> str | Refusal:
 
 
 def _find_last_step(text: str) -> str:
-    """Return the last equation of an alignment, or of several that arrows join."""
+    """Return the last equation of an alignment, or of several equations joined by arrows."""
     if "\\begin" in text and ENVIRONMENT.search(text):
         text = _join_rows(ENVIRONMENT.sub(" ", text))
     if len(arrows := ARROWS.split(text)) > 1 and arrows[-1].strip():
@@ -62,14 +62,14 @@ def _find_last_step(text: str) -> str:
 
 
 def is_computed(sides: list[str]) -> bool:
-    """Return whether the sides of a chain begin with a calculation in numbers, perhaps with units: 60g * 4/5."""
+    """Return whether a chain begins with a numeric calculation, which may have units: 60g * 4/5."""
     return len(sides) > 1 and (
         _is_number(sides[0]) or (CALCULATION.fullmatch(sides[0]) is not None and _is_number(sides[-1]))
     )
 
 
 def split_sides(text: str) -> list[str]:
-    """Split a formula at the equals signs that stand in no bracket; a list of equations is not split."""
+    """Split a formula at the equals signs outside of brackets; a list of equations is not split."""
     depth, start, sides = 0, 0, list[str]()
     for index, sign in enumerate(text):
         if sign in "([{":
@@ -97,7 +97,7 @@ def _is_number(side: str) -> bool:
 
 
 def _agree(side: str, last: str) -> bool:
-    """Return whether two sides can be equal: only numbers can be told apart here, and decimals may be rounded."""
+    """Return whether two sides can be equal: only numbers are compared, and decimals may be rounded."""
     if not (_is_number(side) and _is_number(last)):
         return True
     verdict = equal(last, side)
@@ -107,7 +107,9 @@ def _agree(side: str, last: str) -> bool:
 
 
 def _join_rows(text: str) -> str:
-    """Join the rows of an alignment: a row that begins with a relation goes on; the last equation counts."""
+    """Join the rows of an alignment, where a row that begins with a relation continues the one before, and return the
+    last equation, or all equations if each gives a different name a value.
+    """
     equations: list[str] = []
     for row in ROW_END.split(text):
         row = row.replace("&", " ").strip()
@@ -119,7 +121,7 @@ def _join_rows(text: str) -> str:
 
 
 def join_named(equations: list[str]) -> str | None:
-    """Return x = 1, y = 2 of equations that each give another name a value; else None."""
+    """Return x = 1, y = 2 from equations that each give a different name a value, else None."""
     matches = [NAMED.fullmatch(equation.strip(" .,;$")) for equation in equations]
     found = [match for match in matches if match is not None]
     distinct = len({match["name"] for match in found}) == len(equations) > 1

@@ -1,4 +1,4 @@
-"""Choices: the letter of an option, and yes or no, in several languages."""
+"""Choices: the letter of an option, or yes and no, in several languages."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ OPTION = re.compile(
 JUSTIFIED = re.compile(
     r"[\s*]{0,4}(?:option |choice )?(?:\(([A-J])\)|([A-J]))\*{0,2},? (?:since|because) (.{1,400})", re.DOTALL
 )
-# A reason that names a letter, or words that may take the answer back: then the letter may not be the answer.
+# A reason that names a letter, or words that may retract the answer: then the letter may not be the answer.
 UNSETTLED = re.compile(
     r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|"
     r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|so|therefore|thus|hence|which|making|i\.e)"
     r"(?!\w)|[=-]>|→|⇒"
 )
-# Words before a letter, and endings of a sentence after a word.
+# Words to strip before a letter, and endings of a sentence to strip after a word.
 ARTICLE = re.compile(
     r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|вариант|选项) |选项?|選項?)+",
     re.IGNORECASE,
@@ -78,7 +78,7 @@ def find_leading_letter(text: str) -> str | None:
 
 
 def find_announced_option(announced: str) -> str | None:
-    """Return the option with which an announced answer begins: the letter before its reason, or (C) and its text."""
+    """Return the option at the beginning of an announced answer: the letter before a reason, or (C) and its text."""
     match = JUSTIFIED.fullmatch(announced)
     if match is not None and not UNSETTLED.search(match.group(3)) and not HEDGE.search(match.group(3)):
         return match.group(1) or match.group(2)
@@ -86,7 +86,7 @@ def find_announced_option(announced: str) -> str | None:
 
 
 def find_chosen_letter(sentence: str) -> str | None:
-    """Return the letter that a sentence chooses, and does not deny."""
+    """Return the letter that a sentence chooses and does not deny."""
     chosen = None
     for match in CHOSEN.finditer(sentence):
         letter = next(filter(None, match.groups()))
@@ -98,7 +98,7 @@ def find_chosen_letter(sentence: str) -> str | None:
 
 
 def read_yes_or_no(sentence: str) -> str | None:
-    """Return the yes or no with which a sentence begins, if a pause or nothing follows."""
+    """Return the yes or no at the beginning of a sentence, if a pause or nothing follows."""
     match = YES_NO.match(sentence)
     if match is None:
         return None

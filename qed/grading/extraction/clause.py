@@ -43,7 +43,7 @@ AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
 
 
 class Clause:
-    """A clause of a sentence, split into pieces. `values` are the places of its values, `alive` those not denied."""
+    """A clause of a sentence, split into pieces. `values` are the indices of its values, `alive` those not denied."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -53,7 +53,7 @@ class Clause:
         self.alive = [index for index in self.values if index not in self.denied]
 
     def find_words(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """Yield the places of words outside of the formulas."""
+        """Yield the matches of words outside of formulas."""
         for match in pattern.finditer(self.text):
             if not any(
                 self.pieces[index].start < match.end() and match.start() < self.pieces[index].end
@@ -65,7 +65,7 @@ class Clause:
         return next(self.find_words(pattern), None) is not None
 
     def find_denied(self) -> Iterator[int]:
-        """Yield the values that the clause says are not the answer."""
+        """Yield the values that the clause denies to be the answer."""
         if not self.values:
             return
         boundaries = [match.start() for match in self.find_words(BOUNDARY)]
@@ -106,7 +106,7 @@ class Clause:
         return self.pieces[one].text.strip("$ ") == self.pieces[other].text.strip("$ ")
 
     def find_relative(self) -> int:
-        """Return where a relative clause begins that follows a value; the end if there is none."""
+        """Return where the relative clause after a value begins; the end of the text if there is none."""
         for match in self.find_words(RELATIVE):
             if any(self.pieces[index].end <= match.start() for index in self.alive):
                 return match.start()
@@ -125,7 +125,7 @@ class Clause:
         return False
 
     def is_infinitive(self, place: int) -> bool:
-        """Return whether a verb is no main verb: to make 16 muffins, for it to be 600; but turns out to be 5."""
+        """Return whether a verb is not the main verb: to make 16 muffins, for it to be 600; but turns out to be 5."""
         before = [piece.text.casefold() for piece in self.pieces[max(0, place - 2) : place]]
         return len(before) == 2 and before[1] == "to" and before[0] not in LINKING
 

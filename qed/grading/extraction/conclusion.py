@@ -1,4 +1,4 @@
-"""The conclusion of a response in words: which of its sentences states the answer, and what it states."""
+"""The conclusion of a response in words: which of its sentences states the answer, and which answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def join_parts(text: str) -> Extracted | None:
 
 
 def read_whole(text: str) -> Result:
-    """Read a response that is nothing but an answer: a formula, several values, a letter, a word or two."""
+    """Read a response that contains nothing but an answer: a formula, several values, a letter, one or two words."""
     sentences = split_sentences(text) if len(text) <= MAX_WHOLE_CHARS and len(text.strip().splitlines()) == 1 else []
     if len(sentences) != 1 or sentences[0].asked:
         return None
@@ -84,7 +84,7 @@ def read_whole(text: str) -> Result:
 
 
 def _read_whole_formula(line: str, exclaimed: bool) -> Result:
-    """Read a line of values that only signs, `and` or `or` separate."""
+    """Read a line of values that are separated only by signs, `and` or `or`."""
     pieces = read_pieces(line)
     formula = all(
         piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
@@ -101,7 +101,7 @@ def _read_whole_formula(line: str, exclaimed: bool) -> Result:
 
 
 def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
-    """Cut the sentences at the last place that takes back what was said; return it, and whether it is certain."""
+    """Cut the sentences at the last retraction; return the index of what follows it, and whether it is certain."""
     for index in range(len(sentences) - 1, -1, -1):
         sentence = sentences[index]
         certain = find_last(words.RETRACTION, sentence.text)
@@ -117,7 +117,7 @@ def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
 
 
 def find_stated(sentences: list[Sentence]) -> Extracted | Refusal:
-    """Return what the sentences state: an announced answer, a value in bold, a choice, or the last."""
+    """Return what the sentences state: an announced answer, a value in bold, a choice, or the last statement."""
     denied: list[str] = []
     found = find_announced(sentences, denied)
     for find in (find_bold, find_choice, find_last_statement):
@@ -137,7 +137,7 @@ def _mentions(sentence: str, answer: str) -> bool:
 
 
 def find_announced(sentences: list[Sentence], denied: list[str]) -> Extracted | Refusal | None:
-    """Return the answer that the last sentence with `answer is`, or its kin, announces."""
+    """Return the answer that the last sentence with `answer is` or the like announces."""
     if len(sentences) > 1 and (last := LAST_LINE.match(sentences[-1].text)) is not None:
         found = read_clause(sentences[-1].text[last.end() :], announced=True)
         if found is not None:
@@ -173,7 +173,7 @@ def find_bold(sentences: list[Sentence]) -> Extracted | Refusal | None:
 
 
 def _has_bold_value(sentence: Sentence) -> bool:
-    """Return whether the last bold text of a sentence has a value and is no heading or label."""
+    """Return whether the last bold text of a sentence has a value and is not a heading or label."""
     bold = sentence.bold[-1].strip() if sentence.bold else ""
     label = bold.endswith(":") or sentence.text.startswith((f"{bold}:", f"{bold} :"))
     if not bold or label or HEADING.match(bold):
@@ -194,7 +194,7 @@ def _read_bold(sentence: Sentence, bold: str) -> Extracted | Refusal | None:
 
 
 def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:
-    """Return the choice letter, or the yes or no, that the text begins or ends with."""
+    """Return the choice letter, or the yes or no, at the beginning or end of the text."""
     stated = [one for one in sentences if not one.asked]
     if not stated:
         return None
@@ -213,7 +213,7 @@ def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:
 
 
 def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None:
-    """Return what the last sentence states that is no remark, check or question."""
+    """Return what the last sentence states that is not a remark, a check or a question."""
     searched = 0
     if (named := join_last_equations(sentences)) is not None:
         return Extracted(named, "sentence")
@@ -236,14 +236,14 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
 
 
 def states_something(sentence: Sentence) -> bool:
-    """Return whether a sentence is a statement: no question, remark, check or mere assumption."""
+    """Return whether a sentence is a statement, and not a question, a remark, a check or only an assumption."""
     if sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
         return False
     return words.HYPOTHESIS.match(sentence.text) is None or words.SO.search(sentence.text) is not None
 
 
 def join_last_equations(sentences: list[Sentence]) -> str | None:
-    """Return the equations on the last lines as one answer, where each gives another name a value."""
+    """Return the equations on the last lines as one answer, if each gives a different name a value."""
     equations: list[str] = []
     for sentence in reversed(sentences):
         if chains.NAMED.fullmatch(sentence.text.strip(" .,;$")) is None:

@@ -1,4 +1,4 @@
-"""Values of a clause that stand together: a list, a quantity with its unit, a value with the noun that it counts."""
+"""Values of a clause that belong together: a list, a quantity with its unit, a value with the noun that it counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_NOUN_WORDS = 3
 
 
 def read_list(clause: Clause, index: int) -> tuple[Result, int]:
-    """Read the values from a place on that signs or `and` and `or` join; return them and the place after."""
+    """Read the values from an index on that are joined by signs, `and` or `or`; return them and the index after."""
     items, raw, start = list[int](), list[str](), clause.pieces[index].start
     end, position = start, index
     while position < len(clause.pieces) and position in clause.alive:
@@ -80,7 +80,7 @@ def find_range_end(clause: Clause, position: int) -> int | None:
 
 
 def read_unit(clause: Clause, index: int) -> tuple[int, int]:
-    """Return the place after the unit or the counted noun of a value, and where its text ends."""
+    """Return the index after the unit or the counted noun of a value, and where its text ends."""
     if (half_day := HALF_DAY.match(clause.text, clause.pieces[index].end)) is not None:
         end = half_day.end()
         return next((place for place, piece in enumerate(clause.pieces) if piece.start >= end), len(clause.pieces)), end

@@ -1,4 +1,4 @@
-"""Marks around an answer: the end of the thinking, the next turn, answer tags, and the line after `####`."""
+"""Marks around an answer: the end of the thinking, the next turn, answer tags, and the line with `####`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Tags = tuple[str, str]
 
 TAGS = ("<answer>", "</answer>")
 ANSWER_TAGS = (TAGS,)
-# An element that says that it is the answer, and what is in it; in words, where nothing follows it.
+# An element at the end of a text whose name says that it is the answer, and its content.
 ELEMENT = re.compile(
     r"<(?P<name>answer|solution|result|final(?:[_-]?answer)?)>(?P<content>[^<>]{1,200})</(?P=name)>\s*\Z", re.IGNORECASE
 )
-LONGEST_ELEMENT = 300  # characters, with its tags and the space behind it
+LONGEST_ELEMENT = 300  # characters, with its tags and the space after it
 OPENING = re.compile(r"<(?:answer|solution|result|final(?:[_-]?answer)?)>", re.IGNORECASE)
-# Tags of a thought by prompts and models; the prompt may already contain the opening tag.
+# Tags of the thinking in prompts and models; the prompt may already contain the opening tag.
 THOUGHTS = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -33,8 +33,8 @@ TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 
 
 def may_have_thought(text: str) -> bool:
-    """Return whether a text may have a tag of a thought; False is sure."""
-    # Parts of the tags, the ones that are found fastest first; a loop over them would take longer than the searches.
+    """Return whether a text may have a tag of the thinking; False is certain."""
+    # Parts of the tags, the fastest to find first; a loop over them would take longer than the searches themselves.
     if "<" in text and ("think" in text or "thought" in text or "reasoning>" in text or "working_out>" in text):
         return True
     return "THINK]" in text or "◁" in text
@@ -48,7 +48,7 @@ def cut_to_last_turn(text: str) -> str:
 
 
 def cut_at_turn(text: str) -> str:
-    """Return the text before the token that ends the turn, behind which a sampler that does not stop writes on."""
+    """Return the text before the token that ends the turn, after which a sampler that does not stop continues."""
     if "<" not in text:
         return text
     ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
@@ -56,14 +56,14 @@ def cut_at_turn(text: str) -> str:
 
 
 def cut_open_thought(text: str) -> str:
-    """Return the text before a thought that is never closed, without the thought."""
+    """Return the text before a thinking block that is never closed."""
     starts = [start for opening, _ in THOUGHTS if (start := text.find(opening)) >= 0]
     return text[: min(starts)] if starts else text
 
 
 def find_between(text: str, opening: str, closing: str) -> str | None:
     """Return the stripped text between the last `opening` and the next `closing`; None if either is missing."""
-    start = text.rfind(opening) if opening[:1] in text else -1  # most texts do not even have its first sign
+    start = text.rfind(opening) if opening[:1] in text else -1  # most texts do not even have its first character
     if start < 0:
         return None
     start += len(opening)
@@ -72,18 +72,18 @@ def find_between(text: str, opening: str, closing: str) -> str | None:
 
 
 def find_tag(text: str, pairs: Sequence[Tags] = ANSWER_TAGS) -> str | None:
-    """Return the content of the tag that opens last, or the box in it; None if it never closes."""
+    """Return the content of the last opened tag, or of the box in it; None if the tag never closes."""
     answer = find_between(text, *find_last_opened(text, pairs))
     return None if answer is None else find_box(answer) or answer
 
 
 def find_last_opened(text: str, pairs: Sequence[Tags]) -> Tags:
-    """Return the pair of tags of which the opening one is the last in a text; the first pair if there is none."""
+    """Return the pair of tags whose opening tag is the last in a text; the first pair if there is none."""
     return max(pairs, key=lambda pair: text.rfind(pair[0])) if len(pairs) > 1 and "<" in text else pairs[0]
 
 
 def list_answer_tags(tags: Sequence[str]) -> tuple[Tags, ...]:
-    """List the pairs that may enclose an answer: the last two of a prompt's four tags, and the usual one."""
+    """List the pairs that may enclose an answer: the last two of a prompt's four tags, and the usual pair."""
     return tuple(dict.fromkeys([*([(tags[2], tags[3])] if len(tags) == 4 else []), *ANSWER_TAGS]))
 
 
@@ -94,6 +94,6 @@ def find_last_element(text: str) -> str | None:
 
 
 def find_hashes(text: str) -> str | None:
-    """Return the text after the last #### if it is on the last line; elsewhere these signs are a heading."""
+    """Return the text after the last #### if it is on the last line; elsewhere #### is a heading."""
     line = text.rpartition("####")[2].strip()
     return line if "####" in text and "\n" not in line else None

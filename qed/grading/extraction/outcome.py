@@ -1,4 +1,4 @@
-"""What extraction finds: an answer with its place, or the reason why there is none."""
+"""The result of extraction: an answer and its source, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Extracted:
 
 
 class Refusal(NamedTuple):
-    """Why a text with values has no answer."""
+    """The reason why a text has no answer."""
 
     reason: str
 
 
-# An answer, the reason to refuse one, or None where there is nothing to read.
+# An answer, the reason to refuse one, or None if there is nothing to read.
 Result = str | Refusal | None

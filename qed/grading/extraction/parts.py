@@ -14,7 +14,7 @@ MAX_PARTS = 8
 
 
 def split_parts(text: str) -> list[str]:
-    """Return the texts of the labelled parts, if their labels count up from (a) and each occurs once; else none."""
+    """Return the texts of the labelled parts, or none unless their labels count up from (a) and each occurs once."""
     matches = list(LABEL.finditer(text))
     labels = [match["part"] or match["bracket"] or match["half"] for match in matches]
     if not 2 <= len(labels) <= MAX_PARTS or labels != list("abcdefgh"[: len(labels)]):

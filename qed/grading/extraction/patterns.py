@@ -1,4 +1,4 @@
-"""Find the answer of a text by a regular expression of the user's own, as the filters of other evaluators do."""
+"""Find the answer of a text by a user-defined regular expression, like the filters of other evaluators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qed.grading.extraction.outcome import Extracted, Refusal
 
 LAST, FIRST = "regex:", "first-regex:"
 PREFIXES = {LAST: -1, FIRST: 0}  # which match counts
-SECONDS = 2.0  # for one text: a pattern may take exponential time
+SECONDS = 2.0  # for one text, because a pattern may take exponential time
 
 
 def is_pattern(mode: str) -> bool:
@@ -28,7 +28,7 @@ def check_pattern(mode: str) -> None:
 
 
 def find_by_pattern(text: str, mode: str) -> Extracted | Refusal:
-    """Find the answer: the first group of the last match that holds something (or the first match), or all of it.
+    """Find the answer: the first group that is not empty of the last (or first) match, or the whole match.
 
     Args:
         text: the response.
@@ -40,10 +40,10 @@ def find_by_pattern(text: str, mode: str) -> Extracted | Refusal:
     except TimeoutError:
         return Refusal(f"the regular expression took more than {SECONDS:g} s")
     if not matches:
-        return Refusal("the regular expression is not found")
+        return Refusal("the regular expression does not match")
     match = matches[which]
     answer = next(filter(None, match.groups()), None) or match.group()
-    return Extracted(answer.strip(), "regex") if answer.strip() else Refusal("the regular expression finds nothing")
+    return Extracted(answer.strip(), "regex") if answer.strip() else Refusal("the regular expression matches nothing")
 
 
 @lru_cache

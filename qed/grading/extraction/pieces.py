@@ -1,6 +1,6 @@
 """Pieces of a sentence: whole expressions, words and punctuation.
 
-An expression keeps its sign, its exponent, its relation and its brackets. It is taken whole or not at all.
+An expression keeps its sign, its exponent, its relation and its brackets; it is never cut.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qed.grading.extraction.sentences import is_money
 from qed.grading.extraction.spoken_formulas import DATE
 from qed.grading.extraction.words import list_words
 
-# Each alternative begins with another kind of character, so the search never backtracks far.
+# Each alternative begins with a different kind of character, so the search never backtracks far.
 TOKEN = re.compile(
     r"(?P<number>\d{1,3}(?:[ \u00a0\u202f\u2009]\d{3})+(?![\d])(?:[.,]\d+)?|\d+(?:[.,:]\d+)*|\.\d+)"
     r"|(?P<command>\\(?:[A-Za-z]+|.))"
@@ -30,7 +30,7 @@ VALUED = frozenset("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞π∞∅√")
 CURRENCY = frozenset("$€£¥₹₽")
 OPENED, CLOSED = frozenset({"(", "[", "{", "\\{"}), frozenset({")", "]", "}", "\\}"})
 BEGINNING_FORMULAS = BEGINNING | VALUED | CURRENCY | OPENED | {"|"}  # all signs that a formula may begin with
-LONGEST_SYMBOL = 4  # letters of a word that is no function but may be a symbol
+LONGEST_SYMBOL = 4  # letters of a word that is not a function but may be a symbol
 FUNCTIONS = list_words(
     "sin cos tan cot sec csc log ln lg exp sqrt cbrt arcsin arccos arctan asin acos atan sinh cosh tanh "
     "gcd lcm max min mod det abs floor ceil pi infinity infty inf choose"
@@ -46,7 +46,7 @@ SHORT_WORDS = list_words(
 )
 
 
-CACHED_TEXTS = 16  # a clause is read for its prefix, its conjunctions and its values, one right after the other
+CACHED_TEXTS = 16  # a clause is read for its prefix, its conjunctions and its values in quick succession
 
 
 class Piece(NamedTuple):
@@ -129,7 +129,7 @@ class _Scanner:
             self.index += 1
 
     def scan_bare(self) -> bool:
-        """Scan an expression without delimiters, as long as it goes."""
+        """Scan the longest expression without delimiters."""
         if self.index < self.barren:
             return False
         first, start = self.index, self.peek()[2]
@@ -145,14 +145,14 @@ class _Scanner:
             elif token in CLOSED and stack:
                 stack.pop()
             last = last if kind == "space" else self.index
-        if stack:  # an unmatched bracket: only what is before it belongs to the expression
+        if stack:  # an unmatched bracket: only the part before it belongs to the expression
             last = self.find_unmatched(first)
         self.index = last
         end = self.peek()[2]
         return last > first and self.add_bare(first, start, end)
 
     def goes_on(self, first: int, stack: list[str]) -> bool:
-        """Return whether the next token is a part of the expression that began at `first`."""
+        """Return whether the next token is part of the expression that began at `first`."""
         kind, token, start = self.peek()
         if kind == "end":
             return False
@@ -165,7 +165,7 @@ class _Scanner:
         return token not in CLOSED and self.belongs(kind, token, first)
 
     def fits_in_bracket(self, kind: str, token: str, bracket: str) -> bool:
-        """Return whether a token can stand in a bracket of an expression; a remark in parentheses is none."""
+        """Return whether a token can stand in a bracket of an expression, and not in a remark in parentheses."""
         if kind != "word" or len(token) == 1 or bracket in ("{", "\\{") or token in FUNCTIONS:
             return True
         return (token.isascii() and (len(token) <= 2 and token not in SHORT_WORDS)) or self.tokens[self.index - 1][
@@ -192,7 +192,7 @@ class _Scanner:
         return stack[0] if stack else self.index
 
     def add_bare(self, first: int, start: int, end: int) -> bool:
-        """Add the expression without the signs that cannot begin or end one; go back if nothing is left."""
+        """Add the expression without the signs that cannot begin or end one; backtrack if nothing is left."""
         text = self.text[start:end].rstrip()
         while text and (text[-1] in "+*/=<>~·≈,;:×÷∈–'" or (text[-1] in "-−" and len(text) > 1)):
             text = text[:-1].rstrip()
@@ -245,7 +245,7 @@ class _Scanner:
         return len(token) == 2 and joined and token not in SHORT_WORDS and not (after[1] == "'" or "'" in token)
 
     def continues_after_space(self, first: int) -> bool:
-        """Return whether the expression goes on after a space."""
+        """Return whether the expression continues after a space."""
         if self.index == first:
             return False
         (before, left, _), (kind, right, _) = self.tokens[self.index - 1], self.peek(1)
@@ -266,7 +266,7 @@ class _Scanner:
 
 
 def _may_begin(kind: str, token: str) -> bool:
-    """Return whether a formula may begin with a token; with long words and most punctuation none does."""
+    """Return whether a formula may begin with a token; none begins with long words and most punctuation."""
     if kind == "word":
         return len(token) <= LONGEST_SYMBOL or token in FUNCTIONS
     return kind != "sign" or token in BEGINNING_FORMULAS

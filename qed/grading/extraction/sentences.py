@@ -1,4 +1,4 @@
-"""Sentences of a response: Markdown is removed, and a formula or a decimal number is never cut."""
+"""Split a response into sentences: Markdown is removed, and a formula or a decimal number is never cut."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FENCES = ("```", "~~~")
 BOLD = re.compile(r"\*\*(?=[^\s*])([^*\n]{1,300})\*\*|(?<!\w)__(?=[^\s_])([^_\n]{1,300})__(?!\w)")
 ITALIC = re.compile(r"(?<![\w*)\\])([*_])(?=[^\s*_])([^*_\n]{1,200})(?<=\S)\1(?![\w*(])")
 PREFIX = re.compile(r"(?:>\s?|#{1,6}\s+|[-*+•●▪◦‣–]\s+(?=\S))+")
-# Only a plain number with a word after it is the number of a line; `3) 4` may be an answer.
+# Only a number that a word follows is the number of a line; `3) 4` may be an answer.
 NUMBERING = re.compile(r"(?:step \d{1,2}[:.)]\s*|\d{1,2}[.)]\s+)(?=[^\d\W])", re.IGNORECASE)
 STRUCK = re.compile(r"~~[^~\n]{1,300}~~")
 RULE = re.compile(r"[-*_=\s]{3,200}")
 END = re.compile(r"[.!?。！？؟।]")
 ABBREVIATIONS = frozenset("e.g i.e eg ie approx vs etc mr mrs ms dr prof no fig eq cf resp ca st sec u.s".split())  # noqa: SIM905
-# A number with an exclamation mark is a factorial where orders are counted.
+# Words of a text that counts orders, where a number with an exclamation mark is a factorial.
 COUNTING = re.compile(r"factorial|permut|arrang|ways|orders|anagrams", re.IGNORECASE)
 TOTALS = re.compile(
     r"(?:grand |final )?(?:total|answer|result|sum|final|合计|总计|答案|итого|ответ|gesamt|summe|suma|somme)\b.{0,30}",
@@ -44,7 +44,7 @@ class Sentence(NamedTuple):
 
 
 def split_sentences(text: str) -> list[Sentence]:
-    """Split the end of a text into sentences."""
+    """Split the end of a text, where the answer is, into sentences."""
     text = join_displays(text[-MAX_TAIL_CHARS:])
     lines = [line.strip() for line in _drop_code(text.splitlines())]
     several = sum(map(bool, lines)) > 1
@@ -75,7 +75,7 @@ def join_displays(text: str) -> str:
 
 
 def _drop_code(lines: list[str]) -> Iterator[str]:
-    """Yield the lines outside of code blocks, and the line of a block that has only one."""
+    """Yield the lines outside of code blocks, and the content of a block that has only one line."""
     block: list[str] | None = None
     for line in lines:
         if line.lstrip().startswith(FENCES):
@@ -86,11 +86,11 @@ def _drop_code(lines: list[str]) -> Iterator[str]:
             block.append(line)
         else:
             yield line
-    yield from block or ()  # a block that never closes is no block
+    yield from block or ()  # a block that never closes is not code
 
 
 def _clean_line(line: str, several: bool) -> str:
-    """Remove the Markdown of a line; of a table only a row of totals stays."""
+    """Remove the Markdown of a line; of a table, keep only a row of totals."""
     if line.startswith("|") and line.endswith("|") and line.count("|") > 2:
         return _read_row(line)
     if RULE.fullmatch(line) and line[0] in "-*_=":
@@ -123,7 +123,7 @@ def _is_ornament(sign: str) -> bool:
 
 
 def _join_lines(lines: list[str]) -> Iterator[str]:
-    """Yield the lines; one that ends with a colon is joined with the next, and so is a displayed formula."""
+    """Yield the lines; join one that ends with a colon with the next, and the lines of a displayed formula."""
     pending = ""
     for line in filter(None, lines):
         if pending and (_is_open(pending) or (line.startswith(("$$", "\\[", "\\begin")) and _lacks_end(pending))):
@@ -161,7 +161,7 @@ def _split_line(line: str) -> Iterator[Sentence]:
 
 
 def _find_formulas(line: str) -> list[tuple[int, int]]:
-    """Return where delimited formulas begin and end; a sum of money is none."""
+    """Return where delimited formulas begin and end; an amount of money is not a formula."""
     spans, position = [], 0
     while (opening := FORMULA.search(line, position)) is not None:
         sign = opening.group()
@@ -209,7 +209,7 @@ def _build_sentence(text: str, asked: bool) -> Sentence:
 
 
 def strip_emphasis(text: str) -> str:
-    """Remove the signs of bold, italic and code text, and text that is struck through."""
+    """Remove the markers of bold, italic and code text, and struck-through text."""
     if "~~" in text:
         text = STRUCK.sub("", text)
     if "**" in text or "__" in text:

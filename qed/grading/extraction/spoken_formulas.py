@@ -1,4 +1,4 @@
-"""Formulas in words: minus 7, 3 plus 4i, the square root of 2, 2 to the power of 5. They are rewritten with signs."""
+"""Rewrite formulas in words with signs: minus 7, 3 plus 4i, the square root of 2, 2 to the power of 5."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 OPERAND = r"\$?(?:[\d(\\√π]|[a-z](?![a-z])|sqrt|pi(?![a-z]))"
-# Each pattern begins with a fixed word, and is searched only where its mark is in the text.
+# Each pattern begins with a fixed word, and is searched only if its first string is in the text.
 REWRITES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (
         "root of",
@@ -41,7 +41,7 @@ DATE = re.compile(
 
 
 def write_formulas(text: str) -> str:
-    """Rewrite the formulas in words of a sentence with signs."""
+    """Rewrite the spoken formulas of a sentence with signs."""
     for mark, pattern, replacement in REWRITES:
         if mark in text:
             text = pattern.sub(replacement, text)

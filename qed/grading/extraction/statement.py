@@ -1,4 +1,4 @@
-"""What a clause states: a value or a short text, unless the clause denies it or hedges."""
+"""The statement of a clause: a value or a short text, unless the clause denies it or hedges."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read_clause(text: str, announced: bool = False, closing: bool = True) -> Res
 
 
 def _drop_prefix(text: str) -> str:
-    """Drop a circumstance before the first comma: if x is 3, …"""
+    """Drop a condition or circumstance before the first comma: if x is 3, …"""
     match = PREFIX.match(text)
     if match is None:
         return text
@@ -73,7 +73,7 @@ def _drop_prefix(text: str) -> str:
 
 
 def _split_at_last(pattern: re.Pattern[str], text: str) -> tuple[str, str] | None:
-    """Split a text at the last of some words, outside of its formulas."""
+    """Split a text at the last match of a pattern outside of its formulas."""
     matches = list(pattern.finditer(text))
     if not 0 < len(matches) <= MAX_PARTS:
         return None
@@ -105,7 +105,7 @@ def read_text(clause: Clause, announced: bool, closing: bool) -> Result:
 
 
 def _cut_relative(text: str, announced: bool) -> str:
-    """Cut a text before a relative clause, if something is stated before it: C because …, but not we conclude that …"""
+    """Cut a text before a relative clause if something is stated before it: C because …, but not we conclude that …"""
     for relative in RELATIVE.finditer(text):
         start = max((match.end() for match in words.COPULA.finditer(text, 0, relative.start())), default=0)
         if (start or announced) and text[start : relative.start()].strip(" ,"):
@@ -122,7 +122,7 @@ def _cut_phrase(text: str, announced: bool) -> str:
 
 
 def _is_phrase(text: str, announced: bool) -> bool:
-    """Return whether a phrase is short enough for an answer and not a pronoun or the like."""
+    """Return whether a phrase is short enough for an answer, and not a pronoun or the like."""
     count = len(text.split())
     if not 0 < count <= (MAX_TEXT_WORDS if announced else 3):
         return False
@@ -130,6 +130,6 @@ def _is_phrase(text: str, announced: bool) -> bool:
 
 
 def find_known_phrase(text: str) -> str | None:
-    """Return the last phrase that is an answer though it has the form of a denial: no solution, does not exist."""
+    """Return the last phrase that is an answer although it reads like a denial: no solution, does not exist."""
     found = KNOWN.findall(text)
     return found[-1] if found else None

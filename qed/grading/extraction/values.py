@@ -10,18 +10,18 @@ from qed.grading.extraction.lists import read_list
 from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
 from qed.grading.extraction.pieces import CONJUNCTIONS
 
-# Verbs after an answer; what follows them are conditions.
+# Verbs after an answer; conditions follow them.
 SATISFYING = words.list_words("satisfies satisfy works work remains holds fits")
-# x is at least 3, up to the value.
+# x is at least 3: matched up to the value.
 NAMED_BOUND = re.compile(
     r"(?<![A-Za-z\\])[A-Za-z] (?:is |must be |should be )(?:strictly )?"
     r"(?:(?:less|greater|more|larger|smaller) than(?: or equal to)?|at least|at most) \S{1,40}$"
 )
-# 42 is a lower bound, to the end of the clause.
+# 42 is a lower bound: matched from the value to the end of the clause.
 CALLED_BOUND = re.compile(
     r"[\s$]{0,3},?\s?(?:which )?(?:is|are) (?:only |just |merely )?an? (?:lower|upper) bound[\s.!]{0,3}$"
 )
-# 42 plus one: a calculation of which only the first number is read as a value.
+# 42 plus one: a calculation, of which only the first number is read as a value.
 CALCULATED = re.compile(
     r"[\s$]{0,3}(?:[a-z]{1,20}\s)?,?\s?(?:plus|minus|times|divided by|multiplied by) "
     r"(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|(?:a|one) (?:half|hundred|thousand))(?!\w)",
@@ -30,7 +30,7 @@ CALCULATED = re.compile(
 
 
 def read_values(clause: Clause, announced: bool) -> Result:
-    """Read the value or the values that a clause states, whole, or say why none is stated."""
+    """Read the value or the values that a clause states, or say why it states none."""
     start = find_start(clause, announced)
     if isinstance(start, Refusal):
         return start
@@ -93,7 +93,7 @@ def find_computed(clause: Clause) -> int | Refusal | None:
 
 
 def choose_start(clause: Clause, starts: list[int], main: list[int]) -> int | Refusal:
-    """Return the value after the last verb; two subjects joined by `and` have two values."""
+    """Return the value after the last verb; refuse two subjects joined by `and`, which have two values."""
     last = starts[-1]
     for earlier in starts[:-1]:
         between = [piece.text.casefold() for piece in clause.pieces[earlier + 1 : last]]
@@ -109,7 +109,7 @@ def choose_start(clause: Clause, starts: list[int], main: list[int]) -> int | Re
 
 
 def find_first_piece(clause: Clause) -> int:
-    """Return the first piece that is not a filling word."""
+    """Return the index of the first piece that is not a filler word."""
     for index, piece in enumerate(clause.pieces):
         if piece.kind in ("value", "name") or not (
             piece.kind == "sign" or words.FILLER.fullmatch(piece.text) or words.COPULA.fullmatch(piece.text)
@@ -132,7 +132,7 @@ def is_subject(clause: Clause, index: int) -> bool:
 
 
 def is_subordinate(clause: Clause, after: int) -> bool:
-    """Return whether what follows a value cannot be a part of the answer: because …, in 3 days, (about 2)."""
+    """Return whether what follows a value cannot be part of the answer: because …, in 3 days, (about 2)."""
     rest = clause.pieces[after:]
     if not rest or rest[0].text in SATISFYING or clause.find_relative() <= rest[0].start:
         return True
@@ -149,7 +149,7 @@ def is_subordinate(clause: Clause, after: int) -> bool:
 
 
 def repeats(clause: Clause, found: Result, rest: list[int]) -> bool:
-    """Return whether later values only repeat the found one."""
+    """Return whether the later values only repeat the found one."""
     if not isinstance(found, str):
         return False
     return all(clause.pieces[index].text.strip("$ ") in (found, found.rpartition("=")[2].strip()) for index in rest)

@@ -1,6 +1,6 @@
-"""Words that tell what a sentence does: it announces, asks, denies, hedges, takes back or checks an answer.
+"""Words that show what a sentence does: it announces, asks, denies, hedges, retracts or checks an answer.
 
-Each table has several languages. Words of languages without spaces are found anywhere in a text, the others as words.
+Each table has several languages. Words of languages without spaces are found anywhere in a text, others only as words.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 
-# Characters besides its capital that equal a letter where Python ignores case: long s, the Kelvin sign, Turkish i, …
+# Characters besides the capital that Python's re.IGNORECASE equates with a letter: long s, the Kelvin sign, Turkish i …
 FOLDED = {
     "s": "\u017f",
     "k": "\u212a",
@@ -35,16 +35,16 @@ def compile_words(words: str) -> re.Pattern[str]:
         else:
             parts[-1] += sign
     runs = groupby((part.strip() for part in parts), key=lambda part: NO_SPACES.search(part) is not None)
-    # Whether a word may begin is looked at once for all words that follow each other, as most places are within one.
+    # Most places are within a word, so the test for the beginning of a word is done once for a run of alternatives.
     joined = [_join_words(run) if anywhere else rf"(?<!\w)(?:{_join_words(run)})(?!\w)" for anywhere, run in runs]
     return re.compile("|".join(joined), re.IGNORECASE)
 
 
 def _join_words(words: Iterable[str]) -> str:
-    """Join words into one expression in which those with the same first letter share it, in their order.
+    """Join words, in their order, into one expression in which those with the same first letter share it.
 
-    Where Python's engine ignores case it tries every word at every place, but it skips one that begins with a set
-    without the letter of that place.
+    When Python's engine ignores case, it tries every word at every place, but skips a word that begins with a character
+    set without the letter at that place.
     """
     joined: list[str] = []
     for plain, run in groupby(words, key=lambda word: word[:1].isalpha() and word[1:2] not in QUANTIFIERS):
@@ -59,7 +59,7 @@ def _join_words(words: Iterable[str]) -> str:
 
 
 def _match_letter(letter: str) -> str:
-    """Return a set of all characters that equal a letter where case is ignored, itself matched by case."""
+    """Return a case-sensitive character set of all characters that equal a letter when case is ignored."""
     return f"(?-i:[{letter}{letter.upper()}{FOLDED.get(letter, '')}])"
 
 
@@ -68,7 +68,7 @@ def list_words(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-# What is an answer called. Phrases that contain the word, such as "answer choices", are taken back by NO_ANSWER.
+# Words for an answer. NO_ANSWER excludes phrases that contain them, such as "answer choices".
 ANSWER = compile_words(
     r"answers?|ans|i (?:pick|choose|select|go with|settle on)|correct (?:option|choice)(?! is (?:not|"
     r"wrong))|答案|答え|解答|正解|故选|故選|选择|選択|"
@@ -229,7 +229,7 @@ GIVING_UP = re.compile(
     r"tell)|i give up|i have no idea|i(?:'m| am) (?:not sure|unable|stuck|lost)|no idea)\b",
     re.IGNORECASE,
 )
-# A marker that takes back what was said before. The second kind does so only if something is stated after it.
+# A marker that retracts what was said before. The second kind does so only if something is stated after it.
 RETRACTION = re.compile(
     r"\b(?:wait,? no|no,? wait|oh,? wait|wait,? (?:that(?:'s| is|’s)|this(?:'s| is)|it(?:'s| is)) "
     r"(?:wrong|not|incorrect)|"
