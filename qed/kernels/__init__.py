@@ -1,1 +1,1 @@
-"""Functions in C++ for what a decoding step does on a processor; see `build` for how they are compiled."""
+"""C++ and Triton kernels of decoding and training; see `build` for how the C++ functions are compiled."""

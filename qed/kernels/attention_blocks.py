@@ -1,4 +1,4 @@
-"""How the kernels of a packed row's attention cut it into blocks."""
+"""The blocks into which the attention kernels divide a packed row."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-NARROW, MEDIUM = 64, 128  # the widest heads for which blocks are large, and those for which they are not the smallest
+NARROW, MEDIUM = 64, 128  # the widest heads with large blocks, and the widest with medium ones
 
 
 class Launch(NamedTuple):
-    """The sizes of a kernel's blocks, and how it is compiled."""
+    """The block sizes of a kernel, and how it is compiled."""
 
     queries: int
     keys: int
@@ -20,14 +20,14 @@ class Launch(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        """Return the arguments of a kernel."""
+        """Return the kernel's keyword arguments."""
         return {"QUERIES": self.queries, "KEYS": self.keys, "num_warps": self.warps, "num_stages": self.stages}
 
 
 class Launches(NamedTuple):
-    """Of the forward pass, of the gradients of queries, and of those of keys and values.
+    """The launches of the forward pass, of the gradients of queries, and of the gradients of keys and values.
 
-    Of the first two, the queries of a block are a multiple of the keys; of the last one it is the other way round.
+    In the first two, a block has a multiple of as many queries as keys; in the last one it is the reverse.
     """
 
     forward: Launch
@@ -36,17 +36,17 @@ class Launches(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of a packed row of N inputs; those that take longest come first."""
+    """The blocks of a packed row of N tokens; those that take longest come first."""
 
     queries: Tensor  # [B, 5] int32: first query, end of its segment, start of its segment and its prompt, prompt's end
-    slopes: Tensor  # likewise, with the sizes of the backward pass
-    keys: Tensor  # [C, 3] int32: first key, end of its segment, and of the queries that see it
-    positions: Tensor  # [N] int32, in each input's row
-    window: int  # of inputs that an input sees, itself included; 0 for all
+    slopes: Tensor  # the same, with the sizes of the backward pass
+    keys: Tensor  # [C, 3] int32: first key, end of its segment, end of the queries that attend to it
+    positions: Tensor  # [N] int32, each token's position in its sequence
+    window: int  # tokens that a token attends to, including itself; 0 for all
 
 
 def choose_launches(width: int, dtype: torch.dtype) -> Launches:
-    """Choose sizes for heads of a width: the fastest on an H200 whose blocks fit the 99 KiB of other devices too."""
+    """Choose sizes for heads of a width: the fastest on an H200 that also fit the 99 KiB of other devices."""
     if dtype == torch.float32 or width > MEDIUM:
         size = 16 if dtype == torch.float32 and width > MEDIUM else 32
         return Launches(*[Launch(size, size, 4, 1)] * 3)

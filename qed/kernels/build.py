@@ -1,6 +1,6 @@
-"""Compiles the C++ files of this folder with the instructions of this processor, once, into the user's cache.
+"""Compile the C++ files of this folder for this CPU, once, into the user's cache.
 
-That takes some seconds to more than a minute. Without a compiler qed computes the same by torch's operators.
+This takes a few seconds to more than a minute. Without a compiler qed computes the same with torch's operators.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from qed.guards.signals import check_signals
 from qed.kernels.commands import POINT, CommandError, Patience, run_commands
 
 SOURCES = Path(__file__).parent
-# Sums are in the order that the files write, and NaN stays NaN: no option here lets the compiler assume otherwise.
+# Sums keep the order of the source, and NaN stays NaN: no option here lets the compiler assume otherwise.
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 SHARED = ("-Wno-psabi", "-fopenmp", "-fPIC")
 FORMAT = 2  # of the compiled files; a file is never replaced by one of another format, because processes use it
-PATIENCE = 180  # seconds for the compiler, all files together: on a busy core it takes more than a minute
-DAY = 24 * 3600  # seconds for which a compiler that did not end, or whose result is useless, is not tried again
-LOOK = 0.1  # seconds between two looks at a lock
-ROOM = 4 << 20  # bytes on the disk: more than compiling takes
-GAVE_UP, LOCK = ".gave-up", ".lock"  # end the names of files: the first says why
-OTHER_COMPILER = "Set the environment variable CXX to a C++ compiler that works, or leave it unset."
-OTHER_CACHE = f"Set the environment variable {host.CACHE} to a folder where you can write and run programs."
+PATIENCE = 180  # seconds for compiling all files: on a busy core it takes more than a minute
+DAY = 24 * 3600  # seconds before a compiler that timed out, or whose result is useless, is tried again
+LOOK = 0.1  # seconds between two checks of a lock
+ROOM = 4 << 20  # bytes of free disk space, more than compiling needs
+GAVE_UP, LOCK = ".gave-up", ".lock"  # file name extensions; the first file says why
+OTHER_COMPILER = "Set the environment variable CXX to a working C++ compiler, or leave it unset."
+OTHER_CACHE = f"Set the environment variable {host.CACHE} to a folder that you can write to and run programs from."
 
 
 class Build(NamedTuple):
-    """The compiled functions, or why there are none, and what to do if something is wrong."""
+    """The compiled functions, or the reason why there are none and what to do about it."""
 
     library: ctypes.CDLL | None
     reason: str
@@ -49,11 +49,11 @@ class Build(NamedTuple):
 
 
 class _Missing(Exception):
-    """There are no functions in C++: the reason and the advice."""
+    """Raised when there are no C++ functions, with the reason and the advice."""
 
 
 class _Plan(NamedTuple):
-    """How the functions are compiled, their file, and whether it is there already."""
+    """The compiler, the file of the compiled functions, and whether the file already exists."""
 
     compiler: list[str]
     target: Path
@@ -61,7 +61,7 @@ class _Plan(NamedTuple):
 
 
 def will_compile() -> bool:
-    """Return whether `load_library` will call the compiler, which takes some seconds to more than a minute."""
+    """Return whether `load_library` will run the compiler, which takes a few seconds to more than a minute."""
     try:
         return not _make_plan().ready
     except _Missing:
@@ -70,7 +70,7 @@ def will_compile() -> bool:
 
 @cache
 def load_library() -> Build:
-    """Load the functions; compile them first if this processor has not done so."""
+    """Load the functions, and compile them first if the cache has none for this CPU."""
     try:
         plan = _make_plan()
         if not plan.ready:
@@ -86,15 +86,15 @@ def _make_plan() -> _Plan:
     """Find the compiler, and the file in the cache.
 
     Raises:
-        _Missing: there is no compiler or no place for the file, or the last try was in vain.
+        _Missing: there is no compiler or no place for the file, or a recent attempt failed.
     """
     if platform.system() != "Linux":
-        raise _Missing("the functions in C++ are for Linux")
+        raise _Missing("the C++ functions require Linux")
     compiler = _find_compiler()
     if not compiler:
         raise _Missing("there is no C++ compiler (g++)")
     if not (program := shutil.which(compiler[0])):
-        raise _Missing(f"CXX names {compiler[0]!r}, which is no program here", OTHER_COMPILER)
+        raise _Missing(f"CXX names {compiler[0]!r}, which is not found", OTHER_COMPILER)
     try:
         target = host.find_cache() / "kernels" / f"{_hash_inputs(compiler)}.so"
         ready = _is_whole(target)
@@ -116,7 +116,7 @@ def _find_compiler() -> list[str]:
 
 
 def _hash_inputs(compiler: Sequence[str]) -> str:
-    """Return a name for what the result depends on: a home folder may be shared by machines."""
+    """Return a name made from everything the result depends on, because machines may share a home folder."""
     processor = sorted({value for name, value in host.read_cpuinfo() if name in ("model name", "flags", "Features")})
     inputs = hashlib.sha256(repr((FORMAT, compiler, FLAGS, SHARED, platform.machine(), processor)).encode())
     for path in (*sorted(SOURCES.glob("*.cpp")), *sorted(SOURCES.glob("*.h"))):
@@ -125,9 +125,9 @@ def _hash_inputs(compiler: Sequence[str]) -> str:
 
 
 def _is_whole(file: Path) -> bool:
-    """Return whether a file ends with the hash of what is before: one that is cut off would kill the process.
+    """Return whether a file ends with the hash of its content: loading a truncated library would kill the process.
 
-    The system's loader does not look at what follows a library.
+    The system's loader ignores what follows a library.
     """
     with suppress(OSError):
         content = file.read_bytes()
@@ -137,10 +137,10 @@ def _is_whole(file: Path) -> bool:
 
 
 def _open_folder(folder: Path) -> None:
-    """Make a folder that other users can read, and check that this one can write there.
+    """Create a folder that other users can read, and check that this user can write to it.
 
     Raises:
-        OSError: it cannot be made or written.
+        OSError: it cannot be created or written to.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -150,10 +150,10 @@ def _open_folder(folder: Path) -> None:
 
 
 def _test_folder(folder: Path) -> None:
-    """Check that the disk has room, and that programs in a folder run: else a compiler would work in vain.
+    """Check that there is disk space and that programs in a folder can run, before the compiler spends its time.
 
     Raises:
-        OSError: the disk is full, or does not let programs run.
+        OSError: the disk is full, or does not allow programs to run.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -168,25 +168,25 @@ def _test_folder(folder: Path) -> None:
 
 
 def _give_up(target: Path, reason: str, advice: str) -> _Missing:
-    """Write down why there will be no other try for a day."""
+    """Record why there will be no other attempt for a day, and return the exception to raise."""
     marker = target.with_suffix(GAVE_UP)
-    failure = _Missing(reason, f"It is tried again after a day, or when {marker} is removed. {advice}")
+    failure = _Missing(reason, f"The next attempt is after a day, or once you remove {marker}. {advice}")
     _write_down(marker, failure)
     return failure
 
 
 def _recall(target: Path, program: str) -> None:
-    """Do nothing if another try makes sense.
+    """Check that no recent attempt failed.
 
     Raises:
-        _Missing: this compiler, unchanged since then, was given up a short time ago.
+        _Missing: an attempt with this compiler, unchanged since then, failed within the last day.
     """
     marker = target.with_suffix(GAVE_UP)
     with suppress(OSError):
         since = marker.stat().st_mtime
         if Path(program).stat().st_ctime <= since and 0 <= time.time() - since < DAY:
-            unknown = "the last try was in vain", f"The next one is after a day, or when {marker} is removed."
-            raise _Missing(*_read_note(marker) or unknown)  # a full disk leaves it empty
+            unknown = "the last attempt failed", f"The next attempt is after a day, or once you remove {marker}."
+            raise _Missing(*_read_note(marker) or unknown)  # the file is empty if the disk was full
 
 
 def _write_down(file: Path, failure: _Missing) -> None:
@@ -195,18 +195,18 @@ def _write_down(file: Path, failure: _Missing) -> None:
 
 
 def _read_note(file: Path) -> list[str]:
-    """Read the reason and the advice that `_write_down` has written; empty if there are none."""
+    """Read the reason and the advice that `_write_down` wrote; empty if there are none."""
     text = file.read_text(encoding="utf-8", errors="replace")
     return text.split("\n", 1) if text else []
 
 
 def _compile(plan: _Plan) -> None:
-    """Compile, unless another process does, and put the result in its place.
+    """Compile, unless another process does, and move the result to its place.
 
     Raises:
-        OSError: the cache cannot be written.
-        Interrupted: a stop signal has come.
-        _Missing: the compiler cannot be started, refused, did not end, or wrote what cannot be loaded.
+        OSError: the cache cannot be written to.
+        Interrupted: a stop signal arrived.
+        _Missing: the compiler could not be started, failed, timed out, or wrote a file that cannot be loaded.
     """
     _remove_leftovers(plan.target.parent)
     try:
@@ -214,16 +214,16 @@ def _compile(plan: _Plan) -> None:
             if not _is_whole(plan.target):
                 _call_compiler(plan.compiler, plan.target)
     except (OSError, _Missing):
-        if not _is_whole(plan.target):  # else another process has put it there meanwhile
+        if not _is_whole(plan.target):  # otherwise another process has put it there in the meantime
             raise
 
 
 @contextmanager
 def _take_turn(target: Path) -> Iterator[None]:
-    """Let one process at a time compile a file, where the file system has locks.
+    """Let one process at a time compile a file, if the file system has locks.
 
     Raises:
-        _Missing: this process waited for another one, which failed or did not end.
+        _Missing: this process waited for another one, which failed or took too long.
     """
     lock = target.with_suffix(LOCK)
     try:
@@ -242,11 +242,11 @@ def _take_turn(target: Path) -> Iterator[None]:
             _write_down(lock, failure)
             raise
         with suppress(OSError):
-            lock.unlink()  # who waits for it finds the library
+            lock.unlink()  # processes that wait for it find the library
 
 
 def _wait_for_lock(file: IO[bytes]) -> bool:
-    """Wait for a lock, and return whether another process had it. It is the kernel's, so it ends with its process.
+    """Wait for a lock, and return whether another process had it. The kernel releases the lock of a process that ends.
 
     Raises:
         _Missing: the other process holds it for too long.
@@ -262,15 +262,15 @@ def _wait_for_lock(file: IO[bytes]) -> bool:
             return False
         check_signals(POINT, progress=False)
         if patience.is_over():
-            reason = f"another process has compiled them for more than {PATIENCE} seconds"
-            raise _Missing(reason, "The next start looks for them again.")
+            reason = f"another process has been compiling them for more than {PATIENCE} seconds"
+            raise _Missing(reason, "The next command looks for them again.")
         time.sleep(LOOK)
 
 
 def _call_compiler(compiler: Sequence[str], target: Path) -> None:
-    """Compile in a folder of its own, a file on each core. A library that is whole is not replaced."""
-    sources = sorted(SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # what takes longest first
-    # A compiler that was ended may have left processes that still write.
+    """Compile in a temporary folder, one file on each core. A complete library is not replaced."""
+    sources = sorted(SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # those that take longest first
+    # A killed compiler may have left processes that still write, so removing the folder may fail.
     with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as folder:
         objects = [os.path.join(folder, f"{path.stem}.o") for path in sources]
         made, messages, patience = Path(folder, target.name), Path(folder, "messages"), Patience(PATIENCE)
@@ -284,20 +284,20 @@ def _call_compiler(compiler: Sequence[str], target: Path) -> None:
         except CommandError as error:
             raise _Missing(str(error), OTHER_COMPILER) from error
         except TimeoutError as error:
-            reason = f"{compiler[0]} did not end within {PATIENCE} seconds"
+            reason = f"{compiler[0]} did not finish within {PATIENCE} seconds"
             raise _give_up(target, reason, OTHER_COMPILER) from error
         try:
             _seal(made)
             ctypes.CDLL(str(made))
         except OSError as error:
-            advice = f"{OTHER_COMPILER} If {target.parent} is full or runs no programs: {OTHER_CACHE}"
-            raise _give_up(target, f"what {compiler[0]} made cannot be loaded: {error}", advice) from error
+            advice = f"{OTHER_COMPILER} If {target.parent} is full or does not allow programs to run: {OTHER_CACHE}"
+            raise _give_up(target, f"the library that {compiler[0]} built cannot be loaded: {error}", advice) from error
         if not _is_whole(target):
             os.replace(made, target)
 
 
 def _seal(library: Path) -> None:
-    """Write what `_is_whole` reads, and wait until the disk has it. Other users can read it whatever the umask is."""
+    """Append the hash that `_is_whole` checks, and flush the file to disk. All users can read it whatever the umask."""
     with library.open("r+b") as file:
         digest = hashlib.sha256(file.read()).digest()
         file.write(digest)
@@ -307,7 +307,7 @@ def _seal(library: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed while they compiled have left, and old files that say who gave up."""
+    """Remove the temporary folders of killed processes, and old records of failed attempts."""
     for path in (*folder.glob("tmp*"), *folder.glob(f"*{GAVE_UP}")):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > DAY:

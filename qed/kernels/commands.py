@@ -1,4 +1,4 @@
-"""Runs the commands of a compiler side by side. They end with this process, however that ends."""
+"""Run the commands of a compiler in parallel. They end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from qed import host
 from qed.guards.signals import check_signals
 
 POINT = "compile"  # for `check_signals`
-TICK = 0.01  # seconds between two looks at the commands
-LONGEST_LOOK = 1.0  # seconds that count between two looks
-LONGEST = 300  # characters of an error that are shown
-# The first process of the group. Its input ends when this process does, which alone holds the other end.
+TICK = 0.01  # seconds between two checks of the commands
+LONGEST_LOOK = 1.0  # the most seconds that count between two checks
+LONGEST = 300  # the most characters of an error that are shown
+# The first process of the group. Its input ends when this process ends, which alone holds the other end.
 KEEPER = ("/bin/sh", "-c", "read line; kill -KILL 0")
 
 
 class CommandError(Exception):
-    """A command cannot be started, or has failed."""
+    """Raised when a command cannot be started or fails."""
 
 
 class Patience:
-    """Seconds to wait. While this process is stopped, as by Ctrl-Z, none pass."""
+    """A time limit in seconds, which does not run while this process is stopped, for example by Ctrl-Z."""
 
     def __init__(self, seconds: float) -> None:
         self._left, self._seen = seconds, time.monotonic()
 
     def is_over(self) -> bool:
-        """Count the time since the last call, and return whether none is left; call it often."""
+        """Count the time since the last call, and return whether the limit is reached; call it often."""
         now = time.monotonic()
         self._left -= min(now - self._seen, LONGEST_LOOK)
         self._seen = now
@@ -41,17 +41,17 @@ class Patience:
 
 
 def run_commands(commands: Sequence[Sequence[str]], messages: Path, patience: Patience) -> None:
-    """Run commands, one on each core; where one fails, the time is over or a signal comes, none of them goes on.
+    """Run commands, one on each core; all of them end if one fails, the time is over or a signal arrives.
 
     Args:
-        commands: what is run.
+        commands: the commands.
         messages: a file for their output; their temporary files go into its folder.
-        patience: for all of them.
+        patience: the time limit for all of them together.
 
     Raises:
-        TimeoutError: they did not end in time.
-        CommandError: one cannot be started, or failed.
-        Interrupted: a stop signal has come.
+        TimeoutError: they did not finish in time.
+        CommandError: one could not be started, or failed.
+        Interrupted: a stop signal arrived.
     """
     waiting, running, cores = list(commands), list[subprocess.Popen[bytes]](), host.count_usable_cores()
     with messages.open("wb") as file, _open_group() as group:
@@ -70,9 +70,9 @@ def run_commands(commands: Sequence[Sequence[str]], messages: Path, patience: Pa
 
 @contextmanager
 def _open_group() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield a list with the leader of a process group, for what is started in it; all of it ends with the block.
+    """Yield a list with the leader of a process group, to which processes are added; all of them end with the block.
 
-    A compiler starts further processes, so the kernel's tie to a parent would not do: it binds children alone.
+    A compiler starts further processes, so PR_SET_PDEATHSIG would not do: it applies only to direct children.
     """
     try:
         keeper = subprocess.Popen(

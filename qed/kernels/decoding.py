@@ -1,7 +1,7 @@
-"""The operations of a decoding step on a processor, in float32, or in bfloat16 with float32 states and norms.
+"""The operations of a decoding step on the CPU, in float32, or in bfloat16 with float32 states and norms.
 
-They do what the functions of torch with the same names do, in fewer and larger steps. What they compute for a row does
-not depend on the other rows of the batch, nor on the number of threads.
+They do the same as torch's functions of these names, in fewer and larger steps. The result for a row depends neither on
+the other rows of the batch nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from qed.kernels.build import load_library
 from qed.kernels.functions import call_function, find_function
 from qed.kernels.structures import Attention, Product, Rows
 
-TILE_COLUMNS, PANEL = 16, 32  # of tiles of AMX, and outputs of a panel, or inputs that are read together
+TILE_COLUMNS, PANEL = 16, 32  # columns of an AMX tile; outputs of a panel, or inputs that are read together
 
 
 class Linear:
-    """A linear layer in float32, [R, outputs] of [R, inputs], whose weight is copied in the order in which it is read.
+    """A linear layer in float32, from [R, inputs] to [R, outputs], whose weight is copied in the order of reading.
 
     Args:
         weight: [outputs, inputs].
@@ -43,7 +43,7 @@ class Linear:
         self.threads, self._multiply = torch.get_num_threads(), find_function("multiply", torch.float32)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Multiply states, of which each row is contiguous."""
+        """Multiply states whose rows are contiguous."""
         rows = len(states)
         out = states.new_empty(rows, self.product.outputs)
         self._multiply(states.data_ptr(), rows, states.stride(0), byref(self.product), self.threads, out.data_ptr())
@@ -51,18 +51,18 @@ class Linear:
 
 
 class TileLinear:
-    """A linear layer in bfloat16, [R, outputs] of [R, inputs], by tiles of AMX (see `has_tile_products`).
+    """A linear layer in bfloat16, from [R, inputs] to [R, outputs], by AMX tiles (see `has_tile_products`).
 
-    The weights are copied in the order in which they are read.
+    The weights are copied in the order of reading.
 
     Args:
-        weights: [outputs, inputs] each, of layers of the same states whose results are joined, float32 or bfloat16.
+        weights: [outputs, inputs] each, of layers with the same input whose outputs are joined, float32 or bfloat16.
         bias: of all outputs, or None.
     """
 
     def __init__(self, weights: Sequence[Tensor], bias: Tensor | None) -> None:
         if any(len(weight) % TILE_COLUMNS for weight in weights[:-1]):
-            weights = [torch.cat([*weights])]  # each weight begins with a tile
+            weights = [torch.cat([*weights])]  # separate weights must begin at a tile
         outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
         self.panels = torch.zeros(_round_up(outputs, PANEL), _round_up(inputs, PANEL), dtype=torch.bfloat16)
         self.bias, first = torch.zeros(len(self.panels)), 0
@@ -76,7 +76,7 @@ class TileLinear:
         self.threads, self._multiply = torch.get_num_threads(), find_function("multiply", torch.bfloat16)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Multiply states, which are rounded to bfloat16, and of which each row is contiguous."""
+        """Multiply states whose rows are contiguous; they are rounded to bfloat16."""
         assert states.dim() == 2
         assert states.stride(-1) == 1
         states, rows = states.to(torch.bfloat16), len(states)
@@ -86,12 +86,12 @@ class TileLinear:
 
 
 class Norm:
-    """RMSNorm (arXiv 1910.07467) of the states, [R, H] float32, behind the sum of a layer's residual branch.
+    """RMSNorm (arXiv 1910.07467) of the states, [R, H] float32, after a layer's residual branch is added.
 
     Args:
         weight: [H] float32.
         epsilon: added to the mean of the squares.
-        dtype: of the change and of the result, float32 or bfloat16.
+        dtype: the dtype of the change and of the result, float32 or bfloat16.
     """
 
     def __init__(self, weight: Tensor, epsilon: float, dtype: torch.dtype) -> None:
@@ -113,7 +113,7 @@ def _round_up(count: int, step: int) -> int:
 
 
 def gate(gates: Tensor, ups: Tensor) -> Tensor:
-    """Return silu(gates) * ups, [R, F], rounded once; both have the same strides, and contiguous rows."""
+    """Return silu(gates) * ups, [R, F], rounded once; both have the same strides and contiguous rows."""
     assert gates.stride() == ups.stride()
     rows, width = gates.shape
     out = gates.new_empty(rows, width)
@@ -140,16 +140,16 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def shape(scores: Tensor, temperature: float, most: int, share: float, least: float) -> Tensor:
-    """Divide logits by the temperature, and set those of tokens that may not be drawn to minus infinity.
+    """Divide logits by the temperature, and set those of excluded tokens to minus infinity.
 
-    The most likely token stays. A row with an infinite logit, or without a finite one, is not cut, and each NaN stays.
+    The most likely token stays. A row with an infinite logit, or without a finite one, is not truncated, and NaN stays.
 
     Args:
         scores: [B, V] float32 or bfloat16, with contiguous rows.
         temperature: above 0.
-        most: how many of the most likely tokens stay, with all that equal the last of them; 0 for all.
-        share: of the probability of these: the fewest that reach it, to 1e-7, stay.
-        least: the share of the largest probability that a token needs; 0 for none.
+        most: top-k: how many of the most likely tokens stay, with all ties of the last one; 0 for all.
+        share: top-p: the fewest of these tokens stay that reach this share of their probability, to 1e-7.
+        least: min-p: the share of the largest probability that a token needs; 0 for none.
 
     Returns:
         [B, V] float32.
@@ -165,14 +165,14 @@ def shape(scores: Tensor, temperature: float, most: int, share: float, least: fl
 
 
 def append(chosen: Tensor, logps: Tensor, ended: Tensor, longest: Tensor, rows: tuple[Tensor, ...]) -> None:
-    """Write tokens behind those of the rows, see `qed.sampling.native.sequences.append_tokens`.
+    """Append tokens to the rows, see `qed.sampling.native.sequences.append_tokens`.
 
     Args:
         chosen: [R] int64, the tokens.
         logps: [R] float32, their log-probs.
         ended: [R] bool, which of them are end tokens.
-        longest: [R] int64, tokens that a row may have.
-        rows: tokens [R, W], log-probs [R, W] float32, lengths [R] and whether a row has finished, [R]; they change.
+        longest: [R] int64, the most tokens that a row may have.
+        rows: tokens [R, W], log-probs [R, W] float32, lengths [R] and whether a row has finished [R]; they change.
     """
     tensors = (chosen, logps, ended, longest, *rows)
     assert all(each.is_contiguous() for each in tensors)
@@ -183,9 +183,9 @@ def attend(rows: Rows, attention: Attention, query: Tensor, key: Tensor, value: 
     """Rotate queries and keys, write keys and values into the column of the cache, and compute attention.
 
     Args:
-        rows: of the step.
-        attention: of the layer; its strides of the new states are set here.
-        query: [R, heads * grouped * width], in the precision of the cache, as are the others.
+        rows: the rows of the step.
+        attention: the attention of the layer; the strides of the new states are set here.
+        query: [R, heads * grouped * width], in the precision of the cache, like key and value.
         key: [R, heads * width].
         value: [R, heads * width].
 

@@ -1,4 +1,4 @@
-"""The functions in C++, by name, and whether there are kernels in Triton."""
+"""The C++ functions by name, and whether there are Triton kernels."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from qed.kernels.structures import COUNT, DOUBLE, FLAG, NUMBER, POINTER
 from qed.kernels.trials import describe_failure
 
 HALF = (torch.bfloat16, torch.float16)
-CAPABILITY = (8, 0)  # from which on a CUDA device computes with bfloat16
-LANES = 8  # numbers of a vector in vectors.h: a head's width is a multiple of it
+CAPABILITY = (8, 0)  # the lowest compute capability with bfloat16
+LANES = 8  # elements of a vector in vectors.h, of which a head's width is a multiple
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 SIGNATURES = {
     "pack": (POINTER, COUNT, COUNT, POINTER),
@@ -44,13 +44,13 @@ SIGNATURES = {
 
 
 def has_kernels() -> bool:
-    """Return whether there are functions in C++."""
+    """Return whether there are C++ functions."""
     return load_library().library is not None
 
 
 @cache
 def multiplies_in_tiles(width: int) -> bool:
-    """Return whether attention of bfloat16 in C++, with heads of a width, multiplies by tiles of AMX."""
+    """Return whether C++ attention in bfloat16, with heads of a width, uses AMX tiles."""
     library = load_library().library
     if library is None:
         return False
@@ -60,7 +60,7 @@ def multiplies_in_tiles(width: int) -> bool:
 
 @cache
 def has_tile_products() -> bool:
-    """Return whether functions in C++ multiply by tiles of AMX, and so compute gradients of weights too."""
+    """Return whether C++ functions use AMX tiles for matrix products, and so also compute gradients of weights."""
     library = load_library().library
     if library is None:
         return False
@@ -70,7 +70,7 @@ def has_tile_products() -> bool:
 
 @cache
 def has_cuda_kernels(device: torch.device) -> bool:
-    """Return whether Triton compiles a kernel for a CUDA device, and the kernel runs there."""
+    """Return whether Triton can compile and run a kernel on a CUDA device."""
     if device.type != "cuda" or find_spec("triton") is None:
         return False
     try:
@@ -84,14 +84,14 @@ def has_cuda_kernels(device: torch.device) -> bool:
 
 
 def has_half_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether there are kernels in Triton for a device and a dtype of half precision."""
+    """Return whether there are Triton kernels for a device and a half-precision dtype."""
     able = device.type == "cuda" and dtype in HALF and torch.cuda.get_device_capability(device) >= CAPABILITY
     return able and has_cuda_kernels(device)
 
 
 @cache
 def find_function(name: str, dtype: torch.dtype | None = None) -> Callable[..., None]:
-    """Return a function in C++; those with a dtype exist for each."""
+    """Return a C++ function; pass a dtype for those that exist once for each dtype."""
     library = load_library().library
     assert library is not None
     function: Any = getattr(library, name if dtype is None else f"{name}_{KINDS[dtype]}")
@@ -100,5 +100,5 @@ def find_function(name: str, dtype: torch.dtype | None = None) -> Callable[..., 
 
 
 def call_function(name: str, dtype: torch.dtype, *values: Tensor | float | None) -> None:
-    """Call a function in C++ with numbers, and with the addresses of tensors."""
+    """Call a C++ function with numbers and the addresses of tensors."""
     find_function(name, dtype)(*(each.data_ptr() if isinstance(each, Tensor) else each for each in values))

@@ -1,7 +1,7 @@
-"""The logits of an output layer on a processor, of a slice of its vocabulary: their sums, and their slopes.
+"""The logits of an output layer on the CPU, for a slice of its vocabulary: their sums and their gradients ("slopes").
 
-All tensors are contiguous but for `sums`. Logits are float32 or bfloat16, and so are their slopes; everything else is
-float32. What the functions compute does not depend on the number of threads.
+All tensors except `sums` are contiguous. Logits and their gradients are float32 or bfloat16, everything else is
+float32. The results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from qed.kernels.functions import call_function
 
 
 def reduce_logits(logits: Tensor, labels: Tensor, first: int, factor: float, chosen: Tensor, sums: Tensor) -> None:
-    """Reduce logits [N, W], times a factor, of the tokens from the first on.
+    """Reduce logits [N, W] of W consecutive tokens, times a factor, to sums of each row.
 
     Args:
-        logits: of each row.
+        logits: the logits of each row.
         labels: [N] int64, tokens.
-        first: the first token.
-        factor: of the logits.
-        chosen: [N], gets the logit of each label that is one of these tokens.
-        sums: [4, N], a part of a tensor, gets m = max z, sum e^(z - m), sum e^(z - m) (z - m) and sum e^2(z - m).
+        first: the token of the first column.
+        factor: multiplies the logits.
+        chosen: [N], receives the logit of each label that is one of these tokens.
+        sums: [4, N], a slice of a tensor, receives m = max z, sum e^(z - m), sum e^(z - m) (z - m) and sum e^2(z - m).
     """
     sizes = *logits.shape, torch.get_num_threads()
     call_function("reduce_logits", logits.dtype, logits, labels, first, factor, *sizes, chosen, sums, sums.stride(0))
@@ -37,17 +37,17 @@ def reverse_logits(
     slopes: Sequence[Tensor | None],
     out: tuple[Tensor, Tensor | None, Tensor | None],
 ) -> None:
-    """Compute the slopes of logits [N, W], times a factor, of the tokens from the first on.
+    """Compute the gradients of logits [N, W] of W consecutive tokens, times a factor.
 
     Args:
-        logits: of each row.
+        logits: the logits of each row.
         labels: [N] int64, tokens.
-        first: the first token.
-        factor: of the logits.
-        slopes: [N] each: the normalisers log sum_v e^(z_v), the entropies H, and the slopes a of the labels' log-probs
-            and b of the entropies, or None, both times the factor: d = e_y a - p ((log p + H) b + a).
-        out: [N, W] get them, and may be the logits; [N, W] bfloat16 get what they lose by being rounded, and [W, N] get
-            them in float32, None each if nobody needs them.
+        first: the token of the first column.
+        factor: multiplies the logits.
+        slopes: [N] each: the normalisers log sum_v e^(z_v), the entropies H, and the gradients a of the labels'
+            log-probs and b of the entropies, or None, both times the factor: d = e_y a - p ((log p + H) b + a).
+        out: [N, W] for the gradients, which may be the logits; [N, W] bfloat16 for their rounding errors; [W, N] for
+            the gradients in float32. The last two are None if not needed.
     """
     assert out[0].dtype == logits.dtype
     sizes = *logits.shape, torch.get_num_threads()

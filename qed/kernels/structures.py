@@ -1,4 +1,4 @@
-"""What the functions in C++ share; `decoding.h` and `training.h` have the same fields, and say what they mean."""
+"""Structures shared with the C++ functions; `decoding.h` and `training.h` have the same fields and explain them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The operations of an update on a processor, forwards and backwards.
+"""The operations of an update on the CPU, forward and backward.
 
-All tensors are contiguous. States, weights and angles are float32; what products read and write has their precision,
-float32 or bfloat16, and so have its slopes, where nothing else is said. A slope is the gradient of the loss with
-respect to a tensor. What the operations compute does not depend on the number of threads.
+All tensors are contiguous. States, weights and angles are float32. The inputs and outputs of matrix products are
+float32 or bfloat16, and so are their gradients unless stated otherwise. "Slopes" are the gradients of the loss with
+respect to a tensor. The results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from qed.kernels.structures import PackedAttention
 class Normed(NamedTuple):
     """Results of `norm`."""
 
-    states: Tensor  # [N, H], with the changes
+    states: Tensor  # [N, H], with the changes added
     scales: Tensor  # [N] float32
-    normed: Tensor  # [N, H], for products
+    normed: Tensor  # [N, H], the input of matrix products
 
 
 class Rotation(NamedTuple):
     """How heads are rotated."""
 
-    cos: Tensor  # [N, D], of the positions of the N inputs
+    cos: Tensor  # [N, D], of the positions of the N tokens
     sin: Tensor  # [N, D]
     weight: Tensor | None  # [D], of the norm of each head before its rotation; None for no norm
     epsilon: float  # of that norm
 
 
 def norm(states: Tensor, changes: Tensor | None, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Normed:
-    """Compute RMSNorm (arXiv 1910.07467) of states, [N, H], plus changes, [N, H] or None; products have the dtype."""
+    """Compute RMSNorm (arXiv 1910.07467) of states, [N, H], plus changes, [N, H] or None; the norm has the dtype."""
     sums = states if changes is None else torch.empty_like(states)
     scales, normed = states.new_empty(len(states)), torch.empty_like(states, dtype=dtype)
     sizes = *states.shape, torch.get_num_threads()
@@ -44,7 +44,7 @@ def norm(states: Tensor, changes: Tensor | None, weight: Tensor, epsilon: float,
 
 
 def reverse_norm(slopes: Tensor, found: Normed, weight: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute the slopes of the states of `norm`, plus `added`, and of the weight, [N, H] and [H] float32."""
+    """Compute the gradients of the states of `norm`, plus `added`, and of the weight, [N, H] and [H] float32."""
     of_states, of_weight = torch.empty_like(found.states), torch.empty_like(weight)
     sizes = *slopes.shape, torch.get_num_threads()
     call_function(
@@ -54,7 +54,7 @@ def reverse_norm(slopes: Tensor, found: Normed, weight: Tensor, added: Tensor | 
 
 
 def reverse_gate(gates: Tensor, ups: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the slopes of gates and ups, [N, F], from those of silu(gates) * ups, which these products replace."""
+    """Compute the gradients of gates and ups, [N, F], from `slopes`, that of silu(gates) * ups, which replaces it."""
     of_gates, of_ups = torch.empty_like(gates), torch.empty_like(ups)
     call_function(
         "gate_backward", gates.dtype, gates, ups, slopes, *gates.shape, torch.get_num_threads(), of_gates, of_ups
@@ -71,7 +71,7 @@ def rotate(states: Tensor, rotation: Rotation) -> Tensor:
 
 
 def reverse_rotate(slopes: Tensor, states: Tensor, rotation: Rotation) -> Tensor | None:
-    """Replace the slopes of `rotate` by those of its states, and return those of its weight; all are float32."""
+    """Replace the gradients of the result of `rotate` by those of its states; return the weight's, all in float32."""
     of_weight = None if rotation.weight is None else torch.empty_like(rotation.weight)
     assert slopes.dtype == torch.float32
     norm, angles = (states, rotation.weight, rotation.epsilon), (rotation.cos, rotation.sin)
@@ -83,7 +83,7 @@ def attend(attention: PackedAttention, query: Tensor, key: Tensor, value: Tensor
     """Compute attention over a packed row.
 
     Args:
-        attention: of the layer.
+        attention: the attention of the layer.
         query: [M, heads * grouped * D], of the rows of its segments.
         key: [N, heads * D].
         value: [N, heads * D].
@@ -99,12 +99,12 @@ def attend(attention: PackedAttention, query: Tensor, key: Tensor, value: Tensor
 
 
 def reverse_attend(attention: PackedAttention, inputs: tuple[Tensor, ...], slopes: Tensor) -> tuple[Tensor, ...]:
-    """Compute the slopes of query, key and value, float32.
+    """Compute the gradients of query, key and value, float32.
 
     Args:
-        attention: of the layer.
-        inputs: query, key, value, the sums and the attention of `attend`.
-        slopes: of the attention.
+        attention: the attention of the layer.
+        inputs: query, key, value, and the sums and the attention that `attend` returned.
+        slopes: the gradient of the attention.
     """
     query, key, value, *_ = inputs
     outputs = tuple(torch.zeros_like(states, dtype=torch.float32) for states in (query, key, value))

@@ -1,4 +1,4 @@
-"""Trials of kernels on a small problem: how far they are from torch's own operations, and why one fails."""
+"""Try kernels on a small problem: how far they are from torch's own operations, and why one fails."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from qed.errors import is_out_of_memory
 
 
 def try_kernels(name: str, compute: Callable[[], Iterable[tuple[Tensor, Tensor]]], largest: float) -> str:
-    """Return why kernels must not be used, and warn of it; "" if they work.
+    """Return why kernels must not be used, and warn about it; "" if they work.
 
     Args:
-        name: in the warning.
-        compute: returns what the kernels give, and what is expected.
-        largest: relative error of kernels that work.
+        name: the kernels' name in the warning.
+        compute: returns pairs of a kernel's result and the expected result.
+        largest: the largest relative error of working kernels.
 
     Raises:
-        RuntimeError: memory has run out.
+        RuntimeError: memory ran out.
     """
     try:
         error = measure_error(compute())
@@ -34,16 +34,16 @@ def try_kernels(name: str, compute: Callable[[], Iterable[tuple[Tensor, Tensor]]
 
 
 def measure_error(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Return the largest relative error of tensors beside those that are expected; NaN if any is."""
+    """Return the largest relative error of tensors compared with the expected ones; NaN if any is."""
     errors = [(found.float() - wanted.float()).norm() / wanted.float().norm() for found, wanted in pairs]
     return float(torch.stack(errors).max())  # unlike Python's, this maximum of a NaN is NaN
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return the type and the first line of what a compiler or a kernel raised.
+    """Return the type and the first line of an error that a compiler or a kernel raised.
 
     Raises:
-        BaseException: the error itself if memory has run out, which may pass.
+        BaseException: the error itself if memory ran out, which may be temporary.
     """
     if is_out_of_memory(error):
         raise error

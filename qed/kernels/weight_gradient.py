@@ -1,6 +1,6 @@
-"""The gradient of the weight of a linear layer, on processors with AMX (see `has_tile_products`).
+"""The gradient of the weight of a linear layer, on CPUs with AMX (see `has_tile_products`).
 
-Numbers of products are bfloat16, sums are float32, and nothing depends on the number of threads.
+The factors are bfloat16, the sums are float32, and nothing depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ def compute_weight_gradient(slopes: Tensor, states: Tensor) -> Tensor:
     """Compute slopes.T @ states, [O, I] float32.
 
     Args:
-        slopes: [N, O] bfloat16, the gradient of what the layer computes.
-        states: [N, I] bfloat16, what it reads.
+        slopes: [N, O] bfloat16, the gradient of the layer's output.
+        states: [N, I] bfloat16, the layer's input.
     """
     found = states.new_empty(slopes.shape[1], states.shape[1], dtype=torch.float32)
     if not len(states):
@@ -31,14 +31,14 @@ def add_weight_gradient(total: Tensor, slopes: Tensor, lost: Tensor, states: Ten
     Args:
         total: [O, I] float32, contiguous.
         slopes: [N, O] bfloat16.
-        lost: [N, O] bfloat16, what slopes have lost by being rounded, see `split_slopes`.
+        lost: [N, O] bfloat16, the rounding errors of the slopes, see `split_slopes`.
         states: [N, I] bfloat16.
     """
     _call(slopes, lost.contiguous(), states, True, total)
 
 
 def split_slopes(slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return slopes rounded to bfloat16, and what they have lost by that, also rounded: 16 binary digits together."""
+    """Return gradients rounded to bfloat16, and their rounding errors, also rounded: 16 bits of precision together."""
     rounded = slopes.to(torch.bfloat16)
     return rounded, (slopes - rounded).to(torch.bfloat16)
 

@@ -66,7 +66,7 @@ def test_different(gold: str, answer: str) -> None:
 def test_what_is_no_text_is_no_answer(other: object) -> None:
     for verdict in (equal(other, "5"), equal("5", other), equal(other, other)):  # type: ignore[arg-type]
         assert not verdict.correct
-        assert "no text" in verdict.reason
+        assert "not a string" in verdict.reason
 
 
 @pytest.mark.parametrize(

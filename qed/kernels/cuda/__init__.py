@@ -1,1 +1,1 @@
-"""Kernels in Triton for CUDA devices; a module is imported only where a tensor is on one."""
+"""Triton kernels for CUDA devices; a module is imported only if a tensor is on one."""

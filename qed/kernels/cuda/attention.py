@@ -1,10 +1,10 @@
-"""The attention of a packed row on a CUDA device, forwards and backwards, without masks and without repeated keys.
+"""The attention of a packed row on a CUDA device, forward and backward, without masks and without repeated keys.
 
-An input sees two runs of the row: the prompt of its segment, and its own segment up to itself. So a block of queries
-reads the blocks of keys of both, of which only the last of the prompt and those on the diagonal are masked. A block of
-keys is read by the queries from its first key to the end of its segment, or of the segments behind it whose prompt it
-is. The method is that of FlashAttention-2 (arXiv 2307.08691). No two programs add to the same number, so that results
-are the same every time.
+A token attends to two runs of the row: the prompt of its segment, and its own segment up to itself. So a block of
+queries reads the blocks of keys of both; only the last block of the prompt and those on the diagonal are masked. A
+block of keys is read by the queries from its first key to the end of its segment, or of the following segments whose
+prompt it is. The method is that of FlashAttention-2 (arXiv 2307.08691). No two programs add to the same number, so
+results are deterministic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _load(source, places, end, row, wide, WIDTH: tl.constexpr, WIDE: tl.constexpr, BOUNDED: tl.constexpr):
-    """Load rows of a head, with zeros from `end` on and behind the width."""
+    """Load rows of a head, with zeros from `end` on and beyond the width."""
     pointers = source + places[:, None].to(tl.int64) * row + wide[None, :]
     if BOUNDED:
         return tl.load(pointers, mask=(places[:, None] < end) & (wide[None, :] < WIDTH), other=0.0)
@@ -32,9 +32,9 @@ def _load(source, places, end, row, wide, WIDTH: tl.constexpr, WIDE: tl.constexp
 
 @triton.jit
 def _read_block(blocks, positions, window, KEYS: tl.constexpr, WINDOWED: tl.constexpr):
-    """Read a block of queries: the first one, the end of its segment, and the starts of segment, prompt and its end.
+    """Read a block of queries: the first one, the end and start of its segment, and the start and end of its prompt.
 
-    With a window, segment and prompt start where the first query sees something, in steps of KEYS.
+    With a window, segment and prompt start at the first key in the window of the first query, in steps of KEYS.
     """
     place = blocks + tl.program_id(1) * 5
     begin, end = tl.load(place), tl.load(place + 1)
@@ -49,13 +49,13 @@ def _read_block(blocks, positions, window, KEYS: tl.constexpr, WINDOWED: tl.cons
 
 @triton.jit
 def _reaches(queries, keys, positions, window):
-    """Return whether a window reaches from queries to keys, which come before them; the two broadcast."""
+    """Return whether earlier keys are within the window of queries; the two broadcast."""
     return tl.load(positions + queries) - tl.load(positions + keys) < window
 
 
 @triton.jit
 def _find_whole(number, whole, own, prompt, one, asking, positions, window, KEYS: tl.constexpr, WINDOWED: tl.constexpr):
-    """Return the keys of a block that all queries come behind, and which of them the queries see."""
+    """Return the keys of a block that is before all queries, and which of them the queries attend to."""
     columns = tl.where(number < whole, prompt, own - whole * KEYS) + number * KEYS + one
     seen = columns[None, :] >= 0
     if WINDOWED:
@@ -68,7 +68,7 @@ def _find_rest(
     number, rest, whole, prompt, prompt_end, begin, last, one, rows, asking, positions, window, KEYS: tl.constexpr,
     WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """Return the same of the rest of the prompt, if there is one, or of a block on the diagonal, and its end."""
+    """Return the same for the rest of the prompt, if there is one, or for a block on the diagonal, and its end."""
     behind = number < rest
     columns = tl.where(behind, prompt + whole * KEYS, begin + (number - rest) * KEYS) + one
     stop = tl.where(behind, prompt_end, last)
@@ -83,14 +83,14 @@ def _fold(
     total, peak, mass, asked, keys, values, columns, end, seen, scale, key_row, value_row, wide, WIDTH: tl.constexpr,
     WIDE: tl.constexpr, MASKED: tl.constexpr, WINDOWED: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the attention to a block of keys; `peak` is the largest score, with which the sums are scaled."""
+    """Add the attention to a block of keys; `peak` is the largest score so far, by which the sums are scaled."""
     key = _load(keys, columns, end, key_row, wide, WIDTH, WIDE, BOUNDED)
     scores = tl.dot(asked, tl.trans(key), input_precision=PRECISION) * scale
     if MASKED:
         scores = tl.where(seen, scores, float("-inf"))
     higher = tl.maximum(peak, tl.max(scores, 1))
     shift = higher
-    if WINDOWED:  # else every query sees a key of its first block
+    if WINDOWED:  # without a window every query attends to a key of its first block
         shift = tl.where(higher == float("-inf"), 0.0, higher)
     weights = tl.exp2(scores - shift[:, None])
     kept = tl.exp2(peak - shift)
@@ -146,7 +146,7 @@ def _add_slopes(
     found, asked, slope, level, delta, keys, values, columns, end, seen, scale, key_row, value_row, wide,
     WIDTH: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add what a block of keys contributes to the gradient of queries, but for its scale."""
+    """Add the contribution of a block of keys to the gradient of queries, without its scale."""
     key = _load(keys, columns, end, key_row, wide, WIDTH, WIDE, BOUNDED)
     weights = tl.exp2(tl.dot(asked, tl.trans(key), input_precision=PRECISION) * scale - level[:, None])
     if MASKED:
@@ -177,7 +177,7 @@ def _reverse_queries(
     tl.store(deltas + head * count + rows, delta, mask=held)
     level = tl.load(sums + head * count + rows, mask=held, other=0.0)
     found = tl.zeros([QUERIES, WIDE], dtype=tl.float32)
-    # The same blocks as forwards.
+    # The same blocks as in the forward pass.
     whole, before = (prompt_end - prompt) // KEYS, (begin - own) // KEYS
     for number in range(0, whole + before):
         columns, seen = _find_whole(number, whole, own, prompt, one, asking, positions, window, KEYS, WINDOWED)
@@ -210,7 +210,7 @@ def _reverse_keys(
     head = tl.program_id(0).to(tl.int64)
     place = blocks + tl.program_id(1) * 3
     begin, end, last = tl.load(place), tl.load(place + 1), tl.load(place + 2)
-    if WINDOWED:  # other segments may begin their rows anywhere in the window
+    if WINDOWED:  # other segments may begin anywhere in the window
         last = tl.where(last == end, tl.minimum(last, begin + KEYS + window), last)
     kv_head = head // (HEADS // KV_HEADS)
     wide, one = tl.arange(0, WIDE), tl.arange(0, QUERIES)
@@ -222,7 +222,7 @@ def _reverse_keys(
     deltas += head * count
     of_keys = tl.zeros([KEYS, WIDE], dtype=tl.float32)
     of_values = tl.zeros([KEYS, WIDE], dtype=tl.float32)
-    # Blocks on the diagonal, then those behind it. From `last` on slopes are zero, so nothing is added.
+    # Blocks on the diagonal, then those after it. From `last` on the gradients are zero, so nothing is added.
     for diagonal in tl.static_range(2):
         first = begin if diagonal == 0 else begin + KEYS
         stop = tl.minimum(begin + KEYS, last) if diagonal == 0 else last
@@ -254,12 +254,12 @@ def attend(
     """Compute the attention of a packed row.
 
     Args:
-        query: [N, heads, D]; the numbers of a head are contiguous, as in all that follow.
+        query: [N, heads, D]; each head is contiguous, also in the other tensors.
         key: [N, kv_heads, D].
-        value: likewise.
-        blocks: of the row.
+        value: [N, kv_heads, D].
+        blocks: the blocks of the row.
         scaling: multiplies the scores.
-        launch: with the sizes of `blocks.queries`.
+        launch: the launch with the sizes of `blocks.queries`.
 
     Returns:
         [N, heads, D] contiguous, and the base-2 logarithms of the sums of the exponentials, [heads, N] float32.
@@ -283,19 +283,19 @@ def reverse(
 
     Args:
         states: queries, keys and values.
-        out: what `attend` returned.
-        sums: likewise.
+        out: the first result of `attend`.
+        sums: the second result of `attend`.
         slopes: the gradient of `out`; contiguous.
-        blocks: of the row.
-        scaling: multiplied the scores.
-        launches: with the sizes of `blocks`.
+        blocks: the blocks of the row.
+        scaling: the factor of the scores.
+        launches: the launches with the sizes of `blocks`.
     """
     query, key, value = states
     count, heads, width = query.shape
     strides, options = _list_strides(*states), _describe(query, key, blocks)
     of_query = torch.empty(count, heads, width, dtype=query.dtype, device=query.device)
     deltas = torch.empty_like(sums)
-    # Query heads that share a key head are added afterwards, in float32.
+    # The gradients of query heads that share a key head are added afterwards, in float32.
     grouped = heads // key.shape[1]
     dtype = key.dtype if grouped == 1 else torch.float32
     of_key, of_value = torch.empty(2, count, key.shape[1], grouped, width, dtype=dtype, device=key.device)

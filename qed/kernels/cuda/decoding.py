@@ -1,10 +1,10 @@
 """The operations of a decoding step on a CUDA device between its matrix products, for states in half precision.
 
-A step of torch's own operations launches more than fifty kernels for each layer, products among them, and a small batch
-spends its time on starting them. Here there are seven and the products. Attention is computed in parts: of the rows'
-own columns, and of the prompts that rows share, each in several runs of columns, whose results are averaged by the sums
-of their exponentials (FlashAttention, arXiv 2205.14135; in runs: arXiv 2311.01282). No shape depends on how many
-columns are in use, and nothing waits for the device, so that a CUDA graph can repeat a step.
+With torch's own operations a step launches more than fifty kernels for each layer, including the matrix products, and a
+small batch spends its time on launches. Here there are seven besides the products. Attention is computed in parts, over
+the rows' own columns and over the prompts that rows share, each in several runs of columns, whose results are averaged
+by the sums of their exponentials (FlashAttention, arXiv 2205.14135; in runs: arXiv 2311.01282). No shape depends on how
+many columns are in use, and nothing waits for the device, so a CUDA graph can repeat a step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 COLUMNS = 64  # of a block of keys
 QUERIES = 16  # the fewest rows of a product on tensor cores
 MOST_QUERIES = 64
-FEW_COLUMNS = 128  # that are worth a run of their own
-MOST_RUNS = 16  # whose results a program averages, all of them in registers
-WIDE = 128  # the widest head whose next blocks of keys and values are loaded ahead
-PROGRAMS_PER_UNIT = 2  # that a launch has at least, if there is work for them
+FEW_COLUMNS = 128  # the fewest columns that are worth a separate run
+MOST_RUNS = 16  # the most runs whose results a program averages, all of them in registers
+WIDE = 128  # the widest head whose next blocks of keys and values are prefetched
+PROGRAMS_PER_UNIT = 2  # the fewest that a launch has, if there is work for them
 GATES = 1024  # outputs of a program of `gate`
 
 
@@ -48,7 +48,7 @@ def _norm(
 
 @triton.jit
 def _turn(source, norm, cos, sin, epsilon, HALF: tl.constexpr, NORMED: tl.constexpr):
-    """Load a head, normalise it if it has a norm, and rotate it; returns its two halves in float32."""
+    """Load a head, normalise it if it has a norm, rotate it, and return its two halves in float32."""
     half = tl.arange(0, HALF)
     loaded = tl.load(source + half)
     first, second = loaded.to(tl.float32), tl.load(source + HALF + half).to(tl.float32)
@@ -97,7 +97,7 @@ def _attend_columns(
     query, keys, values, visible, begin, end, first, scaling, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Attend from queries to the visible columns of a run; returns sums of values, largest scores and masses."""
+    """Attend from queries to the visible columns of a run; return sums of values, largest scores and masses."""
     wide = tl.arange(0, WIDTH)
     total = tl.zeros([QUERIES, WIDTH], dtype=tl.float32)
     peak = tl.full([QUERIES], float("-inf"), dtype=tl.float32)
@@ -158,7 +158,7 @@ def _attend_prefix(
     one, wide = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     slot = one // grouped
     row = tl.load(row_of_slot + prompt * group + slot, mask=slot < group, other=0)
-    # A slot without a row has the number of some row, which may be another prompt's.
+    # A slot without a row contains the index of some row, possibly of another prompt.
     held = (slot < group) & (tl.load(owner + row) == prompt)
     index = row * HEADS + head * grouped + one % grouped
     asked = tl.load(query + index[:, None] * WIDTH + wide[None, :], mask=held[:, None], other=0.0)
@@ -201,11 +201,11 @@ def _gate(gates, ups, out, width, gates_row, ups_row, BLOCK: tl.constexpr):
 
 
 class Shared(NamedTuple):
-    """The keys and values of a layer of P prompts, each of which several rows read; see `SharedPrefix`."""
+    """A layer's keys and values of P prompts, each shared by several rows; see `SharedPrefix`."""
 
     keys: Tensor  # [P, kv_heads, columns, width]
     values: Tensor
-    used: int  # columns
+    used: int  # columns in use
     visible: Tensor  # [P, columns] uint8
     row_of_slot: Tensor  # [P * group] int64
     owner: Tensor  # [R] int64
@@ -226,7 +226,7 @@ def norm(states: Tensor, change: Tensor | None, weight: Tensor, epsilon: float, 
 
 
 def gate(gates: Tensor, ups: Tensor) -> Tensor:
-    """Return silu(gates) * ups, [R, F], each rounded; of both, rows are contiguous."""
+    """Return silu(gates) * ups, [R, F], each rounded; the rows of both are contiguous."""
     rows, width = gates.shape
     out = gates.new_empty(rows, width)
     _gate[(rows, triton.cdiv(width, GATES))](gates, ups, out, width, gates.stride(0), ups.stride(0), BLOCK=GATES)
@@ -234,14 +234,14 @@ def gate(gates: Tensor, ups: Tensor) -> Tensor:
 
 
 class Heads:
-    """Rotates and attends in one layer.
+    """The rotations and attention of one layer.
 
     Args:
         cos: [columns, width], of RoPE (arXiv 2104.09864).
-        sin: [columns, width]; of the first half with a negative sign.
+        sin: [columns, width], with a negative sign in the first half.
         sizes: query heads, key heads, width of a head.
         scaling: multiplies the scores.
-        window: columns that a token attends to, itself included; 0 for all.
+        window: columns that a token attends to, including its own; 0 for all.
         norms: weights [width] of the norms of queries and keys, and their epsilon, or None.
     """
 
@@ -286,14 +286,14 @@ class Heads:
     def attend(
         self, query: Tensor, cache: tuple[Tensor, Tensor], visible: Tensor, column: Tensor, shared: Shared | None
     ) -> Tensor:
-        """Compute the attention of each row to its own visible columns up to `column`, and to its prompt's.
+        """Compute the attention of each row to its own visible columns up to `column` and to those of its prompt.
 
         Args:
             query: [R, heads, width].
             cache: keys and values, [R, kv_heads, columns, width].
             visible: [R, columns] uint8; 0 at columns that do not belong to the row.
             column: [1] int64, the newest one.
-            shared: the prompts; None if all columns are the rows' own.
+            shared: the shared prompts; None if all columns are the rows' own.
 
         Returns:
             [R, heads * width].
@@ -330,21 +330,21 @@ class Heads:
         return out
 
     def _count_runs(self, programs: int, columns: int) -> int:
-        """Count the runs that so many columns are cut into, so that all of the device has work."""
+        """Compute the number of runs into which columns are divided, so that the whole device has work."""
         wanted = triton.cdiv(PROGRAMS_PER_UNIT * self.units, max(1, programs))
         return int(max(1, min(wanted, triton.cdiv(columns, FEW_COLUMNS), MOST_RUNS)))
 
 
 def count_warps(block: int) -> int:
-    """Count the warps of a program that holds a row of states."""
+    """Return the number of warps of a program that holds a row of states."""
     return 8 if block >= 4096 else 4
 
 
 def count_stages(width: int) -> int:
-    """Count the blocks of keys and values of a head that are loaded at once: all must fit a multiprocessor's memory."""
+    """Return how many blocks of keys and values of a head are loaded at once: all must fit in shared memory."""
     return 3 if width <= WIDE else 1
 
 
 def count_units(device: torch.device) -> int:
-    """Count a device's multiprocessors."""
+    """Return the number of a device's multiprocessors."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1

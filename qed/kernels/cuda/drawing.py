@@ -1,4 +1,4 @@
-"""Draws the next tokens on a CUDA device, reading each logit once and the chosen block of them twice."""
+"""Draw the next tokens on a CUDA device, reading each logit once, and those of the chosen block twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _sum_blocks(logits, tops, sums, size, stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def _find_passed(masses, target, COUNT: tl.constexpr):
-    """Return the first place whose cumulative mass is above the target, or the last one with a mass."""
+    """Return the first index whose cumulative mass exceeds the target, or the last one with a mass."""
     place = tl.arange(0, COUNT)
     passed = (tl.cumsum(masses, 0) > target) & (masses > 0)
     last = tl.max(tl.where(masses > 0, place, 0), 0)
@@ -80,7 +80,7 @@ def draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     logps = torch.empty(rows, dtype=torch.float32, device=logits.device)
     numbers = logits if uniform is None else uniform.contiguous()
-    # Triton launches on the current device, whichever the tensors are on.
+    # Triton launches on the current device, regardless of the tensors' device.
     with torch.cuda.device_of(logits):
         _sum_blocks[(rows, blocks)](logits, tops, sums, size, logits.stride(0), BLOCK=width)
         _find_token[(rows,)](

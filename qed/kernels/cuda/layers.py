@@ -1,7 +1,7 @@
-"""What the layers of Llama-like models compute between products on a CUDA device, forwards and backwards.
+"""The operations of Llama-like layers between matrix products on a CUDA device, forward and backward.
 
 torch computes a norm by seven operations that read and write states in float32, and keeps most of them for the backward
-pass. Here each is one kernel, which reads what it needs once, and whose numbers are in float32 in registers alone.
+pass. Here each operation is one kernel that reads its inputs once and uses float32 only in registers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qed.kernels.cuda.decoding import GATES, count_units, count_warps
 
-TURNED = 2048  # numbers of the heads that a program rotates
-PROGRAMS_PER_UNIT = 4  # of a norm's backward pass; each adds up the gradient of the weight over its rows
+TURNED = 2048  # elements of the heads that a program rotates
+PROGRAMS_PER_UNIT = 4  # in a norm's backward pass; each adds up the gradient of the weight over its rows
 
 
 @triton.jit
@@ -167,12 +167,12 @@ def reverse_norm(
 
     Args:
         slopes: the gradient of the norm, [N, H] contiguous.
-        of_summed: that of the sums, likewise.
+        of_summed: the gradient of the sums, [N, H] contiguous.
         summed: the sums.
-        weight: of the norm.
-        scales: what `norm` returned.
-        change: the dtype of the change; None without one.
-        trained: whether the weight has a gradient.
+        weight: the weight of the norm.
+        scales: the scales that `norm` returned.
+        change: the dtype of the change; None if there is none.
+        trained: whether the weight needs a gradient.
     """
     rows, width = summed.shape
     of_states = torch.empty_like(summed)
@@ -190,7 +190,7 @@ def reverse_norm(
 
 
 def reverse_gate(slopes: Tensor, gates: Tensor, ups: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of both inputs of `qed.kernels.cuda.decoding.gate`, [N, F]; `slopes` are contiguous."""
+    """Compute the gradients of both inputs of `qed.kernels.cuda.decoding.gate`, [N, F]; `slopes` is contiguous."""
     rows, width = gates.shape
     of_gates, of_ups = gates.new_empty(rows, width), ups.new_empty(rows, width)
     with torch.cuda.device_of(gates):
@@ -206,10 +206,10 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor, norm: Tensor | None, epsilo
     Args:
         states: [N, heads * width], with contiguous rows.
         cos: [N, width] contiguous.
-        sin: likewise.
+        sin: [N, width] contiguous.
         norm: [width], the weight of the heads' norm, or None.
-        epsilon: of the norm.
-        width: of a head.
+        epsilon: the epsilon of the norm.
+        width: the width of a head.
 
     Returns:
         [N, heads, width].
@@ -228,7 +228,7 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor, norm: Tensor | None, epsilo
 def reverse_rotate(
     slopes: Tensor, states: Tensor, cos: Tensor, sin: Tensor, norm: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradients of states, [N, heads * width], and of the norm's weight; `slopes` are contiguous."""
+    """Compute the gradients of states, [N, heads * width], and of the norm's weight; `slopes` is contiguous."""
     rows, heads, width = slopes.shape
     count, pairs = rows * heads, _count_pairs(width)
     programs = triton.cdiv(count, pairs)
@@ -243,5 +243,5 @@ def reverse_rotate(
 
 
 def _count_pairs(width: int) -> int:
-    """Count the heads of a program that rotates."""
+    """Return the number of heads that a program rotates."""
     return max(1, TURNED // width)

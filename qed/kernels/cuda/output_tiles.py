@@ -1,8 +1,8 @@
-"""Reduces and differentiates a tile of an output layer's logits in half precision, reading each logit once.
+"""Reduce and differentiate a tile of an output layer's logits in half precision, reading each logit once.
 
-torch's own operations would copy a tile to float32 and pass over it some seven times; here it is read as the product
-wrote it, and float32 is in registers alone. The sums of a row are made with a running maximum: where it grows from m to
-m', a sum of e^(z - m) is multiplied by e^(m - m'), and one of e^(z - m) (z - m) becomes
+torch's own operations would copy a tile to float32 and pass over it about seven times; here it is read as the matrix
+product wrote it, and float32 is used only in registers. The sums of a row use a running maximum: when it grows from m
+to m', a sum of e^(z - m) is multiplied by e^(m - m'), and one of e^(z - m) (z - m) becomes
 e^(m - m') (sum + (m - m') sum e^(z - m)). Related: arXiv 1805.02867.
 """
 
@@ -26,7 +26,7 @@ def _reduce(
     here = logits + row * stride
     place = tl.arange(0, BLOCK)
     top = tl.full([], LOWEST, tl.float32)
-    # A sum for each place of a block, so that a block needs one reduction over threads, that of its maximum.
+    # One sum for each position of a block, so a block needs only one reduction over threads, that of its maximum.
     mass = tl.zeros([BLOCK], tl.float32)
     moment = tl.zeros([BLOCK], tl.float32)
     square = tl.zeros([BLOCK], tl.float32)
@@ -44,7 +44,7 @@ def _reduce(
         if SQUARES:
             square = scale * scale * square + exponential * exponential
         top = higher
-    # Without a logit above it the maximum says nothing: the row is -inf, whose softmax is not defined.
+    # No logit is above LOWEST: the row is -inf, whose softmax is undefined.
     nothing = top <= LOWEST
     undefined = tl.where(nothing, float("nan"), 0.0)
     step = tl.cast(step, tl.int64)
@@ -71,7 +71,7 @@ def _differentiate(
     of_label = tl.load(of_logps + row)
     slope = of_label
     if ENTROPY:
-        # The log of a probability of 0 may be -inf, and 0 times that is NaN. The comparison is false for NaN, which
+        # The log of a probability of 0 may be -inf, and 0 times that is NaN. The comparison is false for NaN, so it
         # stays.
         log_prob = tl.where(log_prob < UNLIKELY, UNLIKELY, log_prob)
         slope = (log_prob + tl.load(entropy + row)) * tl.load(of_entropy + row) + of_label
@@ -82,7 +82,7 @@ def _differentiate(
 def reduce_tile(
     logits: Tensor, labels: Tensor, first: int, divisor: float, sums: Tensor, chosen: Tensor, squares: bool
 ) -> None:
-    """Reduce a tile's logits, divided and then called z, to sums of each row, and write z of its label.
+    """Reduce the divided logits z of a tile to sums of each row, and write the z of its label.
 
     Args:
         logits: [n, w] in half precision, with contiguous rows.
@@ -92,7 +92,7 @@ def reduce_tile(
         sums: [4, n] float32 with contiguous rows, for m = max z, sum e^(z - m), sum e^(z - m) (z - m) and
             sum e^2(z - m).
         chosen: [n] float32, contiguous; only written where the label is in this tile.
-        squares: compute the last of the sums, which is 1 otherwise.
+        squares: whether to compute the last of the sums, which is 1 otherwise.
     """
     rows, width = logits.shape
     with torch.cuda.device_of(logits):
@@ -119,13 +119,13 @@ def differentiate_tile(
 
     Args:
         logits: [n, w] in half precision, with contiguous rows.
-        labels: [n] int64, in the whole vocabulary; contiguous, as all that follow.
+        labels: [n] int64, in the whole vocabulary; contiguous, like all tensors that follow.
         first: the token of the tile's first column.
         divisor: divides the logits.
         normaliser: [n] float32, log sum_v e^(z_v).
         entropy: [n] float32.
         of_logps: [n] float32, the gradient of the log-probs over the divisor.
-        of_entropy: [n] float32, that of the entropy over the divisor; None if it is 0.
+        of_entropy: [n] float32, the gradient of the entropy over the divisor; None if it is 0.
     """
     rows, width = logits.shape
     with torch.cuda.device_of(logits):
