@@ -5,23 +5,23 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 256;      // columns of a block: its values stay in the processor's cache
+constexpr int64_t BLOCK = 256;      // columns of a block, whose values stay in the CPU's cache
 constexpr int64_t QUERIES = 4;      // queries that read a key together
 constexpr int SUMS = WIDE > LANES ? 16 : 8;  // vectors of results that stay in registers
-constexpr int64_t LINE = 64;        // bytes that the processor reads together
-constexpr int64_t AHEAD = 128;      // columns of the next keys that are asked for in time
-constexpr int64_t LARGE = 1 << 15;  // numbers of keys from which on several threads share the rows
+constexpr int64_t LINE = 64;        // bytes of a cache line
+constexpr int64_t AHEAD = 128;      // columns of the next keys that are prefetched
+constexpr int64_t LARGE = 1 << 15;  // key elements from which on several threads share the rows
 
-// Columns of keys and values that one head of a row attends to, and its place in the scores.
+// Columns of keys and values that one head of a row attends to.
 template <typename T>
 struct Segment {
     const T *keys, *values;
     int64_t count;
-    const T *next;  // keys that are read after this segment: the processor is asked for the first `ahead` columns in time
+    const T *next;  // keys that are read after this segment; their first `ahead` columns are prefetched
     int64_t ahead;
 };
 
-// RoPE (arXiv 2104.09864) behind an RMSNorm where `norm` is not null.
+// RoPE (arXiv 2104.09864), after an RMSNorm if `norm` is not null.
 template <typename T>
 void rotate(const T *from, const float *norm, float epsilon, const float *cos, const float *sin, int64_t width, float *to) {
     float scale = 1;
@@ -44,11 +44,11 @@ void rotate(const T *from, const float *norm, float epsilon, const float *cos, c
     for (int64_t i = 0; i < width; i++) to[i] = states[i] * cos[i] + states[i < half ? i + half : i - half] * sin[i];
 }
 
-// The keys that `Count` queries read together, so that there is a vector of scores.
+// The number of keys that `Count` queries read together, so that their scores fill a vector.
 template <int Count>
 constexpr int64_t TOGETHER = LANES / (Count == 3 ? 4 : Count);
 
-// Scores of `Count` queries with `columns` keys: `TOGETHER`, or fewer if they are not `Whole`.
+// Scores of `Count` queries with `columns` keys: `TOGETHER` of them, or fewer if not `Whole`.
 template <int Count, bool Whole, typename T>
 inline void score_columns(const float *queries, const T *keys, int64_t columns, int64_t width, float scaling, float *scores,
                           int64_t stride) {
@@ -65,7 +65,7 @@ inline void score_columns(const float *queries, const T *keys, int64_t columns, 
                     (Whole ? COLUMNS : columns) * sizeof(float));
 }
 
-// Scores of `Count` queries with the keys of a segment, [Count, columns]. That of a key does not depend on its place.
+// Scores of `Count` queries with the keys of a segment, [Count, columns]. A key's score does not depend on its position.
 template <int Count, typename T>
 void score(const float *queries, Segment<T> segment, int64_t width, float scaling, float *scores, int64_t stride) {
     constexpr int64_t COLUMNS = TOGETHER<Count>;
@@ -80,7 +80,7 @@ void score(const float *queries, Segment<T> segment, int64_t width, float scalin
                                     scores + column, stride);
 }
 
-// Adds the values of a segment, weighted, to `Count` results: `Parts` vectors of each at a time.
+// Adds the weighted values of a segment to `Count` results, `Parts` vectors of each at a time.
 template <typename V, int Count, int Parts, typename T>
 void add_values(const float *weights, int64_t stride, Segment<T> segment, int64_t width, int64_t place, float *out) {
     constexpr int64_t SIZE = sizeof(V) / sizeof(float), LINES = LINE / sizeof(T);
@@ -101,7 +101,7 @@ void add_values(const float *weights, int64_t stride, Segment<T> segment, int64_
         for (int part = 0; part < Parts; part++) store_as(sums[query][part], out + query * width + place + part * SIZE);
 }
 
-// The same for all places from one on that fill vectors; returns the place behind them.
+// The same for all positions from one on that fill whole vectors; returns the position after them.
 template <typename V, int Count, int Parts, typename T>
 int64_t add_places(const float *weights, int64_t stride, Segment<T> segment, int64_t width, int64_t place, float *out) {
     constexpr int64_t SIZE = sizeof(V) / sizeof(float);
@@ -176,7 +176,7 @@ static void attend(const Rows &rows, const Attention &a, const T *query, const T
             std::memset(static_cast<void *>(to), 0, a.grouped * a.width * sizeof(T));
             continue;
         }
-        // A row's own columns end at the new one; with a shared beginning they begin behind it.
+        // A row's own columns end at the new one; with a shared prefix they begin after it.
         bool shared = rows.prefix_columns > 0;
         int64_t before = shared ? rows.prefix_lengths[rows.owner[row]] : 0;
         int64_t own = rows.prompts[row] + rows.outputs[row] - before;
@@ -185,7 +185,7 @@ static void attend(const Rows &rows, const Attention &a, const T *query, const T
         float *room = find_room((a.grouped * a.width * 2 + a.width) + QUERIES * (own + before + LANES));
         float *queries = room, *results = queries + a.grouped * a.width, *rotated = results + a.grouped * a.width;
         float *scores = rotated + a.width;
-        int64_t angle = (rows.prompts[row] + rows.outputs[row] - 1) * a.width;  // that of the new token's position
+        int64_t angle = (rows.prompts[row] + rows.outputs[row] - 1) * a.width;  // the angles of the new token's position
         const float *cos = a.cos + angle, *sin = a.sin + angle;
         T *keys = static_cast<T *>(a.keys) + row * a.cache_row + head * a.cache_head;
         T *values = static_cast<T *>(a.values) + row * a.cache_row + head * a.cache_head;

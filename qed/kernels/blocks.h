@@ -1,4 +1,4 @@
-// Blocks of queries and slices of keys of a packed row, and what else attention forwards and backwards needs.
+// Blocks of queries and slices of keys of a packed row, and what else the forward and backward pass of attention need.
 
 #pragma once
 
@@ -12,21 +12,21 @@
 
 namespace {
 
-constexpr int64_t COLUMNS = 16;  // of keys come in multiples of so many
-constexpr int64_t QUERIES = 48;  // of a block
-constexpr int64_t KEYS = 512;    // of a slice: what a block computes with them stays in the processor's cache
+constexpr int64_t COLUMNS = 16;  // numbers of key columns are multiples of this
+constexpr int64_t QUERIES = 48;  // queries of a block
+constexpr int64_t KEYS = 512;    // keys of a slice: what a block computes with them stays in the CPU's cache
 
 inline int64_t divide_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 inline int64_t round_up(int64_t count, int64_t multiple) { return divide_up(count, multiple) * multiple; }
 
-// A segment, and the keys that its queries see: the prompt's before its own.
+// A segment, and the keys that its queries attend to: those of the prompt before its own.
 struct Segment {
     int64_t start, length, prompt, prompt_length, skip, row;
 
     int64_t count() const { return prompt_length + length; }
     int64_t place(int64_t key) const { return key < prompt_length ? prompt + key : start + key - prompt_length; }
-    int64_t last(int64_t query) const { return prompt_length + query + 1; }  // behind the last key of a query
+    int64_t last(int64_t query) const { return prompt_length + query + 1; }  // after the last key of a query
     int64_t first(int64_t query, int64_t window) const { return window ? std::max<int64_t>(0, last(query) - window) : 0; }
 };
 
@@ -36,7 +36,7 @@ inline Segment read_segment(const PackedAttention &a, int64_t number) {
     return segment;
 }
 
-// The numbers of the segments that add to the same slopes: those of a prompt.
+// The indices of the segments that add to the same gradients, grouped by their prompt.
 inline std::vector<std::vector<int64_t>> group_by_prompt(const PackedAttention &a) {
     std::map<int64_t, std::vector<int64_t>> groups;
     for (int64_t number = 0; number < a.count; number++) {
@@ -53,7 +53,7 @@ struct Slice {
     int64_t first, count;
 
     int64_t columns() const { return round_up(count, COLUMNS); }
-    // Between rows: with a power of two, the numbers of a column would contend for the same lines of the cache.
+    // Between rows: with a power of two, the elements of a column would compete for the same cache lines.
     int64_t stride() const { return columns() + COLUMNS; }
 };
 
@@ -61,8 +61,8 @@ inline Slice find_slice(const Segment &segment, int64_t first, int64_t most = KE
     return {first, std::min(most, segment.count() - first)};
 }
 
-// Consecutive queries of a segment: the first one, how many, their first row, and the columns of a slice that they see,
-// whole vectors.
+// Consecutive queries of a segment: the first one, how many, their first row, and the columns of a slice that they attend
+// to, rounded to whole vectors.
 struct Block {
     int64_t query, count, row, begin, end;
 
@@ -76,7 +76,7 @@ inline Block find_block(const Segment &segment, const Slice &slice, int64_t quer
     return {query, count, segment.row + query - segment.skip, first / COLUMNS * COLUMNS, round_up(last, COLUMNS)};
 }
 
-// The columns of a slice that a query sees: the first one, and the one behind the last.
+// The columns of a slice that a query attends to: the first one, and the one after the last.
 struct Columns {
     int64_t first, last;
 
@@ -98,7 +98,7 @@ void copy_rows(const T *from, int64_t stride, int64_t count, int64_t width, To *
     for (int64_t i = 0; i < count; i++) copy(from + i * stride, width, to + i * to_stride);
 }
 
-// Copies what a head has for the keys of a slice, [count, width].
+// Copies the keys or values of a head for the keys of a slice, [count, width].
 template <typename Operands, typename T>
 void gather(const Segment &segment, const Slice &slice, const T *states, int64_t stride, int64_t width,
             typename Operands::Unit *to) {
@@ -109,7 +109,7 @@ void gather(const Segment &segment, const Slice &slice, const T *states, int64_t
     Operands::copy(behind, stride, slice.count - of_prompt, width, to + of_prompt * width / Operands::SIZE);
 }
 
-// Copies the keys of a slice, [count, width] units, to [width, columns], with zeros behind the last.
+// Copies the keys of a slice, [count, width] units, to [width, columns], with zeros after the last.
 template <typename Unit>
 void transpose(const Slice &slice, const Unit *from, int64_t width, Unit *to) {
     const float *source = reinterpret_cast<const float *>(from);
@@ -136,8 +136,8 @@ void multiply_seen(const Block &block, const Segment &segment, const Slice &slic
     }
 }
 
-// The values of a slice, [count, width], in the shares of each query, [block, width]; with `Adds` they are added to the
-// results. Units have `size` columns.
+// The values of a slice, [count, width], weighted by the attention weights ("shares") of each query, [block, width]; with
+// `Adds` they are added to the results. Units have `size` columns.
 template <bool Adds, typename Unit>
 void multiply_values(const Block &block, const Segment &segment, const Slice &slice, Matrix<Unit> shares, int64_t size,
                      const Unit *values, int64_t width, float *results) {
@@ -150,7 +150,7 @@ void multiply_values(const Block &block, const Segment &segment, const Slice &sl
     }
 }
 
-// The numbers of columns i to i + WIDE, with `other` in those that are not seen.
+// The numbers of columns i to i + WIDE, with `other` in the masked ones.
 inline Wide keep_seen(Wide numbers, int64_t i, const Columns &seen, float other) {
     typedef int32_t Whole __attribute__((vector_size(sizeof(Wide))));
     constexpr int32_t lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -160,8 +160,8 @@ inline Wide keep_seen(Wide numbers, int64_t i, const Columns &seen, float other)
     return (column >= int32_t(seen.first)) & (column < int32_t(seen.last)) ? numbers : Wide{} + other;
 }
 
-// Folds a function over the vectors of columns from `begin` to `end`: it is called with what it has returned, the first column,
-// and as a type whether all columns are seen, so that none need be selected.
+// Folds a function over the vectors of columns from `begin` to `end`: it is called with its last result, the first column,
+// and as a type whether all columns are visible, so that no mask is needed.
 template <typename State, typename Each>
 inline State fold_columns(int64_t begin, int64_t end, const Columns &seen, State state, Each each) {
     int64_t i = begin, first = std::min(end, round_up(seen.first, WIDE)), last = std::min(end, seen.last / WIDE * WIDE);
@@ -185,15 +185,15 @@ template <typename Operands>
 struct Softmax {
     typedef typename Operands::Unit Unit;
 
-    float most[QUERIES], total[QUERIES];  // of the exponents so far, and the sum of exponentials
+    float most[QUERIES], total[QUERIES];  // the largest exponents so far, and the sums of exponentials
 
     explicit Softmax(int64_t count) {
         std::fill(most, most + count, -INFINITY);
         std::fill(total, total + count, 0.0f);
     }
 
-    // Puts each key's exponential in the place of its score, as rows of operands, and scales the results of the slices
-    // before, [block, width], as the largest exponent grows.
+    // Replaces each key's score by its exponential, as rows of operands, and rescales the results of earlier slices,
+    // [block, width], when the largest exponent grows.
     void add(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, float *scores,
              float *results) {
         Unit *units = reinterpret_cast<Unit *>(scores);
@@ -202,7 +202,7 @@ struct Softmax {
             float *line = scores + row * slice.stride();
             Columns seen = find_columns(segment, slice, block.query + row, a.window);
             float largest = std::max(most[row], find_most(line, seen) * scaling);
-            float shift = largest == -INFINITY ? 0 : largest;  // no key with a share yet
+            float shift = largest == -INFINITY ? 0 : largest;  // no key with a weight yet
             Wide sums = fold_columns(block.begin, block.end, seen, Wide{}, [&](Wide sums, int64_t i, auto is_whole) {
                 Wide weights = exponential(load_wide(line + i) * scaling - shift);
                 if (!is_whole) weights = keep_seen(weights, i, seen, 0);
@@ -231,8 +231,8 @@ struct Softmax {
     }
 };
 
-// Puts each key's share in the place of a block's scores, as columns of operands, and so the slopes of the scores in the
-// place of those of the shares; the latter also as rows.
+// Replaces a block's scores by the attention weights, and the gradients of the weights by those of the scores, both as
+// columns of operands; writes the gradients of the scores also as rows.
 template <typename Operands>
 void reverse_shares(const PackedAttention &a, const Segment &segment, const Slice &slice, const Block &block, int64_t own,
                     const float *sums, const float *means, float *scores, float *of_shares, typename Operands::Unit *rows) {
@@ -240,7 +240,7 @@ void reverse_shares(const PackedAttention &a, const Segment &segment, const Slic
     constexpr int64_t SIZE = Operands::SIZE;
     const float scaling = a.scaling;
     for (int64_t first = 0; first < block.count; first += SIZE) {
-        Columns seen[SIZE] = {};  // none behind the last query
+        Columns seen[SIZE] = {};  // none after the last query
         float shift[SIZE] = {}, mean[SIZE] = {};
         for (int64_t k = 0; k < SIZE && first + k < block.count; k++) {
             int64_t at = (block.row + first + k) * a.heads * a.grouped + own;
@@ -269,7 +269,7 @@ void reverse_shares(const PackedAttention &a, const Segment &segment, const Slic
     }
 }
 
-// Adds the slopes of a slice's keys and values, [count, width], to those of all inputs.
+// Adds the gradients of a slice's keys and values, [count, width], to those of all tokens.
 inline void add_slopes(const PackedAttention &a, const Segment &segment, const Slice &slice, int64_t head,
                        const float *key_slopes, const float *value_slopes, float *of_key, float *of_value) {
     for (int64_t i = 0; i < slice.count; i++) {
@@ -281,7 +281,7 @@ inline void add_slopes(const PackedAttention &a, const Segment &segment, const S
     }
 }
 
-// The columns that a block sees, as rows of operands: each unit belongs to one column.
+// The columns that a block attends to, as rows of operands: each unit belongs to one column.
 template <typename Unit>
 Matrix<Unit> view_columns(const Block &block, const Slice &slice, const Unit *from) {
     return {from + block.begin, 1, slice.stride()};
@@ -298,8 +298,8 @@ void attend_segments(const PackedAttention &a, Attend attend) {
         }
 }
 
-// Calls a function for each slice of each segment and each head of keys; segments that add to the same slopes one after
-// another. A slice has at most `Size` keys.
+// Calls a function for each slice of each segment and each head of keys; segments that add to the same gradients follow
+// each other. A slice has at most `Size` keys.
 template <int64_t Size = KEYS, typename Reverse>
 void reverse_slices(const PackedAttention &a, Reverse reverse) {
     std::vector<std::vector<int64_t>> groups = group_by_prompt(a);
@@ -314,7 +314,7 @@ void reverse_slices(const PackedAttention &a, Reverse reverse) {
             }
 }
 
-// For each query the mean slope of its shares, weighted by them: that of its result. [rows, heads * grouped]
+// For each query the weighted mean of the gradients of its attention weights: result · gradient. [rows, heads * grouped]
 template <typename T>
 std::vector<float> find_means(const PackedAttention &a, const T *attended, const T *slopes) {
     int64_t queries = a.heads * a.grouped, rows = 0;
@@ -332,7 +332,7 @@ std::vector<float> find_means(const PackedAttention &a, const T *attended, const
     return means;
 }
 
-// Memory of a thread for one head of a segment, of so many numbers; it begins with a line of the cache.
+// Memory of a thread for `count` numbers of one head of a segment, aligned to a cache line.
 struct Room {
     explicit Room(int64_t count) : next(find_room(count + 16)) {
         next += -reinterpret_cast<uintptr_t>(next) % 64 / sizeof *next;

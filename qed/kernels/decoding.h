@@ -1,4 +1,4 @@
-// What the functions share; `qed/kernels/structures.py` has the same fields.
+// Structures that the functions share; `qed/kernels/structures.py` has the same fields.
 
 #pragma once
 
@@ -6,11 +6,11 @@
 
 // The rows of a step.
 struct Rows {
-    int64_t count, column, prefix_columns;  // the column to write; no columns of prompts: each row has a copy
+    int64_t count, column, prefix_columns;  // the column to write; without prefix columns each row has a copy of its prompt
     const int64_t *prompts, *outputs;       // [count], tokens of each prompt and of each answer so far
-    const int64_t *owner;                   // [count], the shared prompt or beginning of each row
+    const int64_t *owner;                   // [count], the shared prompt or prefix of each row
     const int64_t *prefix_lengths;          // [shared prompts], the tokens of each
-    const bool *finished;                   // [count]: rows whose attention is not computed, but 0
+    const bool *finished;                   // [count]: rows whose attention is 0 instead of computed
 };
 
 // Attention of a layer.
@@ -20,7 +20,7 @@ struct Attention {
     int64_t cache_row, cache_head;                    // strides of keys and values, [rows, heads, columns, width]
     int64_t prefix_row, prefix_head;                  // and of those of the prompts
     void *keys, *values, *prefix_keys, *prefix_values;
-    const float *cos, *sin, *query_norm, *key_norm;   // the sine with the sign of the rotated half; no norm: null
+    const float *cos, *sin, *query_norm, *key_norm;   // the sine has the sign of the rotated half; a null norm means none
     float query_epsilon, key_epsilon, scaling;
 };
 

@@ -1,4 +1,4 @@
-// Linear layers in float32 of few rows, whose weights are in the order in which they are read.
+// Linear layers in float32 for few rows, whose weights are stored in the order of reading.
 
 #include <utility>
 
@@ -7,12 +7,12 @@
 
 namespace {
 
-constexpr int64_t LINE = 16;         // numbers of a line of the processor's cache
-constexpr int64_t AHEAD = 48;        // inputs for which the processor is asked for weights in time
-constexpr int64_t PACKED = 64;       // inputs that are packed together, so that a few pages are in use at a time
-constexpr int64_t LEAST = 96;        // rows that read a panel together at least, and
-constexpr int64_t NEAR = 1 << 16;    // numbers of rows that stay in the processor's cache meanwhile
-constexpr int64_t LARGE = 1 << 20;   // products from which on several threads share the outputs
+constexpr int64_t LINE = 16;         // numbers of a cache line
+constexpr int64_t AHEAD = 48;        // inputs by which weights are prefetched
+constexpr int64_t PACKED = 64;       // inputs that are packed together, so that few pages are in use at a time
+constexpr int64_t LEAST = 96;        // the fewest rows that read a panel together, and
+constexpr int64_t NEAR = 1 << 16;    // the most numbers of these rows, so that they stay in the CPU's cache
+constexpr int64_t LARGE = 1 << 20;   // multiplications from which on several threads share the outputs
 
 typedef float Wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
 
@@ -65,7 +65,7 @@ extern "C" {
 
 int64_t find_panel() { return PANEL; }
 
-// Copies a weight, [outputs, inputs], into panels, [panels, inputs, PANEL], with zeros behind the last output.
+// Copies a weight, [outputs, inputs], into panels, [panels, inputs, PANEL], with zeros after the last output.
 void pack(const float *weight, int64_t outputs, int64_t inputs, float *panels) {
     for (int64_t first = 0; first < outputs; first += PANEL, panels += PANEL * inputs)
         for (int64_t begin = 0; begin < inputs; begin += PACKED)
@@ -74,12 +74,12 @@ void pack(const float *weight, int64_t outputs, int64_t inputs, float *panels) {
                     panels[input * PANEL + i] = first + i < outputs ? weight[(first + i) * inputs + input] : 0;
 }
 
-// [rows, outputs] of [rows, inputs]; the bias has numbers for whole panels.
+// Computes [rows, outputs] from [rows, inputs]; the bias is padded to whole panels.
 void multiply_float32(const float *states, int64_t rows, int64_t stride, const Product *product, int64_t threads, float *out) {
     const float *weights = static_cast<const float *>(product->panels);
     int64_t inputs = product->inputs, outputs = product->outputs, panels = (outputs + PANEL - 1) / PANEL;
     int64_t together = std::max(LEAST, NEAR / inputs) / TILE * TILE, blocks = (rows + together - 1) / together;
-    // In turns, because the last block may have fewer rows.
+    // Threads take blocks in turn, because the last block may have fewer rows.
 #pragma omp parallel for collapse(2) schedule(static, 1) num_threads(threads) if (threads > 1 && rows * outputs * inputs > LARGE)
     for (int64_t block = 0; block < blocks; block++) {
         for (int64_t panel = 0; panel < panels; panel++) {

@@ -8,7 +8,7 @@ namespace {
 
 typedef uint32_t Pair;  // two numbers in bfloat16, the first in the lower half
 
-// A matrix whose rows and columns are any distance apart. A unit is a number, or a pair of neighbouring ones of a row.
+// A matrix with any strides of rows and columns. A unit is a number, or a pair of neighbouring numbers of a row.
 template <typename Unit>
 struct Matrix {
     const Unit *units;

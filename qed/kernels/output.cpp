@@ -1,20 +1,20 @@
-// The logits of an output layer, [rows, width] of a slice of the vocabulary: their sums, and their slopes.
+// The logits of an output layer, [rows, width] for a slice of the vocabulary: their sums and their gradients ("slopes").
 //
-// T is the precision of the product that computed the logits, and of the one that reads their slopes.
+// T is the precision of the matrix product that computed the logits, and of the one that reads their gradients.
 
 #include "vectors.h"
 
 namespace {
 
-constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share them
+constexpr int64_t LARGE = 1 << 15;  // logits from which on several threads share them
 constexpr int64_t SPAN = 1024;      // columns whose sums are added up in float32, or that a thread takes at a time
-constexpr int64_t ROWS = 64;        // of a block whose slopes are transposed, and its columns: whole lines of the cache are
-constexpr int64_t COLUMNS = 64;     // read and written, and the block stays in the nearest one
+constexpr int64_t ROWS = 64;        // rows and columns of a block whose gradients are transposed: whole cache lines are
+constexpr int64_t COLUMNS = 64;     // read and written, and the block stays in the L1 cache
 static_assert(SPAN <= ROWS * COLUMNS, "a part of a row takes the memory of a block");
 
 template <typename T>
 inline float find_largest_or_nan(const T *logits, int64_t width) {
-    Wide most = Wide{} - INFINITY, wrong = {};  // NaN once a logit is
+    Wide most = Wide{} - INFINITY, wrong = {};  // NaN once a logit is NaN
     for (int64_t i = 0; i < width; i += WIDE) {
         Wide each = load_wide(logits + i, width - i, -INFINITY);
         most = each > most ? each : most;
@@ -27,7 +27,7 @@ inline float find_largest_or_nan(const T *logits, int64_t width) {
 }
 
 // Writes the logit of each row's label, if it is one of these columns; and the largest logit m of each row, sum e^(z - m),
-// sum e^(z - m) (z - m) and sum e^2(z - m). The numbers of each kind are `apart` from those of the next.
+// sum e^(z - m) (z - m) and sum e^2(z - m). The sums of one kind are `apart` from those of the next.
 template <typename T>
 void reduce_logits(const T *logits, const int64_t *labels, int64_t first, float factor, int64_t rows, int64_t width,
                    int64_t threads, float *chosen, float *sums, int64_t apart) {
@@ -43,7 +43,7 @@ void reduce_logits(const T *logits, const int64_t *labels, int64_t first, float 
             for (int64_t i = start; i < std::min(width, start + SPAN); i += WIDE) {
                 Wide below = (load_wide(own + i, width - i, -INFINITY) - largest) * factor;
                 Wide weights = exponential(below);
-                below = weights == 0 ? Wide{} : below;  // which may be infinite, as behind the last column
+                below = weights == 0 ? Wide{} : below;  // `below` may be infinite, as after the last column
                 masses += weights, moments += weights * below, squares += weights * weights;
             }
             mass += add_up(masses), moment += add_up(moments), square += add_up(squares);
@@ -55,32 +55,31 @@ void reduce_logits(const T *logits, const int64_t *labels, int64_t first, float 
     }
 }
 
-// What the slopes of a row's logits follow from, see `_LinearLogps` in `qed.training.fused_logps`.
+// The values of a row that determine the gradients of its logits, see `_LinearLogps` in `qed.training.fused_logps`.
 struct Row {
     float normaliser, entropy, of_logp, of_entropy;
 };
 
-// Where slopes are written, [rows, width], and what is not wanted is null: what they lose when they are rounded, and their
-// transpose in float32.
+// Where gradients are written, [rows, width]; their rounding errors, and their transpose in float32, are null if not wanted.
 template <typename T>
 struct Written {
     T *slopes, *lost;
     float *transposed;
 };
 
-// Computes the slopes of some columns of a row, of which one may be the label's; there is room for whole vectors.
+// Computes the gradients of some columns of a row, one of which may be the label; the memory is padded to whole vectors.
 template <typename T>
 inline void reverse_columns(const T *logits, int64_t label, int64_t count, float factor, const Row &row, float *slopes) {
     for (int64_t i = 0; i < count; i += WIDE) {
         Wide logp = load_wide(logits + i, count - i, -INFINITY) * factor - row.normaliser;
         Wide share = exponential(logp);
         Wide each = -share * ((logp + row.entropy) * row.of_entropy + row.of_logp);
-        store_wide(share == 0 ? Wide{} : each, slopes + i);  // where the log-prob may be infinite
+        store_wide(share == 0 ? Wide{} : each, slopes + i);  // the log-prob may be infinite there
     }
     if (label >= 0 && label < count) slopes[label] += row.of_logp;
 }
 
-// Writes some slopes at an offset, and what they lose.
+// Writes some gradients at an offset, and their rounding errors.
 template <typename T>
 inline void write_slopes(const float *slopes, int64_t count, const Written<T> &to, int64_t at) {
     for (int64_t i = 0; i < count; i += WIDE) {
@@ -93,7 +92,7 @@ inline void write_slopes(const float *slopes, int64_t count, const Written<T> &t
     }
 }
 
-// Writes the transpose of a block of slopes, [ROWS, COLUMNS], in rows with a stride.
+// Writes the transpose of a block of gradients, [ROWS, COLUMNS], in rows with a stride.
 inline void write_transposed(const float *block, int64_t rows, int64_t columns, int64_t stride, float *to) {
     for (int64_t j = 0; j < columns; j += LANES)
         for (int64_t i = 0; i < rows; i += LANES) {
@@ -105,8 +104,8 @@ inline void write_transposed(const float *block, int64_t rows, int64_t columns, 
         }
 }
 
-// Writes the slopes of the logits, which may take their place. The slopes of log-probs and entropies have the factor of the
-// logits already. Rows are read from their first column to the last, or in blocks where there is a transpose.
+// Writes the gradients of the logits, which may overwrite them. The gradients of log-probs and entropies already have the
+// factor of the logits. Rows are read from the first column to the last, or in blocks if there is a transpose.
 template <typename T>
 void reverse_logits(const T *logits, const int64_t *labels, int64_t first, float factor, const float *normaliser,
                     const float *entropy, const float *of_logps, const float *of_entropy, int64_t rows, int64_t width,

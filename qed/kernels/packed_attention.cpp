@@ -1,4 +1,4 @@
-// Attention of a packed row in float32, and of operands in bfloat16 that are no pairs.
+// Attention of a packed row in float32, and in bfloat16 without products of pairs.
 
 #include "packed_attention.h"
 

@@ -1,9 +1,9 @@
-// Attention of a packed row, forwards and backwards.
+// Attention of a packed row, forward and backward.
 //
-// A query sees the prompt of its segment and what is before it in the segment. Keys and values are copied once for all
-// queries, so that products read consecutive numbers; no more than the scores of a block of queries and a slice of keys are
-// in memory. Tensors are of a precision T. `Operands` knows the units of products, `Unit`, of `SIZE` numbers each, and copies
-// numbers into them.
+// A query attends to the prompt of its segment and to the segment up to itself. Keys and values are copied once for all
+// queries, so that matrix products read consecutive numbers; only the scores of a block of queries and a slice of keys are
+// in memory at a time. Tensors have the precision T. `Operands` defines the units of products, `Unit`, of `SIZE` numbers
+// each, and copies numbers into them.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Attention of queries, [rows, heads * grouped * width], to keys and values, [inputs, heads * width], and for the backward
+// Attention of queries, [rows, heads * grouped * width], to keys and values, [tokens, heads * width], and for the backward
 // pass the log of each query's sum of exponentials, [rows, heads * grouped].
 template <typename Operands, typename T>
 void attend_forward(const PackedAttention &a, const T *query, const T *key, const T *value, float *sums, T *out) {
@@ -54,7 +54,7 @@ void attend_forward(const PackedAttention &a, const T *query, const T *key, cons
     });
 }
 
-// The slopes of queries, keys and values, of those of the attention; they are added to the outputs.
+// The gradients of queries, keys and values, given that of the attention; they are added to the outputs.
 template <typename Operands, typename T>
 void attend_backward(const PackedAttention &a, const T *query, const T *key, const T *value, const float *sums,
                      const T *attended, const T *slopes, float *of_query, float *of_key, float *of_value) {

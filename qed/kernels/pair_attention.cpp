@@ -1,7 +1,8 @@
-// Attention of a packed row in bfloat16 by the processor's products of pairs.
+// Attention of a packed row in bfloat16 by the CPU's dot products of pairs.
 //
-// Scores, shares and sums are in float32; shares and slopes of scores are rounded to bfloat16 for their products, as they
-// are in torch's attention. A product reads pairs of neighbouring numbers of its left rows, and of its right columns.
+// Scores, attention weights ("shares") and sums are in float32; weights and gradients of scores are rounded to bfloat16
+// for their products, as in torch's attention. A product reads pairs of neighbouring numbers of its left rows, and of its
+// right columns.
 
 #ifdef __AVX512BF16__
 
@@ -27,7 +28,7 @@ struct Pairs {
         for (int64_t i = 0; i < count; i++) std::memcpy(to + i * width / 2, from + i * stride, width * sizeof *from);
     }
 
-    // Pairs of each of `count` rows and the next one, with zeros behind the last.
+    // Pairs of each of `count` rows and the next one, with zeros after the last.
     static void stack(const Pair *pairs, int64_t count, int64_t width, Pair *to) {
         typedef uint32_t Written __attribute__((vector_size(32), aligned(4), may_alias));
         const bfloat16 *from = reinterpret_cast<const bfloat16 *>(pairs);
@@ -39,7 +40,7 @@ struct Pairs {
             }
     }
 
-    // Rounded, as pairs of neighbouring columns.
+    // Writes rounded pairs of neighbouring columns.
     static void write_row(Wide numbers, int64_t row, int64_t column, const Slice &slice, Pair *to) {
         __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + (row * slice.stride() + column) / 2), rounded);
@@ -50,7 +51,7 @@ struct Pairs {
         write_row(numbers[1], row + 1, column, slice, to);
     }
 
-    // Rounded, as pairs of a row and the next one.
+    // Writes rounded pairs of a row and the next one.
     static void write_columns(const Wide *numbers, int64_t row, int64_t column, const Slice &slice, Pair *to) {
         __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh((__m512)numbers[1], (__m512)numbers[0]);
         _mm512_storeu_si512(to + row / 2 * slice.stride() + column, interleave(rounded));

@@ -1,7 +1,7 @@
 // Attention of a packed row by products of pairs in bfloat16, as `attend_forward` and `attend_backward`.
 //
-// The functions return false where they compute nothing: operands in float32, of other widths than multiples of 16, and
-// processors without such products.
+// The functions return false without computing anything if operands are float32 or their width is not a multiple of 16,
+// or if the CPU has no such products.
 
 #pragma once
 

@@ -17,7 +17,7 @@ inline Sum add_product(Sum sum, float left, Sum right) {
 typedef float Sixteen __attribute__((vector_size(64)));
 typedef uint32_t SixteenPairs __attribute__((vector_size(64)));
 
-// Each number of the first 16 halves of 32, and the one 16 places behind it.
+// Interleaves 32 halves: each of the first 16, followed by the one 16 places after it.
 inline __m512i interleave(__m512i halves) {
     const SixteenPairs first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return _mm512_permutexvar_epi16((__m512i)(first | (first + 16) << 16), halves);
@@ -32,7 +32,7 @@ inline Vector add_product(Vector sum, Pair left, Words right) {
 }
 #endif
 
-// Product of `Count` rows of units and one or two vectors of `Size` columns; with `Adds` it is added to `out`.
+// The product of `Count` rows of units and one or two vectors of `Size` columns; with `Adds` it is added to `out`.
 template <typename Unit, int64_t Size, bool Two, int Count, bool Adds>
 void multiply_tile(Matrix<Unit> left, const Unit *right, int64_t right_row, int64_t units, float *out, int64_t out_row) {
     typedef Unit Column __attribute__((vector_size(4 * Size)));

@@ -3,10 +3,10 @@
 #include "decoding.h"
 #include "vectors.h"
 
-static constexpr int64_t BLOCK = 256;      // tokens of a block of a draw
-static constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share the rows
+static constexpr int64_t BLOCK = 256;      // tokens of a block in a draw
+static constexpr int64_t LARGE = 1 << 15;  // elements from which on several threads share the rows
 
-// Adds `change` (null: nothing) to the states, in place, and writes their RMSNorm (arXiv 1910.07467).
+// Adds `change` (null for none) to the states in place, and writes their RMSNorm (arXiv 1910.07467).
 template <typename T>
 static void add_and_norm(float *all, const T *changes, const float *weight, float epsilon, int64_t rows, int64_t width,
                          int64_t threads, T *out) {
@@ -44,7 +44,7 @@ static void gate(const T *gates, const T *ups, int64_t stride, int64_t rows, int
 }
 
 // Draws a token of each row by inverting the cumulative distribution at a number in [0, 1), block by block; without
-// `uniforms` takes the most likely one. Sums are float64. A row with NaN has a log-prob of NaN.
+// `uniforms` it takes the most likely one. Sums are float64. A row with NaN has a log-prob of NaN.
 template <typename T>
 static void draw(const T *logits, int64_t rows, int64_t stride, int64_t size, const double *uniforms, int64_t threads,
                  int64_t *tokens, float *logps) {
@@ -107,8 +107,8 @@ void gate_bfloat16(const bfloat16 *gates, const bfloat16 *ups, int64_t stride, i
     gate(gates, ups, stride, rows, width, threads, out);
 }
 
-// Writes tokens behind those of the rows, [rows, columns], and marks rows that finish: at an end token, or at their longest
-// length. The number of tokens of a finished row stays the same.
+// Appends tokens to the rows, [rows, columns], and marks rows that finish: at an end token or at their longest length. The
+// number of tokens of a finished row stays the same.
 void append(int64_t rows, int64_t columns, const int64_t *chosen, const float *chosen_logps, const bool *ended,
             const int64_t *longest, int64_t *tokens, float *logps, int64_t *lengths, bool *finished) {
     for (int64_t row = 0; row < rows; row++) {

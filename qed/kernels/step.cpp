@@ -1,4 +1,4 @@
-// A whole decoding step of a model, all of whose products are in C++. T is the precision of all but states and norms.
+// A whole decoding step of a model in C++. T is the precision of everything except states and norms.
 
 #include <algorithm>
 
@@ -6,9 +6,9 @@
 
 namespace {
 
-constexpr int64_t SMALL = 1 << 21;  // weights that stay in the processor's cache: then each thread computes rows of its own
-constexpr int64_t MOST = 128;       // rows that are computed together, so that their states stay there too, and
-constexpr int64_t LEAST = 8;        // rows that are worth a thread
+constexpr int64_t SMALL = 1 << 21;  // the most weights that stay in the CPU's cache: then each thread computes its own rows
+constexpr int64_t MOST = 128;       // the most rows that are computed together, so that their states stay there too
+constexpr int64_t LEAST = 8;        // the fewest rows that are worth a thread
 
 // `count` rows from `first` on.
 Rows take_rows(const Rows &rows, int64_t first, int64_t count) {
@@ -48,7 +48,7 @@ Attention take_rows(const Attention &attention, int64_t first, int64_t threads) 
 OVERLOAD(float32)
 OVERLOAD(bfloat16)
 
-// Numbers that a row needs besides two times the width: the widest result of joined products, and attention or gated states.
+// Numbers that a row needs besides twice the width: the widest result of joined products, and attention or gated states.
 struct Sizes {
     int64_t wide, inner;
 };
@@ -102,10 +102,11 @@ void compute_rows(const Model &model, const Rows &rows, int64_t first, int64_t c
     multiply(normed, count, model.head, threads, logits);
 }
 
-// The logits, [rows, outputs of the head], of the next tokens.
+// Computes the logits, [rows, outputs of the head], of the next tokens.
 //
-// `states` are the embeddings of the last tokens, [rows, width], which change. `room` is memory for, with all rows, the
-// norm and the change of the states, the widest result of a layer's joined products, and its attention or gated states.
+// `states` are the embeddings of the last tokens, [rows, width], and are overwritten. `room` is memory for the following of
+// all rows: the norm and the change of the states, the widest result of a layer's joined products, and its attention or
+// gated states.
 template <typename T>
 void step(const Model &model, const Rows &rows, float *states, T *room, T *logits) {
     int64_t count = rows.count, threads = model.threads, together = count;

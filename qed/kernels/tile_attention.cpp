@@ -1,9 +1,9 @@
-// Attention of a packed row in bfloat16 by the tiles of AMX, forwards and backwards (arXiv 2205.14135).
+// Attention of a packed row in bfloat16 by AMX tiles, forward and backward (arXiv 2205.14135).
 //
-// Scores have a row for each key and a column for each query: a vector has numbers of 16 queries, so that their largest scores
-// and their sums are vectors, and shares need not be transposed. Scores and sums are in float32; shares and slopes of scores
-// are rounded to bfloat16 for their products, as they are in torch's attention. What is computed for a query does not depend
-// on other queries.
+// Scores have a row for each key and a column for each query: a vector holds numbers of 16 queries, so that their largest
+// scores and their sums are vectors, and attention weights ("shares") need not be transposed. Scores and sums are in
+// float32; weights and gradients of scores are rounded to bfloat16 for their products, as in torch's attention. The result
+// for a query does not depend on other queries.
 
 #include "tile_attention.h"
 
@@ -13,9 +13,9 @@
 
 namespace {
 
-constexpr int64_t CHUNK = 16;    // groups of keys forwards, after whose scores results are scaled
-constexpr int64_t MEMBERS = 8;   // groups of queries of a block backwards
-constexpr int64_t SLICE = 1024;  // keys of a slice backwards: what belongs to them stays in the second cache
+constexpr int64_t CHUNK = 16;    // groups of keys in the forward pass, after whose scores results are rescaled
+constexpr int64_t MEMBERS = 8;   // groups of queries of a block in the backward pass
+constexpr int64_t SLICE = 1024;  // keys of a slice in the backward pass: their data stays in the L2 cache
 constexpr float LOG_2_E = 1.44269504f, LOWEST = -3.4e38f;
 
 // One head's attention in a segment.
@@ -31,7 +31,7 @@ struct Forward {
     Tile *results = room.take<Tile>(2 * shape.parts);  // [parts, 2]: a row for each number, a column for each query
     Scores *scores = room.take<Scores>(CHUNK);
     Tile *shares = room.take<Tile>(2 * CHUNK);
-    Wide most[2], total[2];  // of each query's scores so far, and the sum of exponentials
+    Wide most[2], total[2];  // each query's largest score so far, and its sum of exponentials
 
     void read(const bfloat16 *key, const bfloat16 *value) {
         for (int64_t group = 0; group < groups; group++) {
@@ -55,7 +55,7 @@ struct Forward {
         }
     }
 
-    // Adds some groups of keys; `begun` tells whether there are results of groups before.
+    // Adds some groups of keys; `begun` says whether there are results of earlier groups.
     void attend_groups(const Sight &sight, int64_t first, int64_t count, bool begun) {
         Operand flipped = find_tiles(queries, 1, 2);
         Wide least = Wide{} + LOWEST, largest[2][2] = {{least, least}, {least, least}};  // of even and odd keys
@@ -78,7 +78,7 @@ struct Forward {
                      find_sums(results + 2 * part, 1, 2));
     }
 
-    // Scales the results of the keys before, as the largest scores grow.
+    // Rescales the results of earlier keys when the largest scores grow.
     void raise_most(const Wide (*largest)[2], bool begun) {
         for (int j = 0; j < 2; j++) {
             Wide found = find_larger(~0u, largest[0][j], largest[1][j]), before = most[j];
@@ -91,7 +91,7 @@ struct Forward {
         }
     }
 
-    // The larger ones of a group's scores and those before.
+    // The larger of a group's scores and the earlier ones.
     template <bool Whole>
     void find_largest(const Sight &sight, int64_t key, const Scores &of_group, Wide (*largest)[2]) {
         Wide found[2][2] = {{largest[0][0], largest[0][1]}, {largest[1][0], largest[1][1]}};
@@ -123,7 +123,7 @@ struct Forward {
         for (int j = 0; j < 2; j++) total[j] += sums[j];
     }
 
-    // Writes the results of `count` queries, divided by their sums, and the log of each one's sum of exponentials.
+    // Writes the results of `count` queries, divided by their sums, and the log of each query's sum of exponentials.
     void write(int64_t count, bfloat16 *out, int64_t stride, float *sums, int64_t sum_stride) {
         float largest[GROUP], totals[GROUP];
         std::memcpy(largest, most, sizeof largest);
@@ -143,7 +143,7 @@ struct Forward {
     }
 };
 
-// The slopes of one head's queries, and of the keys and values of a slice.
+// The gradients of one head's queries, and of the keys and values of a slice.
 struct Backward {
     const PackedAttention &a;
     const Segment &segment;
@@ -159,7 +159,7 @@ struct Backward {
     Tile *shares = room.take<Tile>(2 * MEMBERS), *of_scores = room.take<Tile>(2 * MEMBERS);   // rows of keys
     Tile *paired = room.take<Tile>(2 * MEMBERS * groups);                                     // of the scores, pairs of keys
     Scores *scores = room.take<Scores>(1), *of_shares = room.take<Scores>(1);
-    Wide shifts[MEMBERS][2], means[MEMBERS][2];  // of exponents, and of the slopes of shares
+    Wide shifts[MEMBERS][2], means[MEMBERS][2];  // of the exponents, and of the gradients of the attention weights
 
     void read(const bfloat16 *key, const bfloat16 *value) {
         for (int64_t group = 0; group < groups; group++) {
@@ -171,7 +171,7 @@ struct Backward {
         std::fill(of_values, of_values + 2 * size, Tile{});
     }
 
-    // Reads `count` queries of a block, or their slopes, whose rows are `stride` numbers apart.
+    // Reads `count` queries of a block, or their gradients, whose rows are `stride` numbers apart.
     void read_block(int64_t count, const bfloat16 *from, int64_t stride, Tile *flipped, Tile *stacked) {
         for (int64_t first = 0; first < count; first += GROUP, flipped += shape.parts, stacked += shape.parts) {
             auto find_row = [&](int64_t i) { return first + i < count ? from + (first + i) * stride : nullptr; };
@@ -181,7 +181,7 @@ struct Backward {
         }
     }
 
-    // Reads the logs of the queries' sums and the means of their slopes, which are `stride` numbers apart.
+    // Reads the logs of the queries' sums and the means of their gradients, which are `stride` numbers apart.
     void read_sums(int64_t count, const float *sums, const float *mean, int64_t stride) {
         float numbers[2][MEMBERS * GROUP] = {};
         for (int64_t i = 0; i < count; i++) {
@@ -192,12 +192,12 @@ struct Backward {
         std::memcpy(means, numbers[1], sizeof means);
     }
 
-    // Adds the slopes of `count` queries that have been read to `out`, and theirs of keys and values.
+    // Adds the gradients of `count` queries that were read to `out`, and their parts of the gradients of keys and values.
     void reverse(int64_t query, int64_t count, float *out, int64_t stride) {
         std::pair<int64_t, int64_t> seen[MEMBERS];
         int64_t members = divide_up(count, GROUP);
         for (int64_t i = 0; i < members; i++) seen[i] = Sight{segment, query + i * GROUP, a.window}.find_groups(slice);
-        int64_t first = 0, last = members;  // that see a group of keys
+        int64_t first = 0, last = members;  // the members that attend to a group of keys
         for (int64_t group = seen[0].first; group < seen[members - 1].second; group++) {
             while (first < members && group >= seen[first].second) first++;
             for (last = members; last > first && group < seen[last - 1].first;) last--;
@@ -208,7 +208,7 @@ struct Backward {
                 add_query_slopes(i, seen[i], count - i * GROUP, out + i * GROUP * stride, stride);
     }
 
-    // Adds to the slopes of a group of keys those by some members of a block.
+    // Adds the parts of some members of a block to the gradients of a group of keys.
     void reverse_group(int64_t query, int64_t group, int64_t first, int64_t last) {
         int64_t key = slice.first + group * GROUP, at = group * shape.parts;
         for (int64_t i = first; i < last; i++) {
@@ -233,7 +233,7 @@ struct Backward {
         }
     }
 
-    // The shares of a group of keys and the slopes of their scores, as rows; of the latter also pairs of keys.
+    // The attention weights of a group of keys and the gradients of their scores, as rows; the latter also as pairs of keys.
     template <bool Whole>
     void reverse_scores(const Sight &sight, int64_t key, int64_t member, Tile *pairs) {
         const float scaling = a.scaling;
@@ -259,7 +259,7 @@ struct Backward {
         }
     }
 
-    // Adds the slopes of a member's `count` queries, by the groups of keys that they see.
+    // Adds the gradients of a member's `count` queries, from the groups of keys that they attend to.
     void add_query_slopes(int64_t member, std::pair<int64_t, int64_t> seen, int64_t count, float *out, int64_t stride) {
         Operand pairs = find_tiles(paired + 2 * (member * groups + seen.first), 1, 2);
         for (int64_t part = 0; part < shape.parts; part += 2)
@@ -276,7 +276,7 @@ struct Backward {
             }
     }
 
-    // Adds the slopes of the slice's keys or values to those of all inputs.
+    // Adds the gradients of the slice's keys or values to those of all tokens.
     void add_slopes(const Tile *own, float *out) {
         for (int64_t i = 0; i < slice.count; i++)
             for (int64_t part = 0; part * SIDE < shape.width; part++) {

@@ -1,6 +1,6 @@
-// Attention of a packed row in bfloat16 by the tiles of AMX, as `attend_pairs` and `reverse_pairs`.
+// Attention of a packed row in bfloat16 by AMX tiles, as `attend_pairs` and `reverse_pairs`.
 //
-// The functions return false where they compute nothing: without tiles, and for heads of other widths than multiples of 16.
+// The functions return false without computing anything if there are no tiles or heads do not suit them (`fits_tiles`).
 
 #pragma once
 

@@ -1,7 +1,7 @@
-// Operands of attention in the order in which tiles read them: each tile is 16 lines of the cache, one after the other.
+// Operands of attention in the order in which tiles read them: each tile is 16 consecutive cache lines.
 //
-// Keys, values, queries and slopes are arranged by groups of 32 rows. A tile of rows has 32 numbers of each of 16 rows; a tile
-// of columns, or of sums, has 16 columns.
+// Keys, values, queries and gradients are arranged in groups of 32 rows. A tile of rows has 32 numbers of each of 16 rows; a
+// tile of columns, or of sums, has 16 columns.
 
 #pragma once
 
@@ -25,7 +25,7 @@ struct Shape {
     int64_t width, steps, parts;
 };
 
-// Operands and sums whose tiles are one after the other; distances count tiles.
+// Operands and sums whose tiles are consecutive; distances count tiles.
 inline Operand find_tiles(const Tile *first, int64_t other, int64_t step) {
     return {reinterpret_cast<const Pair *>(first), SIDE, other * NUMBERS, step * NUMBERS};
 }
@@ -34,7 +34,7 @@ inline Sums find_sums(Tile *first, int64_t beside, int64_t below) {
     return {reinterpret_cast<float *>(first), SIDE, beside * NUMBERS, below * NUMBERS};
 }
 
-// Numbers of two lines in turn: the first 16 of each, or the last 16.
+// Interleaves the numbers of two lines: the first 16 of each, or the last 16.
 inline Line zip_lines(Line one, Line other, bool last) {
     const SixteenPairs places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return _mm512_permutex2var_epi16(one, (Line)((places | (places + 32) << 16) + (last ? 0x100010u : 0)), other);
@@ -52,7 +52,7 @@ void read_rows(const Shape &shape, Find find_row, Tile *to) {
     }
 }
 
-// Exchanges rows and columns of a group: [steps, 2] tiles, each of 16 pairs of numbers, one below the other, of 16 rows.
+// Transposes a group: [steps, 2] tiles, each of 16 pairs of numbers, one below the other, of 16 rows.
 inline void flip_rows(const Shape &shape, const Tile *rows, Tile *to) {
     for (int64_t half = 0; half < 2; half++)
         for (int64_t step = 0; step < shape.steps; step++) {
@@ -70,14 +70,14 @@ inline void stack_rows(const Shape &shape, const Tile *rows, int64_t apart, Tile
         }
 }
 
-// Exchanges rows and numbers of a group: `parts` tiles, `apart` from each other, each of 16 numbers, one below the other, of 32
+// Transposes a group by single numbers: `parts` tiles, `apart` from each other, each of 16 numbers, one below the other, of 32
 // rows.
 inline void turn_rows(const Shape &shape, const Tile *rows, int64_t apart, Tile *to) {
     stack_rows(shape, rows, apart, to);
     for (int64_t part = 0; part < shape.parts; part++) transpose_lines(to[part * apart].lines);
 }
 
-// Reads a group of a head's keys or values of a slice, with zeros behind the last.
+// Reads a group of a head's keys or values of a slice, with zeros after the last.
 inline void read_group(const PackedAttention &a, const Segment &segment, const Slice &slice, int64_t group,
                        const bfloat16 *states, Tile *to) {
     auto find_row = [&](int64_t i) {
@@ -87,21 +87,21 @@ inline void read_group(const PackedAttention &a, const Segment &segment, const S
     read_rows(Shape(a.width), find_row, to);
 }
 
-// A group of queries of a segment, from `query` on, and the keys that they see.
+// A group of queries of a segment, from `query` on, and the keys that they attend to.
 struct Sight {
     const Segment &segment;
     int64_t query, window;
 
-    // A bit for each query that sees a key.
+    // A bit for each query that attends to a key.
     uint32_t find_queries(int64_t key) const {
         int64_t first = key - segment.prompt_length - query, last = segment.length - query;
         return find_mask(window ? std::min(last, first + window) : last) & ~find_mask(first);
     }
 
-    // Whether all see all keys of a group.
+    // Whether all queries attend to all keys of a group.
     bool sees_all(int64_t key) const { return (find_queries(key) & find_queries(key + GROUP - 1)) == ~0u; }
 
-    // The groups of keys of a slice that one of them sees: the first one, and the one behind the last.
+    // The groups of keys of a slice that any of the queries attends to: the first one, and the one after the last.
     std::pair<int64_t, int64_t> find_groups(const Slice &slice) const {
         int64_t count = std::min(GROUP, segment.length - query);
         int64_t first = std::max<int64_t>(0, segment.first(query, window) - slice.first) / GROUP;
@@ -118,7 +118,7 @@ struct Scores {
     Wide read(int64_t key, int64_t half) const { return (Wide)tiles[key / SIDE][half].lines[key % SIDE]; }
 };
 
-// 2^x with a relative error of 3e-6, and 1 for 0: the power of a whole number, times a polynomial of the least error.
+// 2^x with a relative error of 3e-6, and exactly 1 for 0: an integer power of two, times a minimax polynomial.
 inline Wide find_power(Wide x) {
     Wide rest = (Wide)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     Wide sum = rest * 1.342668477e-2f + 5.224247277e-2f;
@@ -133,7 +133,7 @@ inline Wide keep_some(uint32_t mask, Wide numbers) {
     return (Wide)_mm512_maskz_mov_ps(__mmask16(mask), (__m512)numbers);
 }
 
-// The larger numbers where a mask has ones; NaN is left out.
+// The larger numbers where a mask has ones; NaN is ignored.
 inline Wide find_larger(uint32_t mask, Wide numbers, Wide most) {
     return (Wide)_mm512_mask_max_ps((__m512)most, __mmask16(mask), (__m512)numbers, (__m512)most);
 }

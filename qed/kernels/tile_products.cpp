@@ -1,6 +1,6 @@
-// Linear layers in bfloat16 of some rows by the tiles of AMX, whose weights are in the order in which they are read.
+// Linear layers in bfloat16 by AMX tiles, whose weights are stored in the order of reading.
 //
-// What is computed for a row depends neither on the other rows nor on the number of threads.
+// The result for a row depends neither on the other rows nor on the number of threads.
 
 #include "decoding.h"
 #include "tiles.h"
@@ -10,8 +10,8 @@
 namespace {
 
 constexpr int64_t BLOCK = GROUP;            // outputs of a panel, and rows that are multiplied by it together
-constexpr int64_t NEAR = 1 << 18;           // pairs of rows that stay in a core's cache meanwhile
-constexpr int64_t LARGE = 1 << 20;          // products from which on several threads share the outputs
+constexpr int64_t NEAR = 1 << 18;           // the most pairs of these rows, so that they stay in a core's cache
+constexpr int64_t LARGE = 1 << 20;          // multiplications from which on several threads share the outputs
 
 inline int64_t count_pairs(int64_t inputs) { return (inputs + 2 * SIDE - 1) / (2 * SIDE) * SIDE; }
 
@@ -43,7 +43,7 @@ void pack(const T *weight, int64_t outputs, int64_t inputs, int64_t first, int64
     }
 }
 
-// Copies a row of states, and zeros behind it; a row that is not there is all zeros.
+// Copies a row of states, with zeros after it; a row that does not exist is all zeros.
 inline void copy_row(const bfloat16 *from, int64_t inputs, int64_t pairs, Pair *to) {
     if (from == nullptr) inputs = 0;
     for (int64_t pair = 0; pair < pairs; pair += SIDE)
@@ -74,10 +74,10 @@ void pack_tiles_bfloat16(const bfloat16 *weight, int64_t outputs, int64_t inputs
     pack(weight, outputs, inputs, first, threads, panels);
 }
 
-// [rows, outputs] of [rows, inputs]; the bias has numbers for whole panels.
+// Computes [rows, outputs] from [rows, inputs]; the bias is padded to whole panels.
 void multiply_bfloat16(const bfloat16 *states, int64_t rows, int64_t stride, const Product *product, int64_t threads,
                        bfloat16 *out) {
-    // With a power of two between them rows would share lines of the cache.
+    // With a power of two between them, rows would compete for the same cache lines.
     int64_t inputs = product->inputs, outputs = product->outputs, pairs = count_pairs(inputs), apart = pairs + SIDE;
     int64_t padded = (rows + SIDE - 1) / SIDE * SIDE, together = std::max<int64_t>(1, NEAR / (apart * BLOCK)) * BLOCK;
     const Pair *panels = static_cast<const Pair *>(product->panels);

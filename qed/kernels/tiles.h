@@ -1,6 +1,6 @@
-// Products of pairs by the tiles of a processor with AMX: 16 rows of 16 pairs, 16 pairs of 16 columns, and their sums.
+// Products of pairs by the AMX tiles of a CPU: 16 rows of 16 pairs, 16 pairs of 16 columns, and their sums.
 //
-// `Tiles` must live in the thread that multiplies, and nothing else may use the tiles meanwhile.
+// `Tiles` must live in the thread that multiplies, and nothing else may use the tiles in the meantime.
 
 #pragma once
 
@@ -18,11 +18,11 @@ namespace {
 
 constexpr int64_t SIDE = 16;          // rows, pairs and columns of a tile
 constexpr int64_t TOGETHER = 2;       // tiles of rows, and of columns, that are multiplied together
-constexpr int64_t LEAST = 32;         // width of a head for which tiles are faster than vectors
+constexpr int64_t LEAST = 32;         // the smallest width of a head for which tiles are faster than vectors
 constexpr int64_t GROUP = TOGETHER * SIDE;  // rows, or columns, that are multiplied together
-typedef __m512i Line;  // of the processor's cache
+typedef __m512i Line;  // a cache line
 
-constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state that it is asked for
+constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // Linux's ARCH_REQ_XCOMP_PERM, and the state to request
 
 // Whether Linux lets this process use tiles.
 inline bool has_tiles() {
@@ -30,13 +30,13 @@ inline bool has_tiles() {
     return has;
 }
 
-// Whether attention of heads of a width multiplies by tiles.
+// Whether attention with heads of a width uses tiles.
 inline bool fits_tiles(int64_t width) { return width % SIDE == 0 && width >= LEAST && has_tiles(); }
 
-// Sets the tiles of a thread, and releases them afterwards: other libraries set their own.
+// Configures the tiles of a thread, and releases them afterwards, because other libraries configure their own.
 struct Tiles {
     Tiles() {
-        has_tiles();  // Linux must have been asked
+        has_tiles();  // requests the permission from Linux
         struct alignas(64) {
             uint8_t palette = 1, start = 0, reserved[14] = {};
             uint16_t bytes[16] = {};
@@ -49,9 +49,9 @@ struct Tiles {
     ~Tiles() { _tile_release(); }
 };
 
-// What a product reads: at each step two tiles, of rows of pairs or of pairs of columns. Distances count pairs: `stride`
+// The operand of a product: at each step two tiles, of rows of pairs or of pairs of columns. Distances count pairs: `stride`
 // between the lines of a tile, `other` from the first tile to the second, `step` to those of the next step. While a tile of
-// columns is multiplied, the processor is asked for some `lines` of what will be read next.
+// columns is multiplied, `lines` of what will be read next are prefetched.
 struct Operand {
     const Pair *first;
     int64_t stride, other, step;
@@ -59,20 +59,20 @@ struct Operand {
     int64_t lines = 0;
 };
 
-// Where sums of products are written: the first tile, whose lines are `stride` numbers apart, and the distances of those beside
-// and below it.
+// Where sums of products are written: the first tile, whose lines are `stride` numbers apart, and the distances to the tiles
+// beside and below it.
 struct Sums {
     float *first;
     int64_t stride, beside, below;
 };
 
 // The product of tiles of rows and of columns; with `Adds` it is added to `out`. With `Streams` columns are read without
-// taking a place in the nearest cache, where the rows stay.
+// displacing the rows from the L1 cache.
 template <bool Adds, int Rows = TOGETHER, bool Streams = false>
 inline void multiply_tiles(const Operand &left, const Operand &right, int64_t steps, const Sums &out) {
     const int64_t line = out.stride * sizeof(float);
     const int64_t left_line = left.stride * sizeof(Pair), right_line = right.stride * sizeof(Pair);
-    asm volatile("" ::: "memory");  // some compilers do not know that a tile reads memory, or writes it
+    asm volatile("" ::: "memory");  // some compilers do not know that tile instructions read and write memory
     if constexpr (Adds) {
         _tile_loadd(0, out.first, line);
         _tile_loadd(1, out.first + out.beside, line);
@@ -114,7 +114,7 @@ inline void multiply_tiles(const Operand &left, const Operand &right, int64_t st
 // Which of 32 numbers are among the first `count`.
 inline uint32_t find_mask(int64_t count) { return count >= 32 ? ~0u : count > 0 ? (1u << count) - 1 : 0; }
 
-// Exchanges rows and columns of 16 lines of pairs.
+// Transposes 16 lines of pairs.
 inline void transpose_lines(Line *lines) {
     Line some[SIDE];
     for (int i = 0; i < SIDE; i += 2) {
@@ -139,7 +139,7 @@ inline void transpose_lines(Line *lines) {
     std::copy(some, some + SIDE, lines);
 }
 
-// Memory for pairs that begins with a line of the cache.
+// Memory for pairs, aligned to a cache line.
 struct Lines {
     explicit Lines(int64_t pairs) : memory(new Pair[pairs + SIDE]) {}
 

@@ -1,6 +1,7 @@
-// Operations on each input of an update, forwards and backwards.
+// Operations on each token of an update, forward and backward.
 //
-// T is the precision of products: of what they read and write, and of its slopes. States and weights are float32.
+// T is the precision of the inputs and outputs of matrix products, and of their gradients ("slopes"). States and weights are
+// float32.
 
 #include <vector>
 
@@ -8,10 +9,10 @@
 
 namespace {
 
-constexpr int64_t LARGE = 1 << 15;  // numbers from which on several threads share the rows
-constexpr int64_t CHUNK = 64;       // rows whose slopes of a weight are added up together, whatever the number of threads
+constexpr int64_t LARGE = 1 << 15;  // elements from which on several threads share the rows
+constexpr int64_t CHUNK = 64;       // rows whose gradients of a weight are summed together, whatever the number of threads
 
-// The slopes of a weight of `width` numbers, which each chunk of rows adds up for itself.
+// The gradient of a weight of `width` numbers, which each chunk of rows sums separately.
 class ChunkSums {
   public:
     ChunkSums(int64_t rows, int64_t width) : width(width), chunks((rows + CHUNK - 1) / CHUNK), parts(chunks * width, 0.0f) {}
@@ -47,7 +48,7 @@ inline void scale_states(const T *states, float scale, const float *weight, int6
         store_part(load_part(states + i, width - i, 0) * scale * load_part(weight + i, width - i, 0), out + i, width - i);
 }
 
-// The slopes of the input of an RMSNorm, plus `added` (null: nothing); adds those of the weight to `of_weight`.
+// The gradient of the input of an RMSNorm, plus `added` (null for none); adds that of the weight to `of_weight`.
 template <typename T, typename From>
 inline void reverse_norm(const T *slopes, const From *states, float scale, const float *weight, const float *added,
                          int64_t width, float *out, float *of_weight) {
@@ -80,8 +81,8 @@ inline void rotate(const T *from, const float *cos, const float *sin, int64_t wi
     }
 }
 
-// RMSNorm (arXiv 1910.07467) of states, [rows, width], plus `changes` (null: nothing), and each row's scale. The sums of
-// both are written to `sums`.
+// RMSNorm (arXiv 1910.07467) of states, [rows, width], plus `changes` (null for none), and each row's scale. The sums of
+// states and changes are written to `sums`.
 template <typename T>
 void norm_forward(const float *states, const T *changes, const float *weight, float epsilon, int64_t rows, int64_t width,
                   int64_t threads, float *sums, float *scales, T *out) {
@@ -98,7 +99,7 @@ void norm_forward(const float *states, const T *changes, const float *weight, fl
     }
 }
 
-// The slopes of the states of `norm_forward`, plus `added` (null: nothing), and those of the weight.
+// The gradient of the states of `norm_forward`, plus `added` (null for none), and that of the weight.
 template <typename T>
 void norm_backward(const T *slopes, const float *states, const float *scales, const float *weight, const float *added,
                    int64_t rows, int64_t width, int64_t threads, float *out, float *of_weight) {
@@ -113,7 +114,7 @@ void norm_backward(const T *slopes, const float *states, const float *scales, co
     sums.add_up(of_weight);
 }
 
-// The slopes of gates and ups, [rows, width], of those of silu(gate) * up, whose place these products take.
+// The gradients of gates and ups, [rows, width], from `slopes`, that of silu(gate) * up, which overwrites it.
 template <typename T>
 void gate_backward(const T *gates, const T *ups, T *slopes, int64_t rows, int64_t width, int64_t threads, T *of_gates,
                    T *of_ups) {
@@ -130,8 +131,8 @@ void gate_backward(const T *gates, const T *ups, T *slopes, int64_t rows, int64_
         }
 }
 
-// Rotates heads, [rows, heads, width], behind their RMSNorm (no weight: none), by angles of [rows, width]. `out` may be
-// the heads themselves.
+// Rotates heads, [rows, heads, width], after their RMSNorm (none without a weight), by the angles of [rows, width]. `out` may
+// be the heads themselves.
 template <typename T>
 void rotate_forward(const T *states, const float *weight, float epsilon, const float *cos, const float *sin, int64_t rows,
                     int64_t heads, int64_t width, int64_t threads, T *out) {
@@ -151,7 +152,7 @@ void rotate_forward(const T *states, const float *weight, float epsilon, const f
         }
 }
 
-// Puts the slopes of the heads of `rotate_forward` in the place of those of its result, and computes those of the weight.
+// Replaces the gradients of the result of `rotate_forward` by those of its heads, and computes that of the weight.
 template <typename T>
 void rotate_backward(float *slopes, const T *states, const float *weight, float epsilon, const float *cos, const float *sin,
                      int64_t rows, int64_t heads, int64_t width, int64_t threads, float *of_weight) {

@@ -1,4 +1,4 @@
-// What the functions of an update share; `qed/kernels/structures.py` has the same fields.
+// The structure that the functions of an update share; `qed/kernels/structures.py` has the same fields.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Scales logits by the temperature, and cuts tokens off before a draw: those behind the most likely ones, by their number,
-// their share together, or their own.
+// Scales logits by the temperature, and excludes unlikely tokens before a draw: by their rank (top-k), by their cumulative
+// probability (top-p) or by their own probability (min-p).
 
 #include <functional>
 #include <limits>
@@ -8,22 +8,22 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 256;               // tokens of a block, which is left out by its largest logit
-constexpr int64_t LARGE = 1 << 15;           // numbers from which on several threads share the rows
-constexpr float GAPS[] = {10, 20, INFINITY};  // below the largest logit: where the last token that stays is looked for
-constexpr double ROUNDING = 1e-7;            // of shares: a sum that falls short of one by so little has reached it
+constexpr int64_t BLOCK = 256;               // tokens of a block, which is skipped if its largest logit is too small
+constexpr int64_t LARGE = 1 << 15;           // logits from which on several threads share the rows
+constexpr float GAPS[] = {10, 20, INFINITY};  // distances below the largest logit within which the last token is searched
+constexpr double ROUNDING = 1e-7;            // a sum that falls short of its share by this little has reached it
 
 struct Token {
     float logit, weight;
 };
 
-// The least logit of the tokens that stay, and how many of those that have it: the first ones.
+// The smallest logit of the tokens that stay, and how many of the tokens with that logit stay: the first ones.
 struct Boundary {
     float least;
     int64_t ties;
 };
 
-// The logits of a row, and the largest one of each block, and of all.
+// The logits of a row, and the largest one of each block and of the row.
 struct Row {
     const float *logits;
     int64_t size;
@@ -31,7 +31,7 @@ struct Row {
     float largest;
 };
 
-// Writes logits over the temperature, and the largest one of each block; returns that of all.
+// Writes logits over the temperature, and the largest one of each block; returns the largest of all.
 template <typename T>
 float scale(const T *logits, int64_t size, float temperature, float *out, float *tops) {
     float largest = -INFINITY;
@@ -52,7 +52,7 @@ inline Wide weigh(const Row &row, int64_t i) {
     return exponential(load_wide(row.logits + i, row.size - i, -INFINITY) - row.largest);
 }
 
-// Copies the tokens from a logit on, with their weights or without; returns how many there are.
+// Copies the tokens with at least some logit, with or without their weights; returns how many there are.
 template <bool Weighs>
 int64_t collect(const Row &row, float least, Token *to) {
     int64_t count = 0;
@@ -81,10 +81,10 @@ double add_weights(const Token *tokens, int64_t count) {
     return sum;
 }
 
-// The logit of the `count`-th likely token, where there are so many.
+// The logit of the `count`-th most likely token, or minus infinity if there are fewer.
 float find_last(const Row &row, int64_t count, Token *tokens) {
     int64_t found = 0, blocks = (row.size + BLOCK - 1) / BLOCK;
-    if (count <= blocks) {  // so many tokens have at least the logit of that block's largest
+    if (count <= blocks) {  // at least `count` tokens have the largest logit of that block or more
         float *tops = reinterpret_cast<float *>(tokens);
         std::copy(row.tops, row.tops + blocks, tops);
         std::nth_element(tops, tops + count - 1, tops + blocks, std::greater<float>());
@@ -93,15 +93,15 @@ float find_last(const Row &row, int64_t count, Token *tokens) {
     }
     for (float gap : GAPS)
         if (found < count) found = collect<false>(row, row.largest - gap, tokens);
-    if (found < count) return -INFINITY;  // others are NaN
+    if (found < count) return -INFINITY;  // the others are NaN
     auto is_before = [](const Token &one, const Token &other) { return one.logit > other.logit; };
     std::nth_element(tokens, tokens + count - 1, tokens + found, is_before);
     return tokens[count - 1].logit;
 }
 
-// The boundary of the fewest most likely tokens that reach a sum of weights together. Pivots are from places that depend on
-// the count alone and have no order: from the ends and the middle of some that were sorted and then changed a little, each
-// would leave nearly all tokens on one side.
+// The boundary of the fewest most likely tokens that together reach a sum of weights. Pivots are from pseudo-random places
+// that depend on the count alone: in nearly sorted tokens, a pivot from the ends and the middle could leave nearly all
+// tokens on one side.
 Boundary divide(Token *tokens, int64_t count, double wanted) {
     Token *begin = tokens, *end = tokens + count;
     Boundary found = {-INFINITY, INT64_MAX};
@@ -132,7 +132,7 @@ Boundary divide(Token *tokens, int64_t count, double wanted) {
     return found;
 }
 
-// The boundary of the most likely tokens with a share of the probability of all from a logit on.
+// The boundary of the most likely tokens that have a share of the probability of all tokens with at least some logit.
 Boundary find_nucleus(const Row &row, float least, double share, Token *tokens) {
     bool is_cut = least > -INFINITY;
     int64_t count = is_cut ? collect<true>(row, least, tokens) : 0;
@@ -181,8 +181,8 @@ void shape(const T *scores, int64_t rows, int64_t stride, int64_t size, float te
 extern "C" {
 
 // Writes logits, [rows, size], over the temperature, and minus infinity for tokens that are not among the `most` likely ones
-// (0: all), or not among the fewest most likely that have a share of the probability of what is left, or further than `gap`
-// below the largest. The most likely token stays.
+// (0 for all), or not among the fewest most likely ones with a share of the remaining probability, or more than `gap` below
+// the largest. The most likely token stays.
 void shape_float32(const float *scores, int64_t rows, int64_t stride, int64_t size, float temperature, int64_t most, double share,
                    float gap, int64_t threads, float *out) {
     shape(scores, rows, stride, size, temperature, most, share, gap, threads, out);

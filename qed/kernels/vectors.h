@@ -1,7 +1,7 @@
-// Vectors of 8 numbers, and of 16 where the processor has such; and the numbers of tensors.
+// Vectors of 8 numbers, and of 16 if the CPU has them; and the number types of tensors.
 //
-// Every number of a row is computed in an order that depends on the row alone: not on the other rows of the batch, the
-// number of threads, or the alignment of memory. All tensors are row-major; strides count elements.
+// Every number of a row is computed in an order that depends on the row alone, and not on the other rows of the batch, the
+// number of threads or the alignment of memory. All tensors are row-major; strides count elements.
 
 #pragma once
 
@@ -17,8 +17,8 @@
 
 constexpr int64_t LANES = 8;  // numbers of a vector
 
-// Of products: the numbers of a vector, the rows that are computed together, so that their sums, two vectors each, fit into
-// the registers, and the outputs.
+// Of matrix products: the numbers of a vector, the rows that are computed together, so that their sums of two vectors each
+// fit into the registers, and the outputs.
 #ifdef __AVX512F__
 constexpr int64_t WIDE = 16;
 constexpr int64_t TILE = 12;
@@ -27,9 +27,9 @@ constexpr int64_t WIDE = LANES;
 constexpr int64_t TILE = 6;
 #endif
 constexpr int64_t PANEL = 2 * WIDE;
-constexpr int64_t FEW = 4;  // rows, with fewer of which each sum of a tile waits for its last product
+constexpr int64_t FEW = 4;  // with fewer rows, each sum of a tile waits for its last product
 
-// The rows of the next tile, of those that are left: two tiles of like size where the last one would have few.
+// The number of rows of the next tile, given how many are left: two tiles of similar size if the last would have few rows.
 inline int64_t count_tile(int64_t left) { return left > TILE && left < TILE + FEW ? (left + 1) / 2 : std::min(TILE, left); }
 
 typedef float Vector __attribute__((vector_size(32)));
@@ -38,7 +38,7 @@ typedef int32_t Integers __attribute__((vector_size(32)));
 typedef uint32_t Words __attribute__((vector_size(32)));
 typedef uint16_t Shorts __attribute__((vector_size(16), aligned(2), may_alias));
 typedef double Doubles __attribute__((vector_size(32)));
-typedef float Wide __attribute__((vector_size(4 * WIDE)));  // of the width of products
+typedef float Wide __attribute__((vector_size(4 * WIDE)));  // of the width that products use
 
 typedef float float32;
 
@@ -57,7 +57,7 @@ inline float widen(bfloat16 value) {
 
 inline void narrow(float value, float *to) { *to = value; }
 
-inline void narrow(float value, bfloat16 *to) {  // to the nearest, and to even
+inline void narrow(float value, bfloat16 *to) {  // rounds to nearest, ties to even
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
@@ -98,7 +98,7 @@ inline V load_as(const bfloat16 *from) {
 }
 
 #ifdef __AVX512F__
-// Compilers widen 16 numbers in two halves.
+// Without this, compilers widen 16 numbers in two halves.
 template <>
 inline Wide load_as<Wide>(const bfloat16 *from) {
     __m256i halves;
@@ -122,7 +122,7 @@ inline void store_as(V values, bfloat16 *to) {  // as `narrow`
     std::memcpy(to, &halves, sizeof halves);
 }
 
-// Keeps a vector in a register, because compilers may read it from memory for each of its uses.
+// Keeps a vector in a register; otherwise compilers may read it from memory at each use.
 template <typename V>
 inline void keep(V &values) {
 #ifdef __AVX__
@@ -130,7 +130,7 @@ inline void keep(V &values) {
 #endif
 }
 
-// The first `count` numbers, and `other` behind them.
+// The first `count` numbers, and `other` after them.
 template <typename V, typename T>
 inline V load_part_as(const T *from, int64_t count, float other) {
     constexpr int64_t SIZE = sizeof(V) / sizeof(float);
@@ -185,7 +185,7 @@ inline Vector fill(float value) { return Vector{value, value, value, value, valu
 #define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, Integers{__VA_ARGS__})
 #endif
 
-// The two halves of a vector; compilers that have no name for them keep the vector in memory.
+// The two halves of a vector; with generic code some compilers would keep the vector in memory.
 inline void split(Vector values, Half *low, Half *high) {
 #ifdef HAS_HALVES
     *low = SHUFFLE(values, values, 0, 1, 2, 3);
@@ -207,13 +207,13 @@ inline double add_up(Doubles values) { return (values[0] + values[2]) + (values[
 
 inline Doubles widen(Half values) {
 #ifdef __AVX__
-    return (Doubles)_mm256_cvtps_pd((__m128)values);  // compilers convert two numbers at a time
+    return (Doubles)_mm256_cvtps_pd((__m128)values);  // by themselves compilers convert two numbers at a time
 #else
     return __builtin_convertvector(values, Doubles);
 #endif
 }
 
-// Adds the numbers of a vector to sums, 8 after 8.
+// Adds the numbers of a vector to sums, 8 at a time.
 inline Doubles add_to(Doubles sums, Vector values) {
     Half low, high;
     split(values, &low, &high);
@@ -253,7 +253,7 @@ inline float find_largest(Wide values) {
 }
 #endif
 
-// The largest of `count` numbers; NaN is left out.
+// The largest of `count` numbers; NaN is ignored.
 template <typename T>
 inline float find_largest(const T *numbers, int64_t count) {
     Wide most = Wide{} - INFINITY;
@@ -275,7 +275,7 @@ inline Vector add_up_each(const Vector *each) {
     return SHUFFLE(first, second, 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(first, second, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
-// Exchanges rows and columns of 8 vectors.
+// Transposes 8 vectors.
 inline void transpose_block(Vector *rows) {
     Vector pairs[LANES], quads[LANES];
     for (int i = 0; i < LANES; i += 2) {
@@ -293,9 +293,9 @@ inline void transpose_block(Vector *rows) {
     }
 }
 
-// The two parts of e^x that depend on the width of vectors. `limit_exponent` cuts x at 89, whose power is infinite, where an
+// The two parts of e^x that depend on the width of vectors. `limit_exponent` clips x at 89, whose power is infinite, because an
 // infinite x would become NaN. `scale_by_power` returns 2^steps times a number: 0 for x below -87, where float32 has few digits
-// left, and infinity beyond its largest number; without the instruction that scales, from 88 on.
+// left, and infinity beyond the largest float32; without the scaling instruction, from 88 on.
 #ifdef __AVX512F__
 inline Wide limit_exponent(Wide x) { return (Wide)_mm512_min_ps(_mm512_set1_ps(89.0f), (__m512)x); }
 
@@ -313,7 +313,7 @@ inline Vector scale_by_power(Vector number, Vector steps, Vector x) {
     return x < -87.0f ? Vector{} : x > 88.0f ? Vector{} + INFINITY : scaled;
 }
 
-// e^x to a unit in the last place: 2^steps e^rest, of which the second is a polynomial with the least relative error.
+// e^x to a unit in the last place: 2^steps e^rest, where e^rest is a polynomial of minimal relative error.
 template <typename Floats>
 inline Floats exponential(Floats x) {
     x = limit_exponent(x);
@@ -329,7 +329,7 @@ inline Floats exponential(Floats x) {
     return scale_by_power(sum, steps, x);
 }
 
-// Memory of a thread for the numbers of one call; it is freed with the thread.
+// A thread's memory for the numbers of one call; it is freed with the thread.
 inline float *find_room(int64_t count) {
     static thread_local std::unique_ptr<float[]> room;
     static thread_local int64_t size = 0;

@@ -1,7 +1,7 @@
-// The gradient of the weight of a linear layer: the slopes of its results, transposed, times what it read.
+// The gradient of the weight of a linear layer: the transposed gradient of its output ("slopes") times its input.
 //
-// Products are of numbers in bfloat16, by the tiles of AMX, and sums are in float32; a slope may be the sum of two numbers.
-// The order of sums depends on the number of inputs alone.
+// Factors are bfloat16, products are by AMX tiles, and sums are float32; a slope may be the sum of two numbers. The order of
+// sums depends only on the number of tokens.
 
 #include "tiles.h"
 
@@ -10,14 +10,14 @@
 namespace {
 
 constexpr int64_t BLOCK = GROUP;              // outputs, and columns, that are computed together
-constexpr int64_t DEPTH = 512;                // inputs that are arranged at a time
-constexpr int64_t STRIDE = DEPTH / 2 + SIDE;  // pairs of an output: with a power of two they would share lines of the cache
-constexpr int64_t MOST_OUTPUTS = 128;         // of a group, which is arranged as a whole: memory is read in lines,
-constexpr int64_t MOST_COLUMNS = 1024;        // and columns that stay in a core's cache meanwhile
-constexpr int64_t AHEAD = 32;                 // inputs for which the processor is asked for slopes in time
-constexpr int64_t LARGE = 1 << 20;            // products from which on several threads share them
+constexpr int64_t DEPTH = 512;                // tokens that are arranged at a time
+constexpr int64_t STRIDE = DEPTH / 2 + SIDE;  // pairs of an output: a power of two would compete for the same cache lines
+constexpr int64_t MOST_OUTPUTS = 128;         // outputs of a group, arranged as a whole because memory is read in lines
+constexpr int64_t MOST_COLUMNS = 1024;        // the most columns that stay in a core's cache in the meantime
+constexpr int64_t AHEAD = 32;                 // tokens by which slopes are prefetched
+constexpr int64_t LARGE = 1 << 20;            // multiplications from which on several threads share them
 
-// Slopes of results, [inputs, outputs], and what they have lost by being rounded, or null.
+// Gradients of the output, [tokens, outputs], and their rounding errors, or null.
 struct Slopes {
     const bfloat16 *rounded, *lost;
     int64_t outputs, inputs;
@@ -29,7 +29,7 @@ inline void pair_lines(Line first, Line second, Line *low, Line *high) {
     *high = _mm512_unpackhi_epi16(first, second);
 }
 
-// Copies the slopes of some outputs, of `count` inputs with a stride, as rows of pairs of inputs.
+// Copies the slopes of some outputs, for `count` tokens with a stride, as rows of pairs of tokens.
 inline void arrange_slopes(const bfloat16 *slopes, int64_t stride, int64_t outputs, int64_t count, Pair *to) {
     for (int64_t input = 0; input < count; input += 2 * SIDE)
         for (int64_t i = 0; i < outputs; i += BLOCK) {
@@ -50,7 +50,7 @@ inline void arrange_slopes(const bfloat16 *slopes, int64_t stride, int64_t outpu
         }
 }
 
-// Copies some columns of states, [inputs, width], as rows of pairs of inputs: those of each pair.
+// Copies some columns of states, [tokens, width], as rows of pairs of tokens: those of each pair.
 inline void arrange_states(const bfloat16 *states, int64_t width, int64_t count, int64_t columns, Pair *to) {
     for (int64_t input = 0; input < (count + 2 * SIDE - 1) / (2 * SIDE) * (2 * SIDE); input += 2, to += BLOCK)
         for (int64_t i = 0; i < BLOCK; i += SIDE) {
@@ -62,8 +62,8 @@ inline void arrange_states(const bfloat16 *states, int64_t width, int64_t count,
         }
 }
 
-// Puts a product of arranged slopes and states in its place in the gradient, or adds it to what is there. The processor is
-// asked for the place behind it meanwhile.
+// Writes a product of arranged slopes and states to its place in the gradient, or adds it to what is there, and prefetches
+// the next place in the meantime.
 inline void multiply_block(const Pair *slopes, const Pair *states, int64_t pairs, bool adds, int64_t rows, int64_t columns,
                            float *out, int64_t stride) {
     Operand left{slopes, STRIDE, SIDE * STRIDE, SIDE}, right{states, BLOCK, SIDE, SIDE * BLOCK};
@@ -80,13 +80,13 @@ inline void multiply_block(const Pair *slopes, const Pair *states, int64_t pairs
     for (int64_t i = 0; i < rows; i++) std::memcpy(out + i * stride, sums + i * BLOCK, columns * sizeof *out);
 }
 
-// Outputs that a thread takes at a time: fewer where there are many threads.
+// The number of outputs that a thread takes at a time: fewer if there are many threads.
 inline int64_t choose_group(int64_t outputs, int64_t threads) {
     int64_t blocks = (outputs + BLOCK * threads - 1) / (BLOCK * threads);
     return std::min(MOST_OUTPUTS, std::max<int64_t>(1, blocks) * BLOCK);
 }
 
-// out[outputs, width] = the product of slopes, transposed, and states, [inputs, width]; or that is added to it.
+// out[outputs, width] = the product of the transposed slopes and states, [tokens, width], which `adds` adds to it.
 void multiply(const Slopes &slopes, const bfloat16 *states, int64_t width, bool adds, int64_t threads, float *out) {
     Lines shared(DEPTH / 2 * std::min(MOST_COLUMNS, width + BLOCK));
     Pair *panels = shared.find();
