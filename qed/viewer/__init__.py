@@ -1,1 +1,1 @@
-"""The viewer: a web server over run folders, which reads them and changes nothing."""
+"""The viewer: a read-only web server for run folders."""

@@ -18,7 +18,7 @@ from qed.viewer.tokens import describe_tokens
 from qed.viewer.where import Where, find_where
 
 MAX_SHOWN = 512  # answers of a group side by side
-MAX_CHARACTERS = 4_000_000  # of all texts of a group
+MAX_CHARACTERS = 4_000_000  # of all texts of a group together
 
 
 def read_group(library: Library, params: Params) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def read_group(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: as for `read_step`, and `group`, its number.
+        params: those of `read_step`, and `group`, the group's number.
 
     Raises:
         Refused: there is no such group.
@@ -54,7 +54,7 @@ def read_answer(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: as for `read_group`, and `answer`, its number within the group.
+        params: those of `read_group`, and `answer`, the answer's number within the group.
 
     Raises:
         Refused: there is no such answer.
@@ -76,19 +76,19 @@ def read_answer(library: Library, params: Params) -> dict[str, Any]:
 
 
 def select_row(where: Where, group: int, answer: int, texts_only: bool = False) -> tuple[Row, int]:
-    """Return one answer of a group, `texts_only` without its tokens, and how many the group has.
+    """Return one answer of a group, without its tokens if `texts_only`, and how many answers the group has.
 
     Raises:
         Refused: there is no such answer.
     """
     rows = where.read_rows(group, texts_only)
     if not 0 <= answer < len(rows):
-        raise Refused(404, f"Group {group} of step {where.step} has {len(rows)} answers, and no number {answer}.")
+        raise Refused(404, f"Group {group} of step {where.step} has {len(rows)} answers, but no answer {answer}.")
     return rows[answer], len(rows)
 
 
 def read_text(row: Row, name: str) -> str:
-    """Return a text of a row, without secrets; empty where there is none."""
+    """Return a text of a row, without secrets; empty if there is none."""
     value = row.get(name)
     return "" if value is None else redact(str(value))
 
@@ -109,10 +109,10 @@ def _describe_answer(row: Row, cells: Row, tags: Tags | None, left: int) -> dict
     """Return an answer for the page.
 
     Args:
-        row: as the run has written it.
-        cells: what the table has of it.
-        tags: of thoughts.
-        left: characters that may still be shown of the group.
+        row: the answer as the run wrote it.
+        cells: its cells in the table of the step.
+        tags: the tags of thinking.
+        left: how many more characters of the group may be shown.
     """
     whole = read_text(row, "text")
     text, cut = cut_text(whole[:left])
@@ -131,7 +131,7 @@ def _describe_answer(row: Row, cells: Row, tags: Tags | None, left: int) -> dict
 
 
 def _describe_turn(turn: Row) -> Row:
-    """Return what a turn wrote, what an environment replied, and the turn's reward."""
+    """Return the text of a turn, the environment's reply, and the turn's reward."""
     return {
         **{name: cut_text(read_text(turn, name))[0] for name in ("text", "reply")},
         "reward": clean_value(turn.get("reward")),

@@ -40,8 +40,8 @@ from qed.viewer.threads import call_in_thread
 Endpoint = Callable[[Library, Params], dict[str, Any]]
 JSON = "application/json"
 EVENTS = "text/event-stream"
-AT_ONCE = 8  # requests that read runs at the same time; further ones wait
-MOST_LISTENERS = 24  # to live runs; a browser has at most 6 connections to a server
+AT_ONCE = 8  # concurrent requests that read runs; further ones wait
+MOST_LISTENERS = 24  # connections that follow live runs; a browser has at most 6 connections to a server
 
 
 def describe_viewer(library: Library, params: Params) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def build_app(library: Library, access: Access) -> Guard:
 
     Args:
         library: the runs.
-        access: who may ask.
+        access: who may use the viewer.
     """
     app = Starlette(
         routes=[
@@ -95,7 +95,7 @@ def build_app(library: Library, access: Access) -> Guard:
 
 
 async def show_page(request: Request) -> Response:
-    """`GET /`: the page, which asks for everything else."""
+    """`GET /`: the page, which requests everything else."""
     return Response(build_page(), media_type="text/html; charset=utf-8")
 
 
@@ -111,7 +111,7 @@ async def show_asset(request: Request) -> Response:
 
 
 async def answer_request(request: Request) -> Response:
-    """`GET /api/NAME`: what an endpoint replies, as JSON."""
+    """`GET /api/NAME`: the reply of an endpoint, as JSON."""
     name = request.path_params["name"]
     endpoint = ENDPOINTS.get(name)
     if endpoint is None:
@@ -123,10 +123,10 @@ async def answer_request(request: Request) -> Response:
 
 
 async def stream_run(request: Request) -> Response:
-    """`GET /api/live`: server-sent events of a run, as long as it is live and somebody listens."""
+    """`GET /api/live`: server-sent events of a run, as long as it is live and the client is connected."""
     state, params = request.app.state, _read_params(request)
     if state.listeners >= MOST_LISTENERS:
-        raise Refused(503, f"{MOST_LISTENERS} pages follow live runs. Close one of them.")
+        raise Refused(503, f"{MOST_LISTENERS} pages already follow live runs. Close one of them.")
     resume = request.headers.get("last-event-id", "")
     tail = await call_in_thread(lambda: RunTail(state.library, params, resume))
     if request.method == "HEAD":
@@ -148,7 +148,7 @@ def _read_params(request: Request) -> Params:
 
 
 def compute_reply(name: str, endpoint: Endpoint, library: Library, params: Params) -> tuple[int, bytes]:
-    """Return the status and the JSON that an endpoint replies; an error that is a bug is a line of stderr and 500."""
+    """Return the status and the JSON reply of an endpoint; a bug is reported as a line on stderr and status 500."""
     try:
         return 200, encode_reply(endpoint(library, params))
     except Refused as error:
@@ -156,10 +156,10 @@ def compute_reply(name: str, endpoint: Endpoint, library: Library, params: Param
     except QedError as error:
         return 422, encode_reply({"error": str(error)})
     except FileNotFoundError:
-        return 410, encode_reply({"error": "A file of the run is gone: it has been deleted or moved."})
-    except Exception as error:  # noqa: BLE001 -- the server lives on, whatever a folder holds
+        return 410, encode_reply({"error": "A file of the run no longer exists: it was deleted or moved."})
+    except Exception as error:  # noqa: BLE001 -- the server keeps running, whatever a folder contains
         report_bug(f"/api/{name}", error)
-        return 500, encode_reply({"error": f"{type(error).__name__}; the viewer's terminal says more."})
+        return 500, encode_reply({"error": f"{type(error).__name__}; see the viewer's terminal for details."})
 
 
 async def _reply_to_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The files of the page: its HTML, styles and scripts, from the package alone."""
+"""The files of the page: its HTML, styles and scripts, all from this package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qed.report.style import DARK, LIGHT, STYLE
 from qed.viewer.params import Refused
 
 STATIC = Path(__file__).parent / "static"
-# A theme that the reader has chosen goes before that of the system, except on paper.
+# A theme that the reader chose overrides that of the system, except in print.
 THEMES = f"""
 :root[data-theme="light"] {{ color-scheme: light; {LIGHT} }}
 :root[data-theme="dark"] {{ color-scheme: dark; {DARK} }}
@@ -29,7 +29,7 @@ def read_asset(name: str) -> tuple[bytes, str]:
     """Return a file of the page and its media type.
 
     Args:
-        name: its path within `static/`.
+        name: the path of the file within `static/`.
 
     Raises:
         Refused: there is no such file.
@@ -43,7 +43,7 @@ def read_asset(name: str) -> tuple[bytes, str]:
 
 
 def build_page() -> bytes:
-    """Return the page, which names all of its scripts: a browser loads them at once, and not one after the other."""
+    """Return the page with links to all of its scripts, so that a browser loads them in parallel."""
     names = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
     links = "".join(f'<link rel="modulepreload" href="/static/{name}">\n' for name in names)
     page = (STATIC / "index.html").read_text(encoding="utf-8")
@@ -51,6 +51,6 @@ def build_page() -> bytes:
 
 
 def build_style() -> bytes:
-    """Return the style of the report and, after it, the chosen theme and the style of the viewer."""
+    """Return the style of the report, followed by the chosen theme and the style of the viewer."""
     own = [path.read_text(encoding="utf-8") for path in sorted((STATIC / "styles").glob("*.css"))]
     return "\n".join([STYLE, THEMES, *own]).encode()

@@ -1,4 +1,4 @@
-"""The cards of the runs: what a list of runs shows of each, read from the ends and samples of its files."""
+"""The cards in the list of runs: a summary of each run, read from the ends and samples of its files."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from qed.viewer.line_file import Row, draw_rows, parse_line, read_first_rows, re
 from qed.viewer.params import Params, Refused
 from qed.viewer.states import ENDINGS, Heartbeat, State, find_ending, judge_state, read_heartbeat
 
-SPARKS = ("reward/mean", "train/loss")  # a card has the first that the run has
+SPARKS = ("reward/mean", "train/loss")  # a card shows the first of these that the run has
 FIGURES = (
     *("reward/mean", "train/loss", "format", "policy/entropy", "length/mean", "length/truncated_frac"),
     *("groups/zero_std", "kl/ref", "mismatch/kl", "optim/grad_norm", "optim/lr", "time/step", "perf/tokens_per_s"),
 )
 PLANNING = ("method", "learner", "sft", "rl", "skip_sft", "skip_rl")  # settings that say how many steps are planned
-LAST_BYTES = 24_576  # of metrics, a dozen rows
+LAST_BYTES = 24_576  # of the metrics: about a dozen rows
 PHASE = re.compile(rb'"phase": ?"([^"\\]+)"')
-SAMPLED = 96  # lines of long metrics
+SAMPLED = 96  # lines of a long metrics file
 SPARK_ROWS = 48
-SPARK_EVALUATIONS = 6  # of a run: each is a file to read, and a list has hundreds of runs
-TRIED = 3  # evaluations at each end, for one with figures
+SPARK_EVALUATIONS = 6  # of a run: each is a file to read, and a list may have hundreds of runs
+TRIED = 3  # evaluations at each end that are searched for figures
 MOST_ALARMS = 20
 MOST_SUMMARY = 8_000_000  # bytes of a summary.json
 MOST_EVALUATIONS = 20_000
-LONGEST = 200  # characters of a text of a card
+LONGEST = 200  # characters of a text on a card
 
 
 def list_cards(library: Library, params: Params) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def list_cards(library: Library, params: Params) -> dict[str, Any]:
 
 
 def build_card(library: Library, run: RunPlace) -> dict[str, Any]:
-    """Return the card of a run; one that cannot be read has the status `unknown`, and says why."""
+    """Return the card of a run; a run that cannot be read has the status `unknown` and the reason."""
     try:
         return _Reader(library, run).build()
     except Refused as error:
@@ -71,7 +71,7 @@ def _build_blank(run: RunPlace, reason: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a card shows of the settings; `tree` is for the planned steps, `trouble` why there are none."""
+    """What a card shows of the settings; `tree` is for the planned steps, `trouble` says why there are no settings."""
 
     tree: Mapping[str, Any] = field(default_factory=dict)
     method: str = ""
@@ -95,7 +95,7 @@ class _Metrics:
 
 @dataclass(frozen=True)
 class _Events:
-    """What a card needs of the events: the times of the first and the last, and some of them as they are."""
+    """What a card needs of the events: the times of the first and the last, and some of the events themselves."""
 
     first: float | None = None
     last: float | None = None
@@ -103,15 +103,15 @@ class _Events:
 
 
 class _Reader:
-    """Reads the card of a run; each part of it is remembered until its file changes."""
+    """Reads the card of a run; each part is cached until its file changes."""
 
     def __init__(self, library: Library, run: RunPlace) -> None:
         self.library, self.run = library, run
-        run.locate()  # refuses a folder that is gone, or has become a link
+        run.locate()  # refuses a folder that no longer exists, or has become a link
         with os.scandir(run.folder) as entries:
             found = [entry for entry, _ in zip(entries, range(1_000), strict=False)]
         self.files = {one.name: Path(one.path) for one in found if one.is_file(follow_symlinks=False)}
-        # A link is followed within the run only.
+        # A link is followed only within the run.
         self.files |= {one.name: run.locate(one.name) for one in found if one.is_symlink() and _leads_to_file(run, one)}
 
     def build(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class _Reader:
         }
 
     def _remember(self, name: str, read: Any, missing: Any) -> Any:
-        """Return what a function makes of a file, or `missing` if there is none."""
+        """Return what a function reads from a file, or `missing` if there is no file."""
         path = self.files.get(name)
         if path is None:
             return missing
@@ -171,7 +171,7 @@ class _Reader:
     def _find_times(
         self, found: _Events, beat: Heartbeat, changed: float, state: State
     ) -> tuple[float | None, float | None]:
-        """Return when the run began and when it last wrote, where it can, by what it says: a copy has younger files."""
+        """Return when the run began and last wrote, preferably by its own times, because a copy has newer files."""
         said = [time for time in (found.last, beat.said) if time is not None]
         is_told = find_ending(found.needed) is not None or (beat.said is not None and state.status != "live")
         updated = max(said if said and is_told else [*said, changed])
@@ -204,7 +204,7 @@ class _Reader:
     def _read_trend(
         self, steps: Sequence[int], last: Mapping[str, Any] | None, tasks: Sequence[str]
     ) -> dict[str, list[float]]:
-        """Return the accuracies at some steps, spread evenly, of the task and decoding of the last one."""
+        """Return the accuracies at evenly spread steps, for the task and decoding of the last one."""
         gaps = SPARK_EVALUATIONS - 1
         spread = sorted({steps[at * (len(steps) - 1) // gaps] for at in range(SPARK_EVALUATIONS)}) if steps else []
         found = [self._read_accuracy([step], tasks) for step in spread]
@@ -285,7 +285,7 @@ def _read_events(path: Path) -> _Events:
 
 
 def _list_alarms(events: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the last alarms, each once: a resumed run repeats steps, and with them alarms."""
+    """Return the last alarms, each once: a resumed run repeats steps and their alarms."""
     alarms = {
         (_read_count(event.get("step")), str(event.get("name"))): str(event.get("told", ""))[:500]
         for event in events
@@ -302,7 +302,7 @@ def _read_count(value: Any) -> int | None:
 
 
 def _find_accuracy(path: Path, step: int, tasks: Sequence[str]) -> dict[str, Any] | None:
-    """Return the accuracy of a summary: of the run's first task, else of any; greedy, else as it is."""
+    """Return the accuracy of a summary: of the run's first task if it has it, and of greedy decoding if it has it."""
     try:
         with path.open("rb") as file:
             summary = parse_line(file.read(MOST_SUMMARY)) or {}

@@ -1,4 +1,4 @@
-"""Make a value of a run's files fit to leave: without secrets, of bounded size, and without numbers that JSON lacks."""
+"""Make a value from a run's files safe to send: without secrets, of bounded size, and with only numbers of JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from qed.guards.redaction import redact
 
-MAX_NODES = 5_000  # values of one setting or event; aliases of YAML can repeat one a billion times
+MAX_NODES = 5_000  # values in one setting or event; YAML aliases can repeat one a billion times
 MAX_DEPTH = 20
 LARGEST = 1 << 64  # Python refuses to write integers of thousands of digits
 CUT = "…"
@@ -18,20 +18,20 @@ def clean_value(value: Any, name: str = "") -> Any:
     """Return a JSON value with all strings redacted, at most MAX_NODES values, and null for NaN and infinities.
 
     Args:
-        value: what a file held.
-        name: its key. Some secrets are seen by their key alone, such as `api_key: abc`.
+        value: a value from a file.
+        name: its key. Some secrets are recognised only by their key, such as `api_key: abc`.
     """
     return _Cleaner().clean(value, name, 0)
 
 
 class _Cleaner:
-    """Counts the values of one cleaning."""
+    """Cleans a value and counts the values in it."""
 
     def __init__(self) -> None:
         self.nodes = 0
 
     def clean(self, value: Any, name: str, depth: int) -> Any:
-        """Return the cleaned value, or a mark where it is too deep or too large."""
+        """Return the cleaned value, or a placeholder if it is too deep or too large."""
         self.nodes += 1
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
             return CUT
@@ -56,7 +56,7 @@ class _Cleaner:
 
 
 def redact_texts(values: Sequence[Any]) -> list[Any]:
-    """Redact the texts among many values; a single look at all of them is fast where none has a secret."""
+    """Redact the texts among many values; one check of all of them together is fast if none has a secret."""
     joined = "\n".join(value for value in values if isinstance(value, str))
     if redact(joined) == joined:
         return list(values)
@@ -64,7 +64,7 @@ def redact_texts(values: Sequence[Any]) -> list[Any]:
 
 
 def redact_named(name: str, text: str) -> str:
-    """Redact a text; its key may show that it is a secret, as in `api_key: abc`."""
+    """Redact a text that contains a secret, or whose key says that it is one, as in `api_key: abc`."""
     beside = f"{name}: "
     shown = redact(beside + text) if name else redact(text)
     return shown.removeprefix(beside) if shown.startswith(beside) else redact(text)

@@ -1,4 +1,4 @@
-"""Two runs, or two steps of one, problem by problem: the paired test of each task, and the problems that changed."""
+"""Compare two runs, or two steps of one, problem by problem: a paired test for each task, and the changed problems."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from qed.viewer.outcomes import KINDS, build_rows, number_groups, split_rows
 from qed.viewer.params import Params, Refused
 
 MAX_CHANGES = 1_000  # problems of each kind of change
-MAX_VALUES = 60  # of a kind, such as the subjects
+MAX_VALUES = 60  # of one breakdown, such as the subjects
 MAX_QUESTION = 300
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A task and decoding that both runs have evaluated with stored answers, and the steps at which they did."""
+    """A task and decoding that both runs evaluated with stored answers, and the steps of these evaluations."""
 
     task: str
     decoding_a: str
@@ -45,8 +45,8 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: `a`, `b`, `measure` for another one than the accuracy, and `step_a`, `step_b` for other steps than the
-            last.
+        params: `a`, `b`, `measure` for a measure other than the accuracy, and `step_a`, `step_b` for steps other than
+            the last.
     """
     a, b = library.find(params.text("a")), library.find(params.text("b"))
     measure = _read_measure(params)
@@ -57,7 +57,7 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
         if task:
             tasks.append(task)
         else:
-            reason = f"no problem in common with answers for {measure}" if steps else "not evaluated at this step"
+            reason = f"no common problem with answers for {measure}" if steps else "not evaluated at this step"
             skipped.append({"task": pair.task, "decoding": pair.decoding_a, "reason": reason})
     _adjust([task["test"] for task in tasks])
     return {
@@ -71,7 +71,7 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
 
 
 def compare_settings(a: RunPlace, b: RunPlace) -> list[dict[str, Any]]:
-    """List the settings that differ; null where a run lacks one."""
+    """List the settings that differ; null if a run lacks one."""
     one, other = ({each["key"]: each["value"] for each in list_settings(place)} for place in (a, b))
     return [
         {"key": key, "a": one.get(key), "b": other.get(key)}
@@ -90,13 +90,13 @@ def _read_measure(params: Params) -> str:
 
 
 def _adjust(tests: Sequence[dict[str, Any]]) -> None:
-    """Add to tests that are read together the p-value that is adjusted for their number."""
+    """Add to tests that are read together their p-values adjusted for the number of tests."""
     for test, p_holm in zip(tests, adjust_holm([test["p_value"] for test in tests]), strict=True):
         test["p_holm"] = p_holm
 
 
 def _pair_evaluations(a: RunPlace, b: RunPlace) -> Iterator[Pair]:
-    """Pair the decodings of each task that both runs have; two single ones are paired under different names."""
+    """Pair the decodings of each task that both runs have; single decodings are paired even if their names differ."""
     one, other = _list_steps(a), _list_steps(b)
     for task in dict.fromkeys(task for task, _ in one):
         old, new = ([decoding for name, decoding in steps if name == task] for steps in (one, other))
@@ -117,7 +117,7 @@ def _list_steps(place: RunPlace) -> dict[tuple[str, str], list[int]]:
 
 
 def _choose_steps(pair: Pair, params: Params, is_same: bool) -> tuple[int, int] | None:
-    """Return the steps to compare; None where one that was asked for has no answers."""
+    """Return the steps to compare; None if a requested one has no answers."""
     first = pair.steps_a[0] if is_same else pair.steps_a[-1]
     step_a, step_b = params.number("step_a", first), params.number("step_b", pair.steps_b[-1])
     return (step_a, step_b) if step_a in pair.steps_a and step_b in pair.steps_b else None
@@ -126,7 +126,7 @@ def _choose_steps(pair: Pair, params: Params, is_same: bool) -> tuple[int, int] 
 def _compare_pair(
     library: Library, places: tuple[RunPlace, RunPlace], pair: Pair, steps: tuple[int, int], measure: str
 ) -> dict[str, Any] | None:
-    """Compare two evaluations of a task; None without answers to the same problems."""
+    """Compare two evaluations of a task; None if they have no answers to the same problems."""
     indexes = [
         load_evaluation_index(library, place, step, pair.task) for place, step in zip(places, steps, strict=True)
     ]
@@ -185,7 +185,7 @@ def _describe_test(test: PairedTest) -> dict[str, Any]:
 
 
 def _compare_kinds(before: Sequence[Row], after: Sequence[Row], measure: str) -> Iterator[dict[str, Any]]:
-    """Yield the test of each subject, level and source, where there are several."""
+    """Yield the test of each subject, level and source, if there are several."""
     for kind, label in KINDS.items():
         old, new = split_rows(before, kind), split_rows(after, kind)
         shared = [value for value in old if value in new]
@@ -197,7 +197,7 @@ def _compare_kinds(before: Sequence[Row], after: Sequence[Row], measure: str) ->
 def _describe_change(
     change: Change, groups: Sequence[Row], numbers: tuple[dict[str, int], dict[str, int]]
 ) -> dict[str, Any]:
-    """Describe a problem that changed, with the numbers of its groups for links."""
+    """Describe a problem that changed, with its group numbers for links."""
     group = groups[numbers[0][change.problem]]
     return {
         "problem": change.problem,

@@ -1,4 +1,4 @@
-"""Two arms of several runs, which differ in their seeds alone: the difference over problems and seeds."""
+"""Compare two arms of several runs, which differ only in their seeds: the difference over problems and seeds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: `a` and `b`, the keys of the runs of each arm, one a line; `measure` for another one than the accuracy.
+        params: `a` and `b`, the keys of each arm's runs, one on each line; `measure` for one other than the accuracy.
 
     Raises:
         Refused: there are too many runs, or no such run or measure.
     """
     names = [params.text(side).split("\n") for side in ("a", "b")]
     if sum(map(len, names)) > MAX_RUNS:
-        raise Refused(400, f"These are more than {MAX_RUNS} runs.")
+        raise Refused(400, f"More than {MAX_RUNS} runs cannot be compared at once.")
     arms = [[library.find(key) for key in own] for own in names]
     measure = params.text("measure", ACCURACY)
     evaluated = {place: _list_last(place) for arm in arms for place in arm}
@@ -40,7 +40,7 @@ def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
         try:
             test = compare_arms(before, after, measure)
         except UsageError:
-            continue  # fewer answers than the measure takes
+            continue  # fewer answers than the measure needs
         if test is not None:
             described = {**asdict(test), "difference": test.difference}
             tasks.append({"task": name[0], "decoding": name[1], "test": described})

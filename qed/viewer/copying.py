@@ -1,4 +1,4 @@
-"""Choose what a static copy of the viewer holds: the replies that its pages ask for, within bounds."""
+"""Choose what a static copy of the viewer contains: the replies that its pages request, within limits."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params
 from qed.viewer.replies import encode_reply, find_neighbours
 
-UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
+UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves unchanged, besides letters and digits
 HALVES = re.compile("[\ud800-\udfff]")
 MAX_COMPARED = 6  # runs that are compared with each other
-MAX_NOTES = 20  # sentences on what is left out
-MAX_LOGS = 20  # of the last attempts of a run
+MAX_NOTES = 20  # sentences about what is left out
+MAX_LOGS = 20  # logs of a run's last attempts
 Values = Mapping[str, str | int]
 Reply = dict[str, Any]
-# What an endpoint raises for a folder that nobody would write.
+# Errors that an endpoint may raise for a malformed folder.
 FAULTS = (QedError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much a copy holds.
+    """The limits of a copy.
 
-    `steps` of training of each run, `groups` of a step or an evaluation with all their answers side by side, `answers`
-    of each group with their tokens, `problems` of each run, and `size` of all replies in bytes.
+    `steps` are training steps of each run, `groups` those of a step or an evaluation with all their answers side by
+    side, `answers` those of each group with their tokens, `problems` those of each run, and `size` is bytes of all
+    replies.
     """
 
     steps: int
@@ -47,18 +48,18 @@ FOLDER = Bounds(steps=12, groups=64, answers=16, problems=1_000, size=1 << 30)
 
 
 def canonical_key(name: str, params: Values) -> str:
-    """Return the key of a reply, the same as `canonical` of api.js: the parameters in order, each encoded."""
+    """Return the key of a reply, the same as `canonical` in api.js: the parameters in order, each encoded."""
     pairs = (f"{encode_part(key)}={encode_part(params[key])}" for key in sorted(params) if params[key] != "")
     return f"{name}?{'&'.join(pairs)}"
 
 
 def encode_part(value: str | int) -> str:
-    """Encode a text for a key; half of a pair of surrogates has no encoding, and becomes the replacement character."""
+    """Encode a text for a key; a lone surrogate has no encoding and becomes the replacement character."""
     return quote(HALVES.sub("\ufffd", str(value)), UNRESERVED)
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
-    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with both ends."""
+    """Return the wanted steps that exist; by default at most `limit` steps, evenly spaced, with both ends."""
     if wanted is not None:
         return sorted(set(wanted) & set(found))
     if len(found) <= limit:
@@ -68,12 +69,12 @@ def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int)
 
 @dataclass
 class Copy:
-    """Collects the replies of a copy, each once, and says what it leaves out.
+    """Collects the replies of a copy, each once, and notes what is left out.
 
     Args:
         library: the runs.
-        bounds: how much it holds.
-        wanted: the steps of training that were asked for; None for a few of each run.
+        bounds: the limits of the copy.
+        wanted: the training steps to copy; None for a few of each run.
     """
 
     library: Library
@@ -87,7 +88,7 @@ class Copy:
     groups: dict[str, tuple[Values, set[int]]] = field(default_factory=dict)
 
     def collect(self) -> Iterator[tuple[str, bytes]]:
-        """Yield each reply with its key: first what lists and figures need, then groups and answers."""
+        """Yield each reply with its key: first those of lists and figures, then those of groups and answers."""
         places = self.library.runs()
         yield from self._take("runs", {})
         for place in places:
@@ -100,29 +101,29 @@ class Copy:
         for where, groups in self.groups.values():
             yield from self._copy_groups(where, sorted(groups))
         if self.is_full:
-            self.notes.append(f"The copy is full at {self.bounds.size >> 20} MiB; what comes after is left out.")
+            self.notes.append(f"The copy is full at {self.bounds.size >> 20} MiB; everything after that is left out.")
 
     def list_notes(self) -> list[str]:
-        """Return what the copy leaves out, in sentences; complete once all replies are collected."""
+        """Return sentences about what the copy leaves out; complete once all replies are collected."""
         notes = list(dict.fromkeys(self.notes))
         rest = len(notes) - MAX_NOTES
-        return [*notes[:MAX_NOTES], f"And {rest:,} more of this kind."] if rest > 0 else notes
+        return [*notes[:MAX_NOTES], f"And {rest:,} more like these."] if rest > 0 else notes
 
     def describe(self) -> tuple[str, bytes]:
-        """Return the reply of `about`, which says what the copy holds."""
+        """Return the reply of `about`, which says what the copy contains."""
         reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs())}
         return canonical_key("about", {}), encode_reply({**reply, "notes": self.list_notes()})
 
     def _take(self, name: str, params: Values) -> Iterator[tuple[str, bytes]]:
-        """Yield the key and the reply of an endpoint; nothing where it refuses, or the copy is full."""
+        """Yield the key and the reply of an endpoint; nothing if it refuses, or the copy is full."""
         yield from self._add(name, params, self._ask(name, params))
 
     def _ask(self, name: str, params: Values) -> Reply:
-        """Return the reply of an endpoint; empty where it refuses."""
+        """Return the reply of an endpoint; empty if it refuses."""
         try:
             return {} if self.is_full else ENDPOINTS[name](self.library, Params(params))
         except FAULTS as error:
-            self.notes.append(f"{canonical_key(name, params)} is not here: {str(error)[:200]}")
+            self.notes.append(f"{canonical_key(name, params)} is left out: {str(error)[:200]}")
             return {}
 
     def _add(self, name: str, params: Values, reply: Reply) -> Iterator[tuple[str, bytes]]:
@@ -137,7 +138,7 @@ class Copy:
             yield key, content
 
     def _want(self, where: Values, groups: Iterable[int]) -> None:
-        """Note groups of a step that this copy lists."""
+        """Remember groups of a step to copy later."""
         if canonical_key("step", where) in self.keys:
             self.groups.setdefault(canonical_key("step", where), (where, set()))[1].update(groups)
 
@@ -148,7 +149,7 @@ class Copy:
         found = details.get("steps", [])
         steps = choose_steps(found, self.wanted, self.bounds.steps)
         if len(steps) < len(found):
-            self.notes.append(f"{place.key}: the answers of {len(steps)} of {len(found)} steps are here.")
+            self.notes.append(f"{place.key}: the answers of {len(steps)} of {len(found)} steps are included.")
         yield from self._add("run", run, details and {**details, "steps": steps})
         yield from self._take("metrics", run)
         yield from self._copy_logs(place, details)
@@ -159,7 +160,7 @@ class Copy:
         yield from self._copy_problems(place)
 
     def _copy_logs(self, place: RunPlace, details: Reply) -> Iterator[tuple[str, bytes]]:
-        """Yield the ends of the logs of the last attempts."""
+        """Yield the ends of the last attempts' logs."""
         logs = [
             {"run": place.key, "attempt": attempt["attempt"], "name": log["name"]}
             for attempt in reversed(details.get("attempts", []))
@@ -169,7 +170,7 @@ class Copy:
             yield from self._take("log", params)
 
     def _copy_evaluations(self, place: RunPlace) -> Iterator[tuple[str, bytes]]:
-        """Yield all evaluations with their tables of answers; groups of a few of each task and decoding."""
+        """Yield all evaluations with their tables of answers, and the groups of a few of each task and decoding."""
         reply = self._ask("evaluations", {"run": place.key})
         yield from self._add("evaluations", {"run": place.key}, reply)
         found = reply.get("evaluations", [])
@@ -191,8 +192,8 @@ class Copy:
         self._want(where, [group["group"] for group in groups[:count]])
         if len(groups) > count:
             self.notes.append(
-                f"Of a step's groups the first {self.bounds.groups} can be opened, and those that a list of suspects "
-                "or of changed problems names first."
+                f"Of a step's groups, only the first {self.bounds.groups} can be opened, and the first ones in the "
+                "lists of suspects and of changed problems."
             )
 
     def _copy_suspects(self, run: Values) -> Iterator[tuple[str, bytes]]:
@@ -214,7 +215,7 @@ class Copy:
                 self._want({"run": place.key, **where}, [change[f"group_{side}"] for change in changes])
 
     def _copy_groups(self, where: Values, groups: Sequence[int]) -> Iterator[tuple[str, bytes]]:
-        """Yield groups of a step that lead to each other, and the first answers of each with their tokens."""
+        """Yield groups of a step that link to each other, and the first answers of each with their tokens."""
         for at, group in enumerate(groups):
             reply = self._ask("group", {**where, "group": group})
             yield from self._add("group", {**where, "group": group}, reply and {**reply, **find_neighbours(groups, at)})
@@ -222,10 +223,10 @@ class Copy:
             for answer in answers[: self.bounds.answers]:
                 yield from self._take("answer", {**where, "group": group, "answer": answer["answer"]})
             if len(answers) > self.bounds.answers:
-                self.notes.append(f"Of each group the first {self.bounds.answers} answers can be opened alone.")
+                self.notes.append(f"Of each group, only the first {self.bounds.answers} answers have a page.")
 
     def _copy_problems(self, place: RunPlace) -> Iterator[tuple[str, bytes]]:
-        """Yield the list of the problems that the run saw most often, and each of them through training."""
+        """Yield the list of the problems that the run saw most often, and the page of each."""
         run = {"run": place.key}
         reply = self._ask("problems", run)
         while reply and not reply["complete"]:
@@ -233,7 +234,7 @@ class Copy:
         found = reply.get("problems", [])
         kept = found[: self.bounds.problems]
         if len(kept) < reply.get("n", 0):
-            self.notes.append(f"{place.key}: {len(kept)} of {reply['n']} problems are here, those seen most often.")
+            self.notes.append(f"{place.key}: the {len(kept)} of {reply['n']} problems seen most often are included.")
         yield from self._add("problems", run, reply and {**reply, "problems": kept})
         for problem in kept:
             yield from self._take("problem", {**run, "id": problem["id"]})

@@ -1,4 +1,4 @@
-"""The metrics of a run by column, as its curves need them."""
+"""The metrics of a run by column, for its curves."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines
 
 MAX_ROWS = 20_000
 MAX_NAMES = 1_000  # a run has about a hundred metrics
-NAMES = ("step", "phase")  # columns of their own
-EVALUATED = (b'"eval/', b'"time/evaluat')  # in the lines of evaluations, of this version and earlier ones
+NAMES = ("step", "phase")  # columns that are not metrics
+EVALUATED = (b'"eval/', b'"time/evaluat')  # in the lines of evaluations, by this version and earlier ones
 ACCURACY = re.compile(r"(eval/.+/[^/]+)/avg@\d+")
 Accuracy = tuple[int, float, float | None, float | None, int | None]
 
@@ -33,7 +33,7 @@ Accuracy = tuple[int, float, float | None, float | None, int | None]
 class Curves:
     """The rows of training steps by column; NaN stands for a metric that a row lacks.
 
-    Where there are more than MAX_ROWS rows, only every `stride`-th is here, the first and the last among them.
+    If there are more than MAX_ROWS rows, only every `stride`-th is kept, including the first and the last.
     """
 
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -41,7 +41,7 @@ class Curves:
     names: dict[str, int] = field(default_factory=dict)  # the number of each phase
     values: dict[str, array[float]] = field(default_factory=dict)
     evaluations: dict[str, list[Accuracy]] = field(default_factory=dict)
-    evaluating: float = 0.0  # seconds of all evaluations
+    evaluating: float = 0.0  # seconds that all evaluations took
     damaged: int = 0
     stride: int = 1
 
@@ -82,14 +82,14 @@ class Curves:
 
 
 def load_curves(place: RunPlace) -> Curves:
-    """Return the metrics of a run as its file is at this moment; empty where there is none."""
+    """Return the metrics in a run's file at this moment; empty if there is no file."""
     found = find_file(place, "metrics.jsonl")
     return Curves() if found is None else _read_curves(*found)
 
 
 @lru_cache(maxsize=16)
 def _read_curves(path: Path, stamp: Stamp) -> Curves:
-    """Read the metrics, a line at a time; `stamp` is part of the cache's key."""
+    """Read the metrics line by line; `stamp` is part of the cache key."""
     del stamp
     curves, last = Curves(), b""
     number = 0
@@ -111,7 +111,7 @@ def _read_curves(path: Path, stamp: Stamp) -> Curves:
 
 
 def _iterate_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file; those read before an error of the disk count."""
+    """Yield the lines of a file, up to a disk error if there is one."""
     try:
         yield from iterate_whole_lines(path)
     except OSError:
@@ -119,7 +119,7 @@ def _iterate_lines(path: Path) -> Iterator[bytes]:
 
 
 def _add_line(curves: Curves, line: bytes) -> None:
-    """Add a line, or count it where it is damaged."""
+    """Add a line, or count it if it is damaged."""
     row = parse_line(line)
     step = row.get("step") if row else None
     if row is None or isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 53:
@@ -155,13 +155,13 @@ def read_curves(library: Library, params: Params) -> dict[str, Any]:
 
 
 def _fill(column: array[float], count: int) -> list[float | None]:
-    """Return a column with null for what is missing, as long as the others."""
+    """Return a column as long as the others, with null for missing values."""
     missing = [None] * (count - len(column))
     return [None if math.isnan(value) else value for value in column] + missing
 
 
 def _merge_accuracies(curves: Curves, place: RunPlace) -> dict[str, list[list[float | None]]]:
-    """Return the accuracies of the summaries, and of the metrics where a summary is gone, by series and step."""
+    """Return the accuracies by series and step, from the summaries, or from the metrics if a summary is missing."""
     series: dict[str, dict[int, list[float | None]]] = {}
     for name, points in curves.evaluations.items():
         series[name] = {step: [step, *rest] for step, *rest in points}

@@ -1,4 +1,4 @@
-"""One run: its settings, environment, phases, events, logs, and which answers and evaluations it has saved."""
+"""One run: its settings, environment, phases, events and logs, and which answers and evaluations it saved."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from qed.viewer.params import Params
 from qed.viewer.run_files import Stamp, find_file, list_folder, read_object, read_text
 
 MAX_EVENTS = 2_000
-LAST_BYTES = 8 << 20  # of the events; each takes some hundred bytes
+LAST_BYTES = 8 << 20  # of the events; each takes a few hundred bytes
 MAX_SETTINGS = 2_000
 ROLLOUTS = re.compile(r"step_([0-9]{1,12})\.jsonl\.zst")
 ALARM = "alarm"
 
 
 def describe_run(library: Library, params: Params) -> dict[str, Any]:
-    """Return what the pages of one run show beside its curves.
+    """Return what the pages of one run show besides its curves.
 
     Args:
         library: the runs.
@@ -70,19 +70,19 @@ def list_answer_steps(place: RunPlace) -> list[int]:
 
 
 def find_answers(place: RunPlace, step: int) -> tuple[Path, Stamp] | None:
-    """Return the file with the answers of a training step and its stamp; None where they are not saved."""
+    """Return the file with the answers of a training step and its stamp; None if they were not saved."""
     return find_file(place, "rollouts", f"step_{step:06d}.jsonl.zst")
 
 
 def load_settings(place: RunPlace) -> Row:
-    """Return the settings of a run as they are nested in its file; empty where it is missing or damaged."""
+    """Return the settings of a run, nested as in its file; empty if the file is missing or damaged."""
     found = find_file(place, "settings.yaml")
     return {} if found is None else _read_settings(*found)
 
 
 @lru_cache(maxsize=256)
 def _read_settings(path: Path, stamp: Stamp) -> Row:
-    """Read the settings; `stamp` is part of the cache's key."""
+    """Read the settings; `stamp` is part of the cache key."""
     del stamp
     try:
         return read_settings(path)
@@ -91,7 +91,7 @@ def _read_settings(path: Path, stamp: Stamp) -> Row:
 
 
 def list_settings(place: RunPlace) -> list[dict[str, Any]]:
-    """List the settings of a run by their dotted names, each with the place that it comes from."""
+    """List the settings of a run by their dotted names, each with its origin."""
     origins = read_object(place, "settings.origin.json")
     return [
         {"key": key, "value": _show_setting(key, value), "origin": redact(str(origins.get(key, "")))}
@@ -116,21 +116,21 @@ def _flatten(settings: Mapping[Any, Any], prefix: str, depth: int = 0) -> Iterat
 
 
 def _show_setting(key: str, value: Any) -> Any:
-    """Return a setting as JSON; an infinity, which JSON lacks, as YAML writes it."""
+    """Return a setting as JSON; an infinity, which JSON lacks, in YAML's notation."""
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return ".inf" if value > 0 else "-.inf"
     return redact_named(key, value) if isinstance(value, str) else clean_value(value, key)
 
 
 def load_events(place: RunPlace) -> list[Row]:
-    """Return the last MAX_EVENTS events of a run, cleaned; damaged lines are left out."""
+    """Return the last MAX_EVENTS events of a run, cleaned; damaged lines are skipped."""
     found = find_file(place, "events.jsonl")
     return [] if found is None else _read_events(*found)
 
 
 @lru_cache(maxsize=64)
 def _read_events(path: Path, stamp: Stamp) -> list[Row]:
-    """Read the events; `stamp` is part of the cache's key."""
+    """Read the events; `stamp` is part of the cache key."""
     del stamp
     try:
         rows = read_last_rows(path, LAST_BYTES)[-MAX_EVENTS:]

@@ -1,8 +1,8 @@
 """Find answers that nearly equal a demonstration, or an answer to another problem.
 
 A text has 8 minhash values. Two texts are near duplicates if at least 7 of them are equal, which means that they share
-about nine in ten of their runs of 5 tokens. With 7 of 8 equal, the first four or the last four are all equal; so texts
-are sorted into buckets by all values and by each half, and each text is compared with a few of its buckets only.
+about nine in ten of their 5-grams of tokens. With 7 of 8 equal, the first four or the last four are all equal; so texts
+are sorted into buckets by all values and by each half, and each text is compared only with a few of its buckets.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from qed.viewer.inspecting import MAX_ITEMS, Answer, Flagged, Texts
 
 MIN_EQUAL = 7  # of 8
 PARTS = (slice(0, 8), slice(0, 4), slice(4, 8))
-# Random numbers that make one number of a bucket's values, modulo 2^64. Two buckets with the same one are one bucket,
-# and their texts are compared all the same.
+# Random factors that hash a bucket's values to one number, modulo 2^64. A collision merges two buckets, which is
+# harmless because texts are compared anyway.
 FACTORS = np.random.default_rng(0).integers(0, 1 << 63, 8, dtype=np.int64)
 NOBODY = -1
 Numbers = NDArray[np.int64]
 
 
 def find_duplicates(steps: Sequence[Texts]) -> Flagged:
-    """Flag the policy's answers that nearly equal a demonstration or an answer to another problem of these steps."""
+    """Flag the policy's answers that nearly equal a demonstration or an answer to another problem in these steps."""
     flagged = Flagged()
     if not any(len(texts.hashes) for texts in steps):
         return flagged
@@ -36,7 +36,7 @@ def find_duplicates(steps: Sequence[Texts]) -> Flagged:
     found = np.flatnonzero(is_own & (partners != NOBODY))
     begins = np.cumsum([0, *(len(texts.hashes) for texts in steps)])
     equal = (hashes[found] == hashes[partners[found]]).sum(axis=1)
-    # The most telling ones first: copies of demonstrations, then the most equal, then the latest.
+    # The most significant first: copies of demonstrations, then the most similar, then the latest.
     order = np.lexsort((-found, -equal, ~is_written[partners[found]]))[:MAX_ITEMS]
     answers = [_describe(steps, begins, int(found[at]), int(partners[found[at]]), int(equal[at])) for at in order]
     flagged.count, flagged.answers = len(found), answers
@@ -61,7 +61,7 @@ def _find_partners(hashes: Numbers, problems: Numbers, is_written: NDArray[np.bo
         buckets = np.unique(hashes[:, part] @ FACTORS[part], return_inverse=True)[1].reshape(-1)
         everyone = np.arange(len(hashes))
         first = _choose_first(buckets, everyone)
-        # The first text of a bucket stands for its problem; the first of another problem stands for all others.
+        # The first text of a bucket represents its problem; the first one of another problem represents all others.
         others = everyone[problems != problems[first[buckets]]]
         other = _choose_first(buckets, others)
         different = np.where(problems == problems[first[buckets]], other[buckets], first[buckets])

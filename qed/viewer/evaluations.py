@@ -1,4 +1,4 @@
-"""The evaluations of a run: which there are, and every figure of one."""
+"""The evaluations of a run: a list of them, and all figures of one."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Evaluation:
 
 
 def load_evaluations(place: RunPlace) -> list[Evaluation]:
-    """Return the evaluations of a run by step, in the order of their summaries; damaged ones are left out."""
+    """Return the evaluations of a run by step, in the order of their summaries; damaged ones are skipped."""
     return [evaluation for step in list_steps(place) for evaluation in _load_step(place, step)]
 
 
 def list_steps(place: RunPlace) -> list[int]:
-    """Return the steps that have a folder of an evaluation, in order."""
+    """Return the steps with an evaluation folder, in order."""
     return sorted({int(found[1]) for name in list_folder(place, "eval") if (found := FOLDER.fullmatch(name))})
 
 
@@ -59,7 +59,7 @@ def _load_step(place: RunPlace, step: int) -> list[Evaluation]:
 
 @lru_cache(maxsize=4096)
 def _read_summary(place: RunPlace, found: tuple[Path, Stamp], step: int) -> tuple[Evaluation, ...]:
-    """Read the summary of a step; its stamp in `found` is part of the cache's key."""
+    """Read the summary of a step; its stamp in `found` is part of the cache key."""
     del found
     return tuple(
         Evaluation(step, str(task), str(decoding), clean_value(figures))
@@ -71,7 +71,7 @@ def _read_summary(place: RunPlace, found: tuple[Path, Stamp], step: int) -> tupl
 
 
 def list_accuracies(place: RunPlace) -> list[dict[str, Any]]:
-    """Return step, task, decoding and accuracy with its interval of each evaluation."""
+    """Return the step, task, decoding and accuracy of each evaluation, with the accuracy's interval."""
     return [
         {
             "step": each.step,
@@ -106,12 +106,12 @@ def list_evaluations(library: Library, params: Params) -> dict[str, Any]:
 
 
 def find_rows(place: RunPlace, step: int, task: str) -> tuple[Path, Stamp] | None:
-    """Return the file with the answers of an evaluation; None where they are not stored. The task is a file's name."""
+    """Return the file with the answers of an evaluation; None if they were not stored. The task is a file name."""
     return None if "/" in task else find_file(place, name_step_folder(step), f"{task}.jsonl")
 
 
 def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
-    """Return every figure of one decoding of a task at a step.
+    """Return all figures of one decoding of a task at a step.
 
     Args:
         library: the runs.
@@ -144,7 +144,7 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
 
 
 def _measure_rows(library: Library, place: RunPlace, evaluation: Evaluation) -> dict[str, Any]:
-    """Return what the stored answers say beyond the summary; computed once, because it takes a while."""
+    """Return figures of the stored answers that the summary lacks; computed once, because it takes a while."""
     file = find_rows(place, evaluation.step, evaluation.task)
     data = file[0] if file else place.folder
 
@@ -162,7 +162,7 @@ def _measure_answers(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _list_bounds(rows: Sequence[Row]) -> dict[str, list[float] | None]:
-    """Return the interval of each measure, null where all values are equal; thoughts are not in an index."""
+    """Return the interval of each measure, null if all values are equal; an index has no measure of thinking."""
     return {
         name: list(bounds.ends) if bounds.ends else None
         for name, bounds in compute_bounds(rows).items()
@@ -188,6 +188,6 @@ def _count_problems(rows: Sequence[Row]) -> list[dict[str, int]]:
 
 
 def load_evaluation_index(library: Library, place: RunPlace, step: int, task: str) -> StepIndex | None:
-    """Return the index of the stored answers of an evaluation; None where there are none."""
+    """Return the index of the stored answers of an evaluation; None if there are none."""
     found = find_rows(place, step, task)
     return load_index(library, found[0]) if found else None

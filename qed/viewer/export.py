@@ -1,4 +1,4 @@
-"""Write a static copy of the viewer: one page, or a folder of a page and its data, both without a server."""
+"""Write a static copy of the viewer that needs no server: one page, or a folder with a page and its data."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from qed.viewer.copying import FOLDER, PAGE, Copy
 from qed.viewer.library import Library
 
 APP = "app.js"  # the bundle in a folder
-MARK = "qed-view.json"  # in a folder that this module has written, which it may replace
+MARK = "qed-view.json"  # marks a folder that this module wrote, and so may replace
 DATA = "data"
-READ_BYTES = 1 << 16  # of a page, to find out what wrote it
-CHUNK = 1 << 19  # bytes of replies in one file of a folder
+READ_BYTES = 1 << 16  # of a page, to find its generator
+CHUNK = 1 << 19  # bytes of replies in one data file of a folder
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; form-action 'none'"
 )
-OWN = "'self'"  # also a file beside a page that is opened from the file system
+OWN = "'self'"  # also covers files next to a page that is opened from the file system
 GENERATOR = '<meta name="generator" content="qed view --export">'
 LINK = re.compile(r'<link rel="stylesheet" href="/style\.css"\s*/?>')
 SCRIPT = re.compile(r'<script type="module" src="/static/([\w/]+\.js)"></script>\n?')
 END = re.compile(r"</body>")
-# Characters that could end a script element, or that older readers of scripts take for the end of a line.
+# Characters that could end a script element, or that older JavaScript parsers treat as the end of a line.
 ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
@@ -39,12 +39,12 @@ def export_site(library: Library, out: Path, steps: Sequence[int] | None, say: C
 
     Args:
         library: the runs.
-        out: a page where it ends in `.html`, else a folder.
-        steps: the steps of training whose answers are copied; None for a few of each run.
+        out: a page if it ends in `.html`, else a folder.
+        steps: the training steps whose answers are copied; None for a few of each run.
         say: prints a line.
 
     Raises:
-        UsageError: the place cannot be written, or is no earlier copy.
+        UsageError: `out` cannot be written, or exists and is not an earlier copy.
     """
     is_page = out.suffix.lower() in (".html", ".htm")
     copy = Copy(library, PAGE if is_page else FOLDER, steps)
@@ -59,37 +59,37 @@ def export_site(library: Library, out: Path, steps: Sequence[int] | None, say: C
 
 
 def _require_replaceable(out: Path, is_page: bool) -> None:
-    """Refuse a place that holds something else than an earlier copy."""
+    """Refuse an existing path that is not an earlier copy."""
     if not out.exists():
         return
     if is_page != out.is_file():
         kind = "folder" if is_page else "file"
-        raise UsageError(f"{out} is a {kind}. A page has a name that ends in .html, and a folder has not.")
+        raise UsageError(f"{out} is a {kind}. The name of a page must end in .html, that of a folder must not.")
     if is_page:
         with out.open("rb") as file:
             is_copy = GENERATOR.encode() in file.read(READ_BYTES)
     else:
         is_copy = (out / MARK).is_file() or not any(out.iterdir())
     if not is_copy:
-        raise UsageError(f"{out} exists, and is no earlier copy. Choose another name, or take it away.")
+        raise UsageError(f"{out} exists and is not an earlier copy. Choose another name, or remove it.")
 
 
 def _write_page(copy: Copy, out: Path) -> int:
-    """Write one page that holds everything, and return its size."""
+    """Write one page that contains everything, and return its size."""
     replies = [f"{json.dumps(key)}:{content}" for key, content in _iterate(copy)]
     data = f'{{"replies":{{{",".join(replies)}}},"notes":{json.dumps(copy.list_notes())}}}'
     script, style = build_script(), build_style().decode("utf-8")
     if "</style" in style.lower():
-        raise UsageError("A style sheet of the viewer holds the end of a style element.")
+        raise UsageError("A style sheet of the viewer contains the end tag of a style element.")
     policy = POLICY.format(script=hash_source(script), style=hash_source(style))
     head = f'{_write_policy(policy)}<style data-qed="style">{style}</style>'
     return _write_text(out, build_page(head + _write_data(data), f'<script data-qed="app">{script}</script>'))
 
 
 def _write_folder(copy: Copy, out: Path) -> int:
-    """Write a page, its style and script, and files of data that it loads when they are needed; return their size.
+    """Write a page, its style and script, and data files that it loads on demand; return their total size.
 
-    The data are scripts, because a page of the file system may load these, and nothing else.
+    The data files are scripts, because a page opened from the file system can load nothing else.
     """
     shutil.rmtree(out / DATA, ignore_errors=True)
     _write_text(out / MARK, '{"written": "qed view --export"}\n')
@@ -98,7 +98,7 @@ def _write_folder(copy: Copy, out: Path) -> int:
     for number, chunk in enumerate(_split_chunks(_iterate(copy))):
         name = f"{DATA}/{number}.js"
         files |= dict.fromkeys((key for key, _ in chunk), name)
-        # A text that is parsed, and no literal: a key of the data then cannot mean anything to the script.
+        # Parsed from a string, not a literal, so that no key of the data (such as __proto__) is special to the script.
         calls = (f"qedReply({json.dumps(key)}, JSON.parse({json.dumps(content)}));\n" for key, content in chunk)
         size += _write_text(out / name, escape_json("".join(calls)))
     size += _write_text(out / APP, build_script())
@@ -111,12 +111,12 @@ def _write_folder(copy: Copy, out: Path) -> int:
 
 
 def _write_data(content: str) -> str:
-    """Return the element of the data, which api.js reads; it stands in the head, because frame.js fills the body."""
+    """Return the data element, which api.js reads; it is in the head, because frame.js fills the body."""
     return f'<script type="application/json" id="qed-data">{escape_json(content)}</script>'
 
 
 def _iterate(copy: Copy) -> Iterator[tuple[str, str]]:
-    """Yield all replies as JSON; the one that says what the copy holds comes last."""
+    """Yield all replies as JSON; the one that describes the copy comes last."""
     for key, content in copy.collect():
         yield key, content.decode("utf-8")
     key, content = copy.describe()
@@ -138,7 +138,7 @@ def _split_chunks(replies: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str
 
 
 def escape_json(text: str) -> str:
-    """Escape what could end a script element in JSON; these characters stand in its strings only."""
+    """Escape what could end a script element in JSON; such characters occur only in its strings."""
     return text.translate(ESCAPED)
 
 
@@ -152,22 +152,22 @@ def build_page(head: str, tail: str) -> str:
     """Return the viewer's page with its links to the server replaced.
 
     Args:
-        head: instead of the link to the style.
-        tail: instead of the script, at the end of the page, where its elements are there.
+        head: replaces the link to the style.
+        tail: replaces the script; it is at the end of the page, after the elements that it needs.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     for pattern, content in ((LINK, head), (SCRIPT, ""), (END, f"{tail}</body>")):
         if len(pattern.findall(page)) != 1:
-            raise UsageError(f"The viewer's index.html must have {pattern.pattern} once.")
+            raise UsageError(f"The viewer's index.html must contain {pattern.pattern} exactly once.")
         page = pattern.sub(lambda _, content=content: content, page)  # type: ignore[misc]
     return page
 
 
 def build_script() -> str:
-    """Return the module that the viewer's page loads, with all that it imports, as one script."""
+    """Return the module that the viewer's page loads, with everything it imports, as one script."""
     found = SCRIPT.search((STATIC / "index.html").read_text(encoding="utf-8"))
     if found is None:
-        raise UsageError(f"The viewer's index.html must have {SCRIPT.pattern} once.")
+        raise UsageError(f"The viewer's index.html must contain {SCRIPT.pattern} exactly once.")
     return bundle_modules(read_modules(), found[1])
 
 

@@ -1,9 +1,9 @@
-"""Who may see the viewer, and the headers that keep a page from being used by others.
+"""Who may use the viewer, and the headers that protect its page from other sites.
 
-Without a token only this machine is asked, by the names of loopback. A browser on this machine is sent here by pages of
-any site, too: such a request names a foreign Host (if its name was rebound to this machine), Origin or Sec-Fetch-Site.
-The only request that a foreign site may cause is that of the page itself, by a link that somebody has clicked: the page
-is the same for everybody, and opens in a browsing context of its own.
+Without a token the viewer accepts only requests from this machine, by its loopback names. Pages of any site can make a
+browser on this machine send requests, too: these have a foreign Host (after DNS rebinding), Origin or Sec-Fetch-Site.
+The only request that a foreign site may cause is that of the page itself, by a link that the user clicked: the page is
+the same for everyone, and opens in a separate browsing context.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qed.viewer.replies import report_bug
 LONGEST_TARGET = 8_192  # bytes of a request's path and query
 METHODS = ("GET", "HEAD")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-EVERYWHERE = ("0.0.0.0", "::")  # addresses that stand for all of this machine
+EVERYWHERE = ("0.0.0.0", "::")  # addresses that stand for all interfaces of this machine
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -51,13 +51,13 @@ def create_token() -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask.
+    """Who may use the viewer.
 
     Args:
-        hosts: what a Host header may be, in lower case; without a port, any port is right.
-        everywhere: whether the server listens at all addresses, and may be asked by the one that a client has reached.
-        token: that requests must carry; empty for none.
-        port: where the server listens; cookies are shared by the ports of a host, so it is part of their name.
+        hosts: the allowed Host headers, in lower case; one without a port allows any port.
+        everywhere: whether the server listens on all addresses, so that the address that a client reached is allowed.
+        token: the token that requests must carry; empty for none.
+        port: the server's port; all ports of a host share cookies, so it is part of their name.
     """
 
     hosts: frozenset[str]
@@ -72,17 +72,17 @@ class Access:
 
     @property
     def pass_value(self) -> str:
-        """The value of the cookie, from which the token cannot be computed; the same after a restart."""
+        """The value of the cookie, which does not reveal the token and is the same after a restart."""
         return hmac.new(self.token.encode(), b"cookie of qed view", sha256).hexdigest()
 
 
 def list_hosts(host: str, port: int, others: Iterable[str] = ()) -> frozenset[str]:
-    """Return the Host headers of a server.
+    """Return the allowed Host headers of a server.
 
     Args:
-        host: where it listens.
-        port: of it.
-        others: further names, with a port or, for any port, without one.
+        host: the address that it listens on.
+        port: its port.
+        others: further names, with a port, or without one for any port.
     """
     names = {_bracket(host)}
     if is_loopback(host):
@@ -98,11 +98,11 @@ def _bracket(address: str) -> str:
 
 
 class Guard:
-    """ASGI application that answers those who may ask, and refuses the others.
+    """ASGI application that passes allowed requests on, and refuses the others.
 
     Args:
-        app: what answers.
-        access: who may ask.
+        app: the application that answers.
+        access: who may use it.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -129,10 +129,10 @@ class Guard:
             reply = _build_refusal(error)
         try:
             await reply(scope, receive, send_guarded)
-        except Exception as error:  # noqa: BLE001 -- the server lives on
+        except Exception as error:  # noqa: BLE001 -- the server keeps running
             report_bug(scope["path"][:80], error)
             if not begun:
-                await _build_refusal(Refused(500, "The viewer has failed; its terminal says more."))(
+                await _build_refusal(Refused(500, "The viewer failed; see its terminal for details."))(
                     scope, receive, send_guarded
                 )
 
@@ -140,12 +140,12 @@ class Guard:
         """Refuse a request, or return the reply that gives a browser its cookie; None for all others.
 
         Raises:
-            Refused: with 405 for a method, 414 for a long address, 403 for a foreign host or page, 401 for a wrong
+            Refused: with 405 for the method, 414 for a long address, 403 for a foreign host or page, 401 for a wrong
                 token.
         """
         headers = Headers(scope=scope)
         if scope["method"] not in METHODS:
-            raise Refused(405, "The viewer reads only: GET and HEAD.")
+            raise Refused(405, "The viewer is read-only: it accepts GET and HEAD.")
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_TARGET:
             raise Refused(414, f"The address is longer than {LONGEST_TARGET} bytes.")
         self._check_origin(scope, headers)
@@ -155,7 +155,7 @@ class Guard:
         if given is None or not is_same_secret(given[0], self.access.token.encode()):
             raise Refused(
                 401,
-                "The token is missing or wrong. Open the address that the viewer has printed, with ?token=…, or send "
+                "The token is missing or wrong. Open the address that the viewer printed, with ?token=…, or send "
                 "the header `Authorization: Bearer TOKEN`.",
             )
         reply = RedirectResponse("/", 303)
@@ -163,20 +163,20 @@ class Guard:
         return reply
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
-        """Refuse requests that name another host, or that a page of another site causes."""
+        """Refuse requests that name another host, or that a page of another site caused."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_own(hosts[0].lower(), scope):
             shown = quote((hosts or [""])[0][:80], safe=":[].")
             raise Refused(
                 403,
-                f"The viewer is not asked as '{shown}'. Open one of {', '.join(sorted(self.access.hosts))}, or start "
-                "it with --allow-host NAME (such as localhost for a tunnel to another port).",
+                f"The viewer does not accept the host '{shown}'. Open one of {', '.join(sorted(self.access.hosts))}, "
+                "or start it with --allow-host NAME (such as localhost for a tunnel to another port).",
             )
         if is_foreign_page(headers):
-            raise Refused(403, "The viewer answers no pages of other sites (the Origin is not its own).")
+            raise Refused(403, "The viewer does not answer pages of other sites (the Origin is not its own).")
         site = headers.get("sec-fetch-site", "none").lower()
         if site not in ("same-origin", "none") and not _is_clicked_link(scope, headers):
-            raise Refused(403, "The viewer answers no pages of other sites. Open its address by hand.")
+            raise Refused(403, "The viewer does not answer pages of other sites. Enter its address by hand.")
 
     def _is_own(self, host: str, scope: Scope) -> bool:
         reached = scope.get("server")
@@ -189,13 +189,13 @@ class Guard:
     def _has_pass(self, headers: Headers) -> bool:
         if has_bearer(headers, self.access.token.encode()):
             return True
-        # Not the parser of http.cookies, which stops at a cookie of another program that breaks the rules.
+        # Not the parser of http.cookies, which stops at a malformed cookie of another program.
         value = cookie_parser(headers.get("cookie", "")).get(self.access.cookie, "")
         return is_same_secret(value, self.access.pass_value.encode())
 
 
 def _is_clicked_link(scope: Scope, headers: Headers) -> bool:
-    """Return whether a request opens the page itself in a tab because somebody has clicked a link."""
+    """Return whether a request opens the page itself in a tab because the user clicked a link."""
     sent = {name: headers.get(f"sec-fetch-{name}", "") for name in ("mode", "dest", "user")}
     return (
         scope["path"] == "/"

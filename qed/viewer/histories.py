@@ -25,7 +25,7 @@ from qed.viewer.outcomes import load_groups, read_count
 from qed.viewer.run_files import Stamp, find_file, list_folder
 
 MAX_RUNS = 8  # histories in memory
-SECONDS = 3.0  # of reading for one reply
+SECONDS = 3.0  # the most reading time for one reply
 TRAINING = ("", "")  # the task and the decoding of a training step
 Source = tuple[int, str, tuple[str, ...]]  # a step, the task of an evaluation or "" for training, and the file
 ROWS = ".jsonl"
@@ -45,7 +45,7 @@ class Visit:
 
     @property
     def series(self) -> tuple[str, str]:
-        """Return what this visit can be compared with: the same task and decoding."""
+        """Return the task and decoding; visits of the same series can be compared."""
         return self.task, self.decoding
 
     @property
@@ -56,7 +56,7 @@ class Visit:
 
 @dataclass
 class History:
-    """The groups of a run, by column; a problem, a task and a decoding are numbers."""
+    """The groups of a run by column, with problems, tasks and decodings as numbers."""
 
     problems: dict[str, int] = field(default_factory=dict)
     about: list[Row] = field(default_factory=list)  # of each problem: question, gold
@@ -73,8 +73,8 @@ class History:
     def add(self, step: int, task: str, groups: Sequence[Row]) -> None:
         """Add the groups of a step, or of the evaluation of a task.
 
-        The answers of an evaluation may be scattered over its file, such as one answer to each problem after the other:
-        they are one visit, at the first of their groups.
+        The answers of an evaluation may be scattered over its file, for example if it has one answer to each problem
+        in turn: then they are one visit, at the first of their groups.
         """
         known: dict[tuple[float, float], int] = {}  # the rows of this evaluation by problem and series
         for number, group in enumerate(groups):
@@ -113,11 +113,11 @@ class History:
             columns[name][row] += values[name]
 
     def read(self, name: str) -> Any:
-        """Return a column as an array of its own."""
+        """Return a copy of a column as an array."""
         return np.array(self.columns[name])
 
     def list_visits(self, problem: str) -> list[Visit]:
-        """Return the visits of a problem: by step, evaluations of a step before its training."""
+        """Return the visits of a problem by step, the evaluations of a step before its training."""
         number = self.problems.get(problem, -1)
         names = list(self.series)
         rows = np.flatnonzero(self.read("problem") == number)
@@ -131,7 +131,7 @@ class History:
 
 
 class _Histories:
-    """The histories of the runs that were asked for last."""
+    """The histories of the runs that were requested last."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -139,7 +139,7 @@ class _Histories:
 
     @contextmanager
     def open(self, library: Library, place: RunPlace) -> Iterator[History]:
-        """Yield the history of a run after reading what is new, for at most SECONDS; to one thread at a time."""
+        """Yield the history of a run after reading new files for at most SECONDS; to one thread at a time."""
         with self.lock:
             lock, _ = self.by_folder.setdefault(place.folder, (threading.Lock(), History()))
             self.by_folder.move_to_end(place.folder)
@@ -149,7 +149,7 @@ class _Histories:
             stamps = _list_sources(place)
             history = self.by_folder.get(place.folder, (lock, History()))[1]
             if any(stamps.get(source) != stamp for source, stamp in history.stamps.items()):
-                history = History()  # a resumed run has written steps anew
+                history = History()  # a resumed run rewrote steps
             _read_sources(library, place, history, stamps)
             with self.lock:
                 self.by_folder[place.folder] = (lock, history)
@@ -160,9 +160,9 @@ _HISTORIES = _Histories()
 
 
 def open_history(library: Library, place: RunPlace) -> AbstractContextManager[History]:
-    """Open the history of a run, extended by what was written since; `complete` says whether it has all steps.
+    """Open the history of a run, extended by new files; `complete` says whether it has all steps.
 
-    While it is open, no other request extends it: a column that is read cannot grow.
+    While it is open, no other request extends it, so a column does not grow while it is read.
     """
     return _HISTORIES.open(library, place)
 
@@ -182,7 +182,7 @@ def _list_sources(place: RunPlace) -> dict[Source, Stamp]:
 
 
 def _list_stamps(place: RunPlace, *folder: str) -> dict[str, Stamp]:
-    """Return the time and size of each entry of a folder by its name; a link is not followed."""
+    """Return the time and size of each entry of a folder by its name; links are not followed."""
     stamps: dict[str, Stamp] = {}
     if not list_folder(place, *folder):
         return stamps
@@ -194,7 +194,7 @@ def _list_stamps(place: RunPlace, *folder: str) -> dict[str, Stamp]:
 
 
 def _read_sources(library: Library, place: RunPlace, history: History, stamps: dict[Source, Stamp]) -> None:
-    """Read the files that the history lacks until the time is up, at least one; damaged ones count as read."""
+    """Read files that the history lacks until the time is up, but at least one; damaged ones count as read."""
     end = time.monotonic() + SECONDS
     missing = [source for source in stamps if source not in history.stamps]
     for done, source in enumerate(missing):

@@ -1,6 +1,6 @@
-"""Look through the answers of one step for those that a person should read: the rules behind the page of suspects.
+"""Search the answers of one step for those that a person should read: the rules of the page of suspects.
 
-Every rule reads the columns of a step's index, never the answers themselves.
+All rules read the columns of a step's index, never the answers themselves.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from qed.types import UNGRADED
 from qed.viewer.outcomes import read_count
 
 MAX_ITEMS = 200  # of one kind
-WRITTEN = ("demonstration", "expert")  # sources of texts that the policy has not written
+WRITTEN = ("demonstration", "expert")  # sources of texts that the policy did not write
 OWN = ("policy", "greedy")  # sources of answers that the policy wrote in this step
-MIN_REPETITION = 0.4  # share of a text's 8-grams that occurred before in it; worked solutions stay below a quarter
+MIN_REPETITION = 0.4  # share of a text's 8-grams that occurred earlier in it; worked solutions stay below a quarter
 MIN_RARE = 0.1  # share of tokens with a probability below 1 %; fluent text at temperature 1 has about one in a hundred
-MIN_TOKENS = 24  # in a shorter text a few rare or repeated tokens mean nothing, and texts are equal by chance
-UNREAD = ("extract", "unknown", "bound")  # tiers of the grader for answers that it found nothing in to compare
+MIN_TOKENS = 24  # in a shorter text a few rare or repeated tokens mean nothing, and texts may be equal by chance
+UNREAD = ("extract", "unknown", "bound")  # the grader's tiers of answers in which it found nothing to compare
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that a rule flagged, or with `answer` None a whole group; `value` is what the rule measured."""
+    """An answer that a rule flagged, or a whole group if `answer` is None; `value` is what the rule measured."""
 
     step: int
     group: int
@@ -47,13 +47,13 @@ class Answer:
 
 @dataclass
 class Flagged:
-    """The answers of a kind: how many there are, and the most telling ones of them."""
+    """The answers of a kind: how many there are, and the most significant ones."""
 
     count: int = 0
     answers: list[Answer] = field(default_factory=list)
 
     def extend(self, answers: Sequence[Answer], count: int | None = None) -> None:
-        """Add answers; at most MAX_ITEMS with the largest values stay, later steps first."""
+        """Add answers; at most MAX_ITEMS with the largest values are kept, later steps first."""
         self.count += len(answers) if count is None else count
         ordered = sorted([*self.answers, *answers], key=lambda each: (-each.value, -each.step))
         self.answers = ordered[:MAX_ITEMS]
@@ -61,7 +61,7 @@ class Flagged:
 
 @dataclass(frozen=True)
 class Texts:
-    """What of a step's texts is needed to find near duplicates, for each text of MIN_TOKENS tokens or more."""
+    """What is needed to find near duplicates among a step's texts of MIN_TOKENS tokens or more."""
 
     step: int
     ids: list[str]  # of the problem of each group
@@ -93,7 +93,7 @@ class Rows:
         self.own = [row for row in range(self.count) if sources[row] in (*OWN, None)]
 
     def read(self, name: str) -> Sequence[Any]:
-        """Return a column; None for each answer where an older file lacks it."""
+        """Return a column; None for each answer if an older file lacks it."""
         found = self.columns.get(name)
         return found if found is not None and len(found) == self.count else [None] * self.count
 
@@ -113,7 +113,7 @@ def _find_unanswered(rows: Rows) -> Iterator[Answer]:
         if kept[row] and not right[row]:
             silent = not str(found[row] or "").strip()
             if silent or tiers[row] in UNREAD:
-                yield rows.flag(row, 1.0, "no final answer in it" if silent else f"read as {found[row]}")
+                yield rows.flag(row, 1.0, "has no final answer" if silent else f"read as {found[row]}")
 
 
 def _find_unearned(rows: Rows) -> Iterator[Answer]:
@@ -128,9 +128,9 @@ def _find_unearned(rows: Rows) -> Iterator[Answer]:
     for row in rows.own:
         reward = rewards[row]
         if reward is not None and not right[row] and right[row] is not None and reward > min(limits):
-            usual = f", right answers {limits[1]:.3g} on average" if of_right else ""
+            usual = f"; right answers earn {limits[1]:.3g} on average" if of_right else ""
             form = "" if kept[row] is None else f"; format {'kept' if kept[row] else 'broken'}"
-            yield rows.flag(row, reward, f"wrong, and earns {reward:.3g}{usual}{form}")
+            yield rows.flag(row, reward, f"wrong, but earns {reward:.3g}{usual}{form}")
 
 
 def _find_above(name: str, limit: float, words: str) -> Callable[[Rows], Iterator[Answer]]:
@@ -175,7 +175,7 @@ def _find_equal_groups(rows: Rows) -> Iterator[Answer]:
 RULES: dict[str, Callable[[Rows], Iterator[Answer]]] = {
     "format_without_answer": _find_unanswered,
     "reward_without_correct": _find_unearned,
-    "repetition": _find_above("repetition", MIN_REPETITION, "of its runs of 8 tokens occurred before in it"),
+    "repetition": _find_above("repetition", MIN_REPETITION, "of its runs of 8 tokens occurred earlier in it"),
     "garbled": _find_above("rare", MIN_RARE, "of its tokens had a probability below 1 %"),
     "zero_spread": _find_equal_groups,
     "truncated": _find_truncated,
@@ -200,7 +200,7 @@ def _is_hashed(values: Any) -> bool:
 def _collect_texts(rows: Rows) -> Texts:
     """Collect the minhash values of all texts that are long enough.
 
-    An answer that begins with part of a demonstration is left out, because it equals the demonstration in this part.
+    An answer that begins with a part of a demonstration is left out, because it shares that part with it.
     """
     hashes, lengths, given, sources = (rows.read(name) for name in ("shingles", "n_tokens", "given", "source"))
     kept = [

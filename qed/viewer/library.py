@@ -1,4 +1,4 @@
-"""The run folders that the viewer shows, each under a key, and the only way from a request to a file of them."""
+"""The run folders that the viewer shows, each under a key, and the only way from a request to one of their files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from qed.viewer.params import Refused
 
 RESCAN_SECONDS = 2.0
 DEEPEST = 4  # levels below a given folder
-MOST_FOLDERS = 20_000  # that a scan looks into
+MOST_FOLDERS = 20_000  # that a scan visits
 MOST_ENTRIES = 20_000  # of a folder
 MOST_REMEMBERED = 5_000  # values of `memo`, such as parts of cards
 MOST_BYTES = 64_000_000  # of a file that is read as a whole
-# Folders of a run that hold no run.
+# Folders of a run that contain no runs.
 PARTS = frozenset({"checkpoints", "rollouts", "eval", "logs", "final", "node_modules", "__pycache__"})
 
 
 @dataclass(frozen=True)
 class RunPlace:
-    """A run's folder, free of links, and its key."""
+    """A run's folder, with links resolved, and its key."""
 
     key: str
     folder: Path
@@ -39,31 +39,31 @@ class RunPlace:
         return self.folder.name
 
     def is_there(self) -> bool:
-        """Return whether the folder still is one, and no link on the way to it is new."""
+        """Return whether the folder still exists, and its path has no new links."""
         return self.folder.is_dir() and os.path.realpath(self.folder) == str(self.folder)
 
     def locate(self, *parts: str) -> Path:
-        """Return the path of a file or folder of the run, which need not exist, free of links.
+        """Return the path of a file or folder of the run, which need not exist, with links resolved.
 
         Args:
-            parts: of the path below the run's folder.
+            parts: the parts of the path below the run's folder.
 
         Raises:
-            Refused: the path or a link of it leads out of the run's folder, or to something that is no file.
+            Refused: the path or a link in it leads out of the run's folder, or to something that is not a file.
         """
         for part in parts:
             if "\0" in part or "\\" in part or part.startswith("/") or ".." in PurePosixPath(part).parts:
-                raise Refused(403, f"'{part[:80]}' is no path within a run.")
+                raise Refused(403, f"'{part[:80]}' is not a path within a run.")
         try:
             home = self.folder.resolve(strict=True)
             if home != self.folder:
-                raise Refused(403, f"The folder of the run {self.key} is a link since the viewer has found it.")
+                raise Refused(403, f"The folder of the run {self.key} has become a link since the viewer found it.")
             path = home.joinpath(*parts).resolve()
             kind = stat.S_IFMT(path.stat().st_mode) if path.exists() else stat.S_IFREG
         except (OSError, RuntimeError, ValueError) as error:
             if not self.folder.is_dir():
-                raise Refused(410, f"The run {self.key} is gone: its folder has been deleted or moved.") from error
-            raise Refused(403, f"'{'/'.join(parts)[:80]}' is no path within a run.") from error
+                raise Refused(410, f"The run {self.key} is gone: its folder was deleted or moved.") from error
+            raise Refused(403, f"'{'/'.join(parts)[:80]}' is not a path within a run.") from error
         if not path.is_relative_to(home):
             raise Refused(403, f"'{'/'.join(parts)[:80]}' is a link that leads out of the run's folder.")
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
@@ -73,7 +73,7 @@ class RunPlace:
     def list_names(self, *parts: str) -> list[str]:
         """List the names in a folder of the run in order; none if there is no such folder.
 
-        Each may be a link that leads out: give it to `locate` before it is opened.
+        Each may be a link that leads out of the run: pass it to `locate` before you open it.
         """
         folder = self.locate(*parts)
         names: list[str] = []
@@ -88,14 +88,14 @@ class RunPlace:
         """Read a file of the run.
 
         Raises:
-            Refused: there is none, it cannot be read, or it is longer than `most` bytes.
+            Refused: there is no such file, it cannot be read, or it is longer than `most` bytes.
         """
         path, name = self.locate(*parts), "/".join(parts)
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size > most:
-                    raise Refused(413, f"{name} has {size} bytes, more than the viewer reads ({most}).")
+                    raise Refused(413, f"{name} has {size} bytes; the viewer reads at most {most}.")
                 return file.read(most)
         except FileNotFoundError as error:
             raise Refused(404, f"The run {self.key} has no {name}.") from error
@@ -112,11 +112,11 @@ class Problem:
 
 
 class Library:
-    """The runs below some places. It may be used from several threads.
+    """The runs at and below some paths. It can be used from several threads.
 
     Args:
         places: runs, or folders of runs.
-        cache: a folder of the user for what the viewer computes about runs whose own folder it does not change.
+        cache: a user folder for what the viewer computes about runs, because it never writes to run folders.
     """
 
     def __init__(self, places: Sequence[Path], cache: Path) -> None:
@@ -124,13 +124,13 @@ class Library:
         self.cache = cache
         self.memo = FileMemo(MOST_REMEMBERED)
         self._lock = threading.Lock()
-        self._keys: dict[Path, str] = {}  # a key stays with its folder, also once others are gone
+        self._keys: dict[Path, str] = {}  # a key stays with its folder, even after other folders are gone
         self._runs: list[RunPlace] = []
         self._problems: list[Problem] = []
         self._scanned = float("-inf")
 
     def runs(self) -> list[RunPlace]:
-        """Return the runs, those of a place in the order of their names; looks for new ones every 2 seconds."""
+        """Return the runs, those of each path by name; look for new ones at most every 2 seconds."""
         with self._lock:
             if time.monotonic() - self._scanned >= RESCAN_SECONDS:
                 self._scan()
@@ -144,10 +144,10 @@ class Library:
             return list(self._problems)
 
     def find(self, key: str) -> RunPlace:
-        """Return the run of a key.
+        """Return the run with a key.
 
         Raises:
-            Refused: there is none, or its folder is gone.
+            Refused: there is no such run, or its folder is gone.
         """
         with self._lock:
             known = next((run for run in self._runs if run.key == key), None)
@@ -158,7 +158,7 @@ class Library:
         if found is not None and found.is_there():
             return found
         if found is not None or key in self._keys.values():
-            raise Refused(410, f"The run {key[:200]} is gone: its folder has been deleted or moved.")
+            raise Refused(410, f"The run {key[:200]} is gone: its folder was deleted or moved.")
         raise Refused(404, f"There is no run {key[:200]}.{suggest_nearest(key[:200], [run.key for run in runs])}")
 
     def _scan(self) -> None:
@@ -183,7 +183,7 @@ class Library:
 
 
 def is_shown(folder: Path) -> bool:
-    """Return whether a folder is a run's, or of `qed evaluate`."""
+    """Return whether a folder is that of a run or of `qed evaluate`."""
     if (folder / "settings.yaml").is_file() or (folder / "metrics.jsonl").is_file():
         return True
     with suppress(OSError):
@@ -192,12 +192,12 @@ def is_shown(folder: Path) -> bool:
 
 
 def has_runs(place: Path) -> bool:
-    """Return whether there is a run at or below a place."""
+    """Return whether there is a run at or below a path."""
     return next(_find_runs(place, []), None) is not None
 
 
 def _find_runs(place: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
-    """Yield the runs at and below a place with the first choice of their keys."""
+    """Yield the runs at and below a path, each with the first choice of its key."""
     left = MOST_FOLDERS
     home = place.resolve()
     first = home.name or "/"
@@ -218,7 +218,7 @@ def _find_runs(place: Path, problems: list[Problem]) -> Iterator[tuple[str, Path
 
 
 def _list_folders(folder: Path, home: Path, problems: list[Problem]) -> list[Path]:
-    """List the folders in a folder by name; links and hidden ones are left out."""
+    """List the folders in a folder by name, without links and hidden ones."""
     found: list[Path] = []
     try:
         with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""Read parts of a JSON lines file that may be long, still growing, torn at its end, or damaged."""
+"""Read parts of a JSON lines file that may be long, still growing, incomplete at its end, or damaged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Row = dict[str, Any]
 BLOCK = 16_384  # bytes that are read to find a line
 LONGEST_LINE = 1_000_000  # bytes; a longer line is skipped
 WHOLE = 1_000_000  # bytes of a file that is read as a whole, because that is faster
-END = 65_536  # bytes of its end, which are read as well
+END = 65_536  # bytes at the end of a long file, which are also read
 
 
 def parse_line(line: bytes) -> Row | None:
-    """Return the row of a line; None if it is none."""
+    """Return the row of a line; None if the line is not one."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -32,7 +32,7 @@ def read_first_rows(path: Path) -> list[Row]:
 
 
 def read_last_rows(path: Path, most: int = 262_144) -> list[Row]:
-    """Return the rows in the last bytes of a file; an incomplete last line waits."""
+    """Return the rows in the last bytes of a file, without an incomplete last line."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = max(0, size - most)
@@ -42,9 +42,9 @@ def read_last_rows(path: Path, most: int = 262_144) -> list[Row]:
 
 
 def sample_lines(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the lines of a file, or of a long one `count` that are spread over its bytes, and those of its end.
+    """Return the lines of a file, or `count` lines spread over a long one, and the lines at its end.
 
-    A short last phase lies between the places of a sample.
+    Without the end, a sample could miss a short last phase.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -54,12 +54,12 @@ def sample_lines(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
 
 
 def draw_rows(samples: Sequence[list[bytes]], count: int, names: Sequence[str]) -> list[Row]:
-    """Return the rows of at most `count` lines at equal distances, the first and the last among them.
+    """Return the rows of at most `count` evenly spaced lines, including the first and the last.
 
     Args:
-        samples: lines of a file, of which the first sample with two lines of a kind is taken.
-        count: of rows.
-        names: of columns, of which the first that two lines of a sample have makes the kind.
+        samples: lists of lines of a file; the first in which two lines have the same one of `names` is used.
+        count: the most rows.
+        names: columns; the first that two lines of a sample have selects its lines.
     """
     marks = [f'"{name}":'.encode() for name in names]
     kinds = ([line for line in lines if mark in line] for mark in marks for lines in samples)
@@ -70,13 +70,13 @@ def draw_rows(samples: Sequence[list[bytes]], count: int, names: Sequence[str]) 
 
 
 def _read_end(file: BinaryIO, size: int) -> list[bytes]:
-    """Return the complete lines in the last bytes of a file, each with its end."""
+    """Return the complete lines in the last bytes of a file, each with its line end."""
     file.seek(size - END)
     return [line for line in file.read(END).splitlines(keepends=True)[1:] if line.endswith(b"\n")]
 
 
 def _spread_blocks(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:
-    """Yield the first complete line after each of `count` places."""
+    """Yield the first complete line after each of `count` positions."""
     last = -1
     for number in range(count):
         file.seek(max(size * number // count - 1, 0))

@@ -1,4 +1,4 @@
-"""Follow a run: what it appends to its files, as server-sent events, until it ends."""
+"""Follow a run until it ends: send what it appends to its files as server-sent events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from qed.viewer.params import Params, Refused
 from qed.viewer.replies import encode_reply
 from qed.viewer.threads import call_in_thread
 
-SECONDS = 1.0  # between two looks
-QUIET_LOOKS = 10  # without news, after which a comment keeps the connection open
-MOST_BYTES = 4_000_000  # of a file that are read in a look
-LAST_BYTES = 65_536  # of the metrics, whose rows come first
-PLACES = re.compile(r"(\d{1,15})-(\d{1,15})")  # in the id of an event: of the metrics and of the events
+SECONDS = 1.0  # between two polls
+QUIET_LOOKS = 10  # polls without news after which a comment keeps the connection open
+MOST_BYTES = 4_000_000  # of a file that are read in one poll
+LAST_BYTES = 65_536  # of the metrics, whose rows are sent first
+PLACES = re.compile(r"(\d{1,15})-(\d{1,15})")  # the id of an event: positions in the metrics and in the events
 VOLATILE = ("updated",)  # fields of a card that change without news
 
 Message = tuple[str, dict[str, Any]]
@@ -35,8 +35,8 @@ class GrowingFile:
     """The rows that are appended to a JSON lines file.
 
     Args:
-        path: of the file, which need not exist.
-        place: the byte from which on rows are new; None for the end of the last complete line.
+        path: the file, which need not exist.
+        place: the byte at which new rows begin; None for the end of the last complete line.
     """
 
     def __init__(self, path: Path, place: int | None = None) -> None:
@@ -44,11 +44,11 @@ class GrowingFile:
         self.place = _find_end(path) if place is None else place
 
     def read(self) -> list[Row]:
-        """Return the new rows; an incomplete last line waits for its end, and a damaged one is left out."""
+        """Return the new rows; leave an incomplete last line for later, and skip damaged ones."""
         try:
             with self.path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                # A resumed run has cut its file down to its checkpoint.
+                # A resumed run truncated its file to its checkpoint.
                 self.place = min(self.place, size)
                 file.seek(self.place)
                 content = file.read(MOST_BYTES)
@@ -56,7 +56,7 @@ class GrowingFile:
             return []
         whole = content[: content.rfind(b"\n") + 1]
         if not whole and len(content) == MOST_BYTES:
-            whole = content  # a line without end is left out
+            whole = content  # skip a line that does not end
         self.place += len(whole)
         return [row for line in whole.split(b"\n") if (row := parse_line(line)) is not None]
 
@@ -74,13 +74,13 @@ def _find_end(path: Path) -> int:
 
 
 class RunTail:
-    """The end of a run. One that has ended is looked at once: it may have been live when its page was loaded.
+    """The end of a run. A run that has ended is polled once, because it may have been live when its page was loaded.
 
     Args:
         library: the runs.
-        params: `run`, and `after`, the last step that the listener knows. Without it, the last rows come first, of
-            which the listener may know some: it has read the metrics before it began to listen.
-        resume: the id of the last event that the listener has got, if it has been cut off.
+        params: `run`, and `after`, the last step that the listener has. Without it, the last rows are sent first, some
+            of which the listener may have, because it read the metrics before it began to listen.
+        resume: the id of the last event that the listener received, if it was disconnected.
 
     Raises:
         Refused: there is no such run.
@@ -100,16 +100,16 @@ class RunTail:
         self.steps = list_answer_steps(self.run)
         self.card = build_card(library, self.run)
         if self.card["status"] != "live":
-            self.card = {}  # the first look tells how the run ended
+            self.card = {}  # so that the first poll reports how the run ended
         self.is_live = True
 
     @property
     def place(self) -> str:
-        """The id of an event, with which a listener that was cut off goes on."""
+        """The id of an event, from which a disconnected listener can resume."""
         return f"{self.metrics.place}-{self.events.place}"
 
     def look(self) -> list[Message]:
-        """Return what is new since the last look."""
+        """Return what is new since the last poll."""
         messages: list[Message] = []
         rows, self.missed = [*self.missed, *self._read_new(self.metrics)], []
         if rows:
@@ -125,21 +125,21 @@ class RunTail:
             messages.append(("status", {"card": self.card}))
         self.is_live = self.card["status"] == "live"
         if not self.is_live:
-            self.run.locate()  # a card that was read while the folder went away looks like that of a run that has ended
+            self.run.locate()  # raises if the folder is gone: the card would look like that of a run that has ended
         return messages
 
     def _read_new(self, file: GrowingFile) -> list[Row]:
         """Return the new rows of a file; none once it is a link.
 
         Raises:
-            Refused: it has become a link that leads out of the run, or something that is no file.
+            Refused: it has become a link that leads out of the run, or something that is not a file.
         """
         path = self.run.locate(*file.path.relative_to(self.run.folder).parts)
         return file.read() if path == file.path else []
 
 
 async def stream_events(tail: RunTail) -> AsyncIterator[bytes]:
-    """Yield the events of a run until it ends, or its folder is gone; the last one is `end`."""
+    """Yield the events of a run until it ends or its folder is gone; the last event is `end`."""
     yield b"retry: 5000\n\n"
     quiet = 0
     while True:
@@ -160,7 +160,7 @@ async def stream_events(tail: RunTail) -> AsyncIterator[bytes]:
 
 
 def _format_event(name: str, content: bytes, place: str) -> bytes:
-    """Return an event; JSON has no line ends, so its data is one line."""
+    """Return an event; its data is one line, because the JSON has no line breaks."""
     return b"id: " + place.encode() + b"\nevent: " + name.encode() + b"\ndata: " + content + b"\n\n"
 
 

@@ -1,4 +1,4 @@
-"""The logs of a run's attempts and ranks, a window at a time."""
+"""The logs of a run's attempts and ranks, one window at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params, Refused
 from qed.viewer.run_files import find_file, list_folder, read_stamp
 
-WINDOW = 128 << 10  # bytes of a reply
+WINDOW = 128 << 10  # the most bytes of a reply
 MAX_ATTEMPTS, MAX_LOGS = 200, 500
 ATTEMPT = re.compile(r"attempt_([1-9][0-9]{0,8})")
-MARGIN = 512  # bytes before a window that are read with it, so that no secret is cut in two and shown
+MARGIN = 512  # bytes before a window that are read with it, so that a secret across its border is recognised
 
 
 def list_attempts(place: RunPlace) -> list[dict[str, Any]]:
@@ -23,7 +23,7 @@ def list_attempts(place: RunPlace) -> list[dict[str, Any]]:
 
 
 def _list_logs(place: RunPlace, attempt: int) -> list[dict[str, Any]]:
-    """List the regular files of an attempt that lie within the run; main.log comes first."""
+    """List the regular files of an attempt that are within the run, main.log first."""
     folder = ("logs", f"attempt_{attempt}")
     logs = [
         {"name": name, "bytes": found[1][1]}
@@ -34,7 +34,7 @@ def _list_logs(place: RunPlace, attempt: int) -> list[dict[str, Any]]:
 
 
 def read_log(library: Library, params: Params) -> dict[str, Any]:
-    """Read at most WINDOW bytes of a log that end at `end`, by default at the end of the file; whole lines.
+    """Read the whole lines of at most WINDOW bytes of a log up to `end`, by default the end of the file.
 
     Args:
         library: the runs.
@@ -46,7 +46,7 @@ def read_log(library: Library, params: Params) -> dict[str, Any]:
     place = library.find(params.text("run"))
     attempt, name = params.number("attempt"), params.text("name")
     if "/" in name or "\\" in name or name in ("", ".", ".."):
-        raise Refused(400, f"{name!r} is no name of a log. The endpoint `run` lists the names.")
+        raise Refused(400, f"{name!r} is not the name of a log. The endpoint `run` lists the names.")
     path = place.locate("logs", f"attempt_{attempt}", name)
     stamp = read_stamp(path)
     if stamp is None:
@@ -66,7 +66,7 @@ def read_log(library: Library, params: Params) -> dict[str, Any]:
 
 
 def _begin_at_line(content: bytes, before: int, start: int) -> tuple[int, bytes]:
-    """Cut what lies before the window, up to the beginning of a line, or of a word where one line fills it."""
+    """Drop what is before the window, up to the beginning of a line, or of a word if one line fills the window."""
     skipped = start - before
     if skipped == 0:
         return start, content

@@ -1,4 +1,4 @@
-"""Remember what was read from files until one of them changes."""
+"""Cache what was read from files until one of them changes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Stamp = tuple[tuple[int, int] | None, ...]
 
 
 class FileMemo:
-    """Values by key, each with the sizes and times of the files that it was read from. For several threads.
+    """A thread-safe LRU cache of values, each with the sizes and times of the files that it was read from.
 
     Args:
-        most: values that are kept; those that were not asked for longest are dropped.
+        most: the most values that are kept; the least recently used ones are dropped.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,7 +25,7 @@ class FileMemo:
         self._values: OrderedDict[Hashable, tuple[Stamp, Any]] = OrderedDict()
 
     def read(self, key: Hashable, files: Sequence[Path], compute: Callable[[], Value]) -> Value:
-        """Return the value of a key, computed again if a file has changed since."""
+        """Return the value of a key; compute it again if a file has changed since."""
         stamp = tuple(map(stamp_file, files))
         with self._lock:
             known = self._values.get(key)
@@ -43,7 +43,7 @@ class FileMemo:
 
 
 def stamp_file(path: Path) -> tuple[int, int] | None:
-    """Return the size and the time of the last change of a file; None if there is none."""
+    """Return the size and the modification time of a file; None if there is no file."""
     try:
         status = path.stat()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The answers of a step or an evaluation by their index: what tests and figures need, without the texts."""
+"""The answers of a step or an evaluation from their index: what tests and figures need, without the texts."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from qed.runs.step_index import (
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
 
-# Columns of the groups that break figures down, and what pages call them.
+# Columns of the groups by which figures are broken down, and their names on pages.
 KINDS = {"subject": "subject", "level": "level", "data_source": "source"}
 NAMES = ("correct", "format_ok", "extracted", "reward", "n_tokens", "stop_reason", "tier", "class")
 PARTS = "parts/"
 MAX_COUNT = 1 << 40
-BUILDING = threading.Lock()  # reading all of a file takes seconds: one at a time, and each once
+BUILDING = threading.Lock()  # reading a whole file takes seconds, so read one at a time and each only once
 INDEXES = FileMemo(24)  # an index of 4,096 answers takes several MB
 
 
 def load_index(library: Library, data: Path) -> StepIndex | None:
-    """Return the index of a file of answers; None where it is damaged or gone."""
+    """Return the index of a file of answers; None if it is damaged or gone."""
     index: StepIndex | None = INDEXES.read(data, [data], lambda: _read_index(library, data))
     return index
 
 
 def load_groups(library: Library, data: Path) -> list[Row]:
-    """Return the groups of a file of answers; none where it is damaged or gone."""
+    """Return the groups of a file of answers; none if it is damaged or gone."""
     for path in _list_indexes(library, data):
         if (groups := read_index_groups(path, data)) is not None:
             return groups
@@ -49,7 +49,7 @@ def load_groups(library: Library, data: Path) -> list[Row]:
 
 
 def count_lost(library: Library, data: Path, index: StepIndex) -> int:
-    """Return how many answers an index beside the file lists that the file lacks, as where a copy was cut off."""
+    """Return how many answers of an index next to the file are missing in the file, for example in a truncated copy."""
     listed = (
         sum(read_count(group.get("n")) for group in read_listed_groups(path)) for path in _list_indexes(library, data)
     )
@@ -60,7 +60,7 @@ def _read_index(library: Library, data: Path) -> StepIndex | None:
     if (index := _find_index(library, data)) is not None:
         return index
     with BUILDING:
-        if (index := _find_index(library, data)) is not None:  # another request has built it meanwhile
+        if (index := _find_index(library, data)) is not None:  # another request built it in the meantime
             return index
         try:
             index = build_index(data)
@@ -79,8 +79,8 @@ def _find_index(library: Library, data: Path) -> StepIndex | None:
 
 
 def _list_indexes(library: Library, data: Path) -> Iterator[Path]:
-    """Yield the index beside a file of answers and that of the cache, where they are files: a link of a stranger may
-    lead out of the run, and nothing may ever come out of a FIFO."""
+    """Yield the index next to a file of answers and the one in the cache, if they are regular files: in an untrusted
+    folder, a link may lead out of the run, and reading a FIFO may never return."""
     for path in (name_index(data), _name_cached(library, data)):
         with suppress(OSError):
             if stat.S_ISREG(path.lstat().st_mode):
@@ -88,7 +88,7 @@ def _list_indexes(library: Library, data: Path) -> Iterator[Path]:
 
 
 def _is_sound(index: StepIndex) -> bool:
-    """Return whether every answer of an index belongs to one of its groups; a stranger may have written it."""
+    """Return whether every answer of an index, which may be untrusted, belongs to one of its groups."""
     numbers, answers = index.columns.get("group"), index.columns.get("answer")
     if not numbers or not answers:
         return not index.columns
@@ -104,7 +104,7 @@ def read_count(value: Any) -> int:
 
 
 def _name_cached(library: Library, data: Path) -> Path:
-    """Return the path of a file's index in the cache, for files without one beside them."""
+    """Return the path of a file's index in the cache, for files without an index next to them."""
     with suppress(OSError):
         changed = data.stat().st_mtime_ns
         name = hashlib.sha256(f"{data}\0{changed}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -146,7 +146,7 @@ def number_groups(index: StepIndex, decoding: str) -> dict[str, int]:
 
 
 def split_rows(rows: Sequence[Row], kind: str) -> dict[str, list[Row]]:
-    """Split rows by a column; those without it are left out."""
+    """Split rows by a column; rows without it are left out."""
     parts: dict[str, list[Row]] = {}
     for row in rows:
         if row.get(kind) is not None:

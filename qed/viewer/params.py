@@ -1,4 +1,4 @@
-"""The parameters of a request, each checked when it is read, and the reply to a request that cannot be answered."""
+"""The parameters of a request, each checked when it is read, and the error for a request that cannot be answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_NUMBER = 10**9
 
 
 class Refused(QedError):
-    """A request that gets an error as its reply.
+    """Raised for a request whose reply is an error.
 
     Args:
         status: the HTTP status.
@@ -27,7 +27,7 @@ class Params:
     """The parameters of a request.
 
     Args:
-        values: of each name, one or several.
+        values: one or several values of each name.
     """
 
     def __init__(self, values: Mapping[str, str | int | Sequence[str]] | None = None) -> None:
@@ -40,14 +40,14 @@ class Params:
         """Return all values of a parameter, none if it is missing.
 
         Raises:
-            Refused: one is too long, or has a NUL.
+            Refused: one is too long, or contains a NUL character.
         """
         values = self._values.get(name, [])
         for value in values:
             if len(value) > MOST_CHARACTERS:
                 raise Refused(400, f"The parameter {name} is longer than {MOST_CHARACTERS} characters.")
             if "\0" in value:
-                raise Refused(400, f"The parameter {name} has a NUL character.")
+                raise Refused(400, f"The parameter {name} contains a NUL character.")
         return list(values)
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -69,7 +69,7 @@ class Params:
         """Return a parameter that is a whole number.
 
         Raises:
-            Refused: it is missing and has no default, is no number, or is out of its range.
+            Refused: it is missing and has no default, is not a number, or is out of range.
         """
         text = self.text(name, None if default is None else str(default))
         digits = text.removeprefix("-")

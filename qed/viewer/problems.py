@@ -24,15 +24,15 @@ from qed.viewer.texts import build_answer_pieces, build_pieces, cut_text
 
 MAX_PROBLEMS = 10_000
 MAX_QUESTION = 160
-MAX_DEMONSTRATION_STEPS = 20  # that are searched for a demonstration
+MAX_DEMONSTRATION_STEPS = 20  # steps that are searched for a demonstration
 LEARNED = 0.5  # share of right answers from which a problem counts as learned
 
 
 def list_problems(library: Library, params: Params) -> dict[str, Any]:
     """List the problems of a run with their share of right answers, first and last.
 
-    At most MAX_PROBLEMS are listed, those seen most often; `n` counts all. `complete` is false while steps are still
-    to be read: the next request goes on.
+    At most MAX_PROBLEMS are listed, those seen most often; `n` counts all. `complete` is false while there are steps
+    to read: the next request continues.
 
     Args:
         library: the runs.
@@ -82,14 +82,14 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
         params: `run`, and `id` of the problem.
 
     Raises:
-        Refused: the run has no answer to it, in the steps that have been read.
+        Refused: the run has no answer to it in the steps read so far.
     """
     place, name = library.find(params.text("run")), params.text("id")
     with open_history(library, place) as history:
         visits, complete = history.list_visits(name), history.complete
         about = history.about[history.problems[name]] if visits else {}
     if not visits:
-        more = "" if complete else " Its steps are still being read: ask again."
+        more = "" if complete else " Its steps are still being read: try again."
         raise Refused(404, f"The run {place.key} has no saved answer to the problem {name}.{more}")
     about = {**about, **_read_problem(library, place, visits)}
     question, gold = (
@@ -113,14 +113,14 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
 
 
 def _read_problem(library: Library, place: RunPlace, visits: Sequence[Visit]) -> Row:
-    """Return the whole question and answer, which an index has only the beginning of; empty where they are gone."""
+    """Return the whole question and answer, of which an index has only the beginning; empty if they are gone."""
     for row in _read_answers(library, place, visits[0]):
         return {name: row[name] for name in ("question", "gold") if row.get(name) is not None}
     return {}
 
 
 def _read_answers(library: Library, place: RunPlace, visit: Visit) -> list[Row]:
-    """Read the answers of a visit; none where they are damaged or gone."""
+    """Read the answers of a visit; none if they are damaged or gone."""
     found = find_answers(place, visit.step) if visit.is_training else find_rows(place, visit.step, visit.task)
     index = load_index(library, found[0]) if found else None
     if found is None or index is None or visit.group >= len(index.groups):
@@ -132,7 +132,7 @@ def _read_answers(library: Library, place: RunPlace, visit: Visit) -> list[Row]:
 
 
 def _describe_visit(visit: Visit) -> dict[str, Any]:
-    """Describe a visit; one of training has no task and no decoding."""
+    """Describe a visit; one in training has no task and no decoding."""
     known = {"step": visit.step, "group": visit.group, "n": visit.n, "n_right": visit.n_right}
     where = {} if visit.is_training else {"task": visit.task, "decoding": visit.decoding}
     return {**known, **where, "reward_mean": visit.reward_mean}
@@ -160,8 +160,8 @@ def find_first_right(visits: Sequence[Visit]) -> Visit | None:
 def find_forgotten(visits: Sequence[Visit]) -> list[Visit]:
     """Return the visits at which a learned problem was forgotten.
 
-    A problem is learned at a step where at least half of its answers are right. It is forgotten at the first later step
-    of the same series (training, or one decoding of one task) where none is right, and may be learned and forgotten
+    A problem is learned at a step if at least half of its answers are right. It is forgotten at the first later step of
+    the same series (training, or one decoding of one task) with no right answer, and may be learned and forgotten
     again.
     """
     learned: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""Replies as JSON that every reader takes, and a line for the terminal where a reply is a bug."""
+"""Replies as standard JSON, and reports of bugs on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.guards.redaction import redact, strip_control
 
 
 def report_bug(place: str, error: Exception) -> None:
-    """Write a line about an error that is a bug, or an unusual file, to stderr."""
+    """Write a line to stderr about an error that is a bug, or due to an unusual file."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -31,7 +31,7 @@ def encode_reply(reply: dict[str, Any]) -> bytes:
 
 
 def find_neighbours(numbers: Sequence[int], at: int) -> dict[str, int | None]:
-    """Return the numbers before and after that at a place of a list, to which its page leads."""
+    """Return the numbers before and after an index of a list, to which its page links."""
     return {
         "previous": numbers[at - 1] if at else None,
         "next": numbers[at + 1] if at + 1 < len(numbers) else None,

@@ -1,4 +1,4 @@
-"""Read the small files of a run folder as they are found: growing, torn, damaged, too large, or not there."""
+"""Read the small files of a run folder in any state: growing, incomplete, damaged, too large, or missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qed.runs.run import Row
 from qed.viewer.library import RunPlace
 from qed.viewer.params import Refused
 
-MAX_LINE = 4 << 20  # bytes of a line; a longer one is no row that a run writes
+MAX_LINE = 4 << 20  # bytes of a line; runs write no longer rows
 MAX_FILE = 64 << 20  # bytes of a JSON file that is read as one value
 MAX_TEXT = 1 << 20
 GONE = 410  # the status of a run whose folder is deleted
@@ -18,7 +18,7 @@ Stamp = tuple[int, int]
 
 
 def read_stamp(path: Path) -> Stamp | None:
-    """Return the time and the size of a regular file, which change when it is written; None where there is none."""
+    """Return the time and the size of a regular file, which change when it is written; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -27,7 +27,7 @@ def read_stamp(path: Path) -> Stamp | None:
 
 
 def find_file(place: RunPlace, *parts: str) -> tuple[Path, Stamp] | None:
-    """Return a regular file of a run and its stamp; None where there is none, or a link that leads out of the run.
+    """Return a regular file of a run and its stamp; None if there is none, or it is a link that leads out of the run.
 
     Raises:
         Refused: the run is gone.
@@ -43,7 +43,7 @@ def find_file(place: RunPlace, *parts: str) -> tuple[Path, Stamp] | None:
 
 
 def list_folder(place: RunPlace, *parts: str) -> list[str]:
-    """List the names in a folder of a run in order; none where there is no such folder, or a link that leads out."""
+    """List the names in a folder of a run in order; none if there is no such folder, or it is a link that leads out."""
     try:
         return place.list_names(*parts)
     except Refused as refusal:
@@ -53,9 +53,9 @@ def list_folder(place: RunPlace, *parts: str) -> list[str]:
 
 
 def iterate_whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file that end in a line feed; an incomplete last line may still be written.
+    """Yield the lines of a file that end in a line feed, without an incomplete last line.
 
-    A line of more than MAX_LINE bytes is yielded as its first part, which no reader takes for a row.
+    Of a line with more than MAX_LINE bytes only the first part is yielded, which does not parse as a row.
     """
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE):
@@ -67,7 +67,7 @@ def iterate_whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_object(place: RunPlace, *parts: str) -> Row:
-    """Read a JSON file of a run; empty where it is missing, damaged, too large, or no object."""
+    """Read a JSON file of a run; empty if it is missing, damaged, too large, or not an object."""
     found = find_file(place, *parts)
     if found is None or found[1][1] > MAX_FILE:
         return {}
@@ -79,7 +79,7 @@ def read_object(place: RunPlace, *parts: str) -> Row:
 
 
 def read_text(place: RunPlace, *parts: str) -> str:
-    """Read the first MAX_TEXT bytes of a text file of a run; empty where there is none."""
+    """Read the first MAX_TEXT bytes of a text file of a run; empty if there is none."""
     found = find_file(place, *parts)
     if found is None:
         return ""

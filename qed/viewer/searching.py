@@ -1,4 +1,4 @@
-"""Search the texts of a step: a phrase or a regular expression, in a process with a deadline."""
+"""Search the texts of a step for a phrase or a regular expression, in a process with a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qed.viewer.where import find_where
 
 FIELDS = ("text", "prompt", "question", "gold", "extracted", "reason")
 SECONDS = 20.0
-MARGIN = 4.0  # before the deadline a search ends by itself, with what it has found
+MARGIN = 4.0  # seconds before the deadline at which a search ends with what it has found
 MAX_HITS = 500
 AROUND = 60  # characters before and after a hit
 MAX_MATCH = 300
@@ -32,8 +32,8 @@ def search_answers(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: as for `read_step`, and `q`; `regex=1` for a regular expression, `case=1` for upper and lower case as
-            given, and `fields`, of FIELDS, separated by commas (default: text).
+        params: those of `read_step`, and `q`; `regex=1` for a regular expression, `case=1` for a case-sensitive
+            search, and `fields`, some of FIELDS separated by commas (default: text).
 
     Raises:
         Refused: the expression is invalid or takes too long.
@@ -42,14 +42,14 @@ def search_answers(library: Library, params: Params) -> dict[str, Any]:
     fields = [name for name in params.text("fields", "text").split(",") if name]
     unknown = [name for name in fields if name not in FIELDS]
     if unknown or not fields or not query:
-        raise Refused(400, f"A search needs q, and fields of {', '.join(FIELDS)}.")
+        raise Refused(400, f"A search needs q, and fields from {', '.join(FIELDS)}.")
     pattern = query if params.flag("regex") else re.escape(query)
     flags = 0 if params.flag("case") else re.IGNORECASE
     try:
         re.compile(pattern, flags)
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(400, f"'{query[:80]}' is no regular expression: {error}.") from error
-    message = f"The search has not ended within {SECONDS:g} s. Use a simpler expression."
+        raise Refused(400, f"'{query[:80]}' is not a valid regular expression: {error}.") from error
+    message = f"The search did not finish within {SECONDS:g} s. Use a simpler expression."
     place: Place = (where.data, where.index, where.list_groups())
     arguments = (place, pattern, flags, fields, SECONDS - MARGIN)
     found: dict[str, Any] = call_in_child(_search, arguments, SECONDS, message)
@@ -90,7 +90,7 @@ def _search_rows(rows: Sequence[Row], expression: re.Pattern[str], fields: Seque
             text = row.get(field)
             if not isinstance(text, str) or expression.search(text) is None:
                 continue
-            text = redact(text)  # a secret is neither shown nor found
+            text = redact(text)  # before the search, so that a secret is neither shown nor found
             if (hit := expression.search(text)) is not None:
                 end = min(hit.end(), hit.start() + MAX_MATCH)
                 yield {

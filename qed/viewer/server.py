@@ -1,4 +1,4 @@
-"""Run the viewer's web server until a signal ends it."""
+"""Run the viewer's web server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qed.viewer.guard import EVERYWHERE, Access, list_hosts
 from qed.viewer.library import Library
 
 PORT = 7860
-TRIED = 100  # ports after the default one
+TRIED = 100  # ports after the default one that are tried
 TOKEN = "QED_VIEW_TOKEN"  # environment variable
 IDLE_SECONDS = 75  # between two requests of a connection
 CLOSE_SECONDS = 1  # for connections to end
@@ -28,9 +28,9 @@ MOST_CONNECTIONS = 200
 
 @dataclass(frozen=True)
 class ViewerOptions:
-    """Where the viewer listens and who may ask.
+    """Where the viewer listens, and who may use it.
 
-    `port` is None for the default one, or the next that is free; `hosts` are further names that it is asked as.
+    `port` is None for the default port or the next free one; `hosts` are further allowed Host headers.
     """
 
     host: str = "127.0.0.1"
@@ -39,20 +39,20 @@ class ViewerOptions:
     hosts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse to listen to other machines without a token.
+        """Refuse to serve other machines without a token.
 
         Raises:
-            UsageError: there is none, or a number is out of its range.
+            UsageError: there is no token, or a number is out of range.
         """
         require_safe_address(self.host, self.port or 0, self.token, TOKEN)
 
 
 def run_viewer(library: Library, options: ViewerOptions, on_ready: Callable[[str], None]) -> int:
-    """Serve runs until a signal comes, and return the exit code.
+    """Serve runs until a signal arrives, and return the exit code.
 
     Args:
         library: the runs.
-        options: where to listen, and who may ask.
+        options: where to listen, and who may use the viewer.
         on_ready: called with the address once requests are answered.
 
     Raises:
@@ -64,7 +64,7 @@ def run_viewer(library: Library, options: ViewerOptions, on_ready: Callable[[str
 
 @contextmanager
 def open_viewer_socket(options: ViewerOptions) -> Iterator[socket.socket]:
-    """Listen at the port that is asked for; without one, at the first free port from the default one on."""
+    """Listen on the requested port, or without one on the first free port from the default one on."""
     with ExitStack() as stack:
         yield _listen(stack, options)
 
@@ -81,7 +81,7 @@ def _listen(stack: ExitStack, options: ViewerOptions) -> socket.socket:
 async def _serve(
     library: Library, options: ViewerOptions, listener: socket.socket, on_ready: Callable[[str], None]
 ) -> int:
-    # A client's mistake is its own, a request that the end cuts off is no error, and the guard reports bugs.
+    # Clients' mistakes and requests interrupted by the shutdown are not reported; the guard reports bugs.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     port = listener.getsockname()[1]
     hosts = list_hosts(options.host, port, options.hosts)

@@ -1,4 +1,4 @@
-"""How a run is: live, done, stopped, failed or hung, by its events, its lock and its heartbeat."""
+"""The status of a run: live, done, stopped, failed or hung, from its events, its lock and its heartbeat."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from qed.report.numbers import read_number
 from qed.viewer.line_file import Row, parse_line
 
 FRESH = 60.0  # seconds; a run writes its heartbeat every 5
-IDLE = 120.0  # seconds without progress that are worth a word
+IDLE = 120.0  # seconds without progress after which the status mentions it
 PATIENCE = 1_800.0  # seconds; the default of run.watchdog
-FORGOTTEN = 86_400.0  # seconds, after which a run on another machine without a word counts as dead
+FORGOTTEN = 86_400.0  # seconds after which a silent run on another machine counts as dead
 ENDINGS = {"finished": "done", "interrupted": "stopped", "failed": "failed", "hung": "hung"}
 OWNER = re.compile(r"process (\d{1,10}) on (\S{1,255})")
 
 
 @dataclass(frozen=True)
 class State:
-    """The status of a run, and why."""
+    """The status of a run, and its reason."""
 
     status: str
     reason: str = ""
@@ -32,7 +32,7 @@ class State:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a run has last said of itself: when (seconds since the epoch, None if never), and where it was."""
+    """A run's last heartbeat: when (seconds since the epoch, None if never), and where the run was."""
 
     said: float | None = None
     idle: float = 0.0
@@ -41,12 +41,12 @@ class Heartbeat:
 
     @property
     def age(self) -> float | None:
-        """The seconds since then."""
+        """The seconds since the heartbeat."""
         return None if self.said is None else max(0.0, time.time() - self.said)
 
 
 def read_heartbeat(path: Path | None) -> Heartbeat:
-    """Read a heartbeat.json; an empty one if there is none, or it is damaged."""
+    """Read a heartbeat.json; return an empty heartbeat if it is missing or damaged."""
     content: Row | None = None
     if path is not None:
         with suppress(OSError), path.open("rb") as file:
@@ -60,7 +60,7 @@ def read_heartbeat(path: Path | None) -> Heartbeat:
 
 
 def find_ending(events: Sequence[Row]) -> Row | None:
-    """Return the event that ended the run; None without one, or if the run was resumed after it."""
+    """Return the event that ended the run; None if there is none, or the run was resumed after it."""
     for event in reversed(events):
         if event.get("event") in ENDINGS:
             return event
@@ -70,14 +70,14 @@ def find_ending(events: Sequence[Row]) -> Row | None:
 
 
 def judge_state(lock: Path | None, beat: Heartbeat, events: Sequence[Row], changed: float, patience: float) -> State:
-    """Return how a run is.
+    """Return the status of a run.
 
     Args:
         lock: its lock file, if it has one.
         beat: its heartbeat.
         events: its last events.
         changed: when its metrics or events were last written, in seconds since the epoch.
-        patience: of its watchdog, in seconds; 0 if it has none.
+        patience: the time limit of its watchdog in seconds; 0 if it has none.
     """
     ending = find_ending(events)
     if ending is not None and not _has_begun_again(ending, beat):
@@ -95,16 +95,16 @@ def judge_state(lock: Path | None, beat: Heartbeat, events: Sequence[Row], chang
 
 def _judge_running(beat: Heartbeat) -> State:
     if beat.age is not None and beat.age >= FRESH:
-        return State("hung", f"Its process is there, and has written no heartbeat for {_format_span(beat.age)}.")
+        return State("hung", f"Its process exists, but has written no heartbeat for {_format_span(beat.age)}.")
     if beat.idle >= IDLE:
         return State("live", f"No progress for {_format_span(beat.idle)}{_place(beat)}.")
     return State("live")
 
 
 def _judge_silent(age: float, beat: Heartbeat, patience: float) -> State:
-    """Judge a run that no process of this machine writes, and that has been silent."""
+    """Judge a silent run that no process of this machine writes."""
     if beat.age is None or age > FORGOTTEN:
-        return State("unknown", f"It has not ended, and was last written {_format_span(age)} ago{_place(beat)}.")
+        return State("unknown", f"It has not ended, and last wrote {_format_span(age)} ago{_place(beat)}.")
     if age > patience:
         return State("hung", f"Its last heartbeat is {_format_span(age)} old{_place(beat)}: hung, or killed.")
     return State("unknown", f"Its last heartbeat is {_format_span(age)} old{_place(beat)}.")
@@ -113,7 +113,7 @@ def _judge_silent(age: float, beat: Heartbeat, patience: float) -> State:
 def is_locked(lock: Path | None) -> bool:
     """Return whether a process holds a lock file.
 
-    To look, the lock is shared for a moment where nobody holds it.
+    If nobody holds it, the check takes a shared lock for a moment.
     """
     if lock is None:
         return False
@@ -140,13 +140,13 @@ def _is_here(owner: tuple[int, str]) -> bool:
 
 
 def _has_begun_again(ending: Row, beat: Heartbeat) -> bool:
-    """Return whether the run's heartbeat goes on after it has ended: it is being resumed."""
+    """Return whether the run's heartbeat continues after its end, because it is being resumed."""
     ended = read_number(ending.get("time"))
     return ended is not None and beat.said is not None and (beat.age or 0.0) < FRESH and beat.said > ended + FRESH
 
 
 def _drop_earlier(beat: Heartbeat, lock: Path | None) -> Heartbeat:
-    """Return the heartbeat, or an empty one if it is of an attempt before the lock was taken."""
+    """Return the heartbeat, or an empty one if it is from an attempt before the lock was taken."""
     with suppress(OSError):
         if lock is not None and beat.said is not None and beat.said < lock.stat().st_mtime:
             return Heartbeat()

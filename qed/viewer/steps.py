@@ -1,4 +1,4 @@
-"""The table of the answers of a step, from its index alone: no text and no token is read."""
+"""The table of a step's answers, from its index alone, without reading texts or tokens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from qed.viewer.params import Params
 from qed.viewer.run_files import find_file
 from qed.viewer.where import Where, find_where
 
-HIDDEN = ("shingles",)  # for finding duplicates
+HIDDEN = ("shingles",)  # columns only for finding duplicates
 TEXTS = ("question", "gold")  # of a group
-SHOWN = FileMemo(24)  # the indexes of the steps that were shown last, without secrets
-PLACE = re.compile(rb'\{"group": (\d{1,9}), "answer": (\d{1,9}),')  # how a line of statistics begins
+SHOWN = FileMemo(24)  # the indexes of the last shown steps, without secrets
+PLACE = re.compile(rb'\{"group": (\d{1,9}), "answer": (\d{1,9}),')  # the beginning of a line of statistics
 STATS = FileMemo(256)  # the answers of a step that have statistics
 Place = tuple[int, int]
 GROUP = (
@@ -40,7 +40,7 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: `run`, `step`, and of an evaluation `task` and `decoding`.
+        params: `run`, `step`, and for an evaluation `task` and `decoding`.
 
     Raises:
         Refused: there are no such answers.
@@ -61,13 +61,13 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
 
 
 def describe_group(where: Where, number: int, place: int) -> dict[str, Any]:
-    """Return what tables show of a group; `place` counts those of its decoding, `number` those of the whole file."""
+    """Return what tables show of a group; `place` counts groups of its decoding, `number` those of the whole file."""
     group = _load_shown(where).groups[number]
     return {"group": number, "place": place, **{name: group[name] for name in GROUP if group.get(name) is not None}}
 
 
 def list_cells(where: Where, group: int) -> list[Row]:
-    """Return what the table has of each answer of a group; one of `parts` is a mapping."""
+    """Return the table's cells of each answer of a group; the cell of `parts` is a mapping."""
     begin = sum(each["n"] for each in where.index.groups[:group])
     rows = range(begin, begin + where.index.groups[group]["n"])
     columns = _list_columns(where)
@@ -75,7 +75,7 @@ def list_cells(where: Where, group: int) -> list[Row]:
 
 
 def find_stats(where: Where, group: int, answer: int) -> Row | None:
-    """Return the statistics of the tokens of an answer; None where they were not recorded, or are damaged."""
+    """Return the token statistics of an answer; None if they were not recorded, or are damaged."""
     try:
         lines = (line for place, line in _iterate_stats(where) if place == (group, answer))
         return next(map(parse_row, lines), None)
@@ -84,7 +84,7 @@ def find_stats(where: Where, group: int, answer: int) -> Row | None:
 
 
 def _list_stats(where: Where) -> frozenset[Place]:
-    """Return which answers of a step have statistics of their tokens, as (group, answer)."""
+    """Return which answers of a step have token statistics, as (group, answer)."""
     found = _locate_stats(where)
     return STATS.read(found, [found], lambda: _read_places(where)) if found else frozenset()
 
@@ -97,7 +97,7 @@ def _read_places(where: Where) -> frozenset[Place]:
 
 
 def _iterate_stats(where: Where) -> Iterator[tuple[Place, bytes]]:
-    """Yield the lines of a step's statistics, each with its group and answer; only the beginning of it is parsed."""
+    """Yield the lines of a step's statistics with their group and answer; only the beginning of a line is parsed."""
     found = _locate_stats(where)
     for line in islice(iterate_lines(found), MAX_LINES) if found else ():
         if (begin := PLACE.match(line)) is not None:
@@ -121,7 +121,7 @@ def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:
 
 
 def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
-    """Return the columns of the index, and those that depend on the step: staleness and whether signals are there."""
+    """Return the columns of the index, and those that depend on the step: staleness, and whether signals exist."""
     columns: dict[str, Sequence[Any]] = dict(_load_shown(where).columns)
     if where.is_training and "version" in columns:
         # An answer to step N is on-policy if the weights after step N - 1 wrote it.
@@ -137,7 +137,7 @@ def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
 
 
 def _load_shown(where: Where) -> StepIndex:
-    """Return what the page may see of the index; remembered, because looking for secrets takes a while."""
+    """Return the redacted index; cached, because searching for secrets takes a while."""
     key = where.data, where.index.bytes, len(where.index.groups)
     shown: StepIndex = SHOWN.read(key, [where.data], lambda: _redact_index(where.index))
     return shown

@@ -1,4 +1,4 @@
-"""The answers of a run that a person should read first: what the rules flag, and the run's alarms."""
+"""The answers of a run that a person should read first: those that the rules flag, and the run's alarms."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from qed.viewer.run_files import Stamp
 
 DEFAULT_STEPS = 50
 MAX_STEPS = 200
-SECONDS = 20.0  # for one reply; a folder without indexes needs several
+SECONDS = 20.0  # for one reply; a folder without indexes needs several replies
 KINDS = {
     "format_without_answer": (
         "Format without answer",
-        "Wrong answers that keep the format, and so may earn a reward for it, but hold no final answer to compare.",
+        "Wrong answers that follow the format, and so may earn a reward for it, but have no final answer to compare.",
     ),
     "reward_without_correct": (
         "Reward without correctness",
-        "Wrong answers that earn more than half of the step's range of rewards, or more than its right answers do.",
+        "Wrong answers that earn more than half of the step's reward range, or more than its right answers on average.",
     ),
     "repetition": (
         "Loops and repetition",
-        f"Texts in which at least {MIN_REPETITION:.0%} of the runs of 8 tokens occurred before in the same text.",
+        f"Texts in which at least {MIN_REPETITION:.0%} of the runs of 8 tokens occurred earlier in the same text.",
     ),
     "garbled": (
         "Garbled text",
@@ -39,17 +39,17 @@ KINDS = {
     ),
     "zero_spread": (
         "Groups without signal",
-        "Problems whose answers all earn the same, so that the group teaches nothing.",
+        "Problems whose answers all earn the same reward, so that the group has no training signal.",
     ),
-    "truncated": ("Cut off", "Answers that ended at the limit of tokens, without an end of their own."),
+    "truncated": ("Cut off", "Answers that reached the token limit before they ended."),
     "grader_timeout": (
         "Not graded",
-        "Answers that the grader could not decide in its time, or failed on; they count as wrong.",
+        "Answers on which the grader timed out or failed; they count as wrong.",
     ),
     "near_duplicate": (
         "Near duplicates",
-        "Answers that nearly equal a demonstration, or an answer to another problem, of these steps; texts of at least "
-        f"{MIN_TOKENS} tokens.",
+        "Answers that nearly equal a demonstration or an answer to another problem in these steps; only texts of at "
+        f"least {MIN_TOKENS} tokens.",
     ),
 }
 
@@ -57,8 +57,8 @@ KINDS = {
 def find_suspects(library: Library, params: Params) -> dict[str, Any]:
     """Return what the rules flag in the steps `first` to `last`, by default the last 50 that have saved answers.
 
-    At most MAX_STEPS steps are read, the last ones, and for at most SECONDS; `complete` is false where steps are left
-    out, and the next request goes on from the indexes that this one has built.
+    At most the last MAX_STEPS steps are read, for at most SECONDS; `complete` is false if steps are left out, and the
+    next request continues with the indexes that this one built.
 
     Args:
         library: the runs.
@@ -85,7 +85,7 @@ def _is_between(step: Any, first: int, last: int) -> bool:
 
 
 def _choose_steps(steps: Sequence[int], params: Params) -> list[int]:
-    """Return the steps that were asked for."""
+    """Return the requested steps."""
     if "first" not in params and "last" not in params:
         return list(steps[-DEFAULT_STEPS:])
     low, high = params.number("first", 0), params.number("last", MOST_NUMBER)
@@ -93,7 +93,7 @@ def _choose_steps(steps: Sequence[int], params: Params) -> list[int]:
 
 
 def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> list[Inspected]:
-    """Inspect steps, the last one first, until the time is up; steps whose files are damaged or gone are left out."""
+    """Inspect steps, the last one first, until the time is up; steps whose files are damaged or gone are skipped."""
     end = time.monotonic() + SECONDS
     inspected: list[Inspected] = []
     for step in reversed(steps):
@@ -106,7 +106,7 @@ def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> l
 
 @lru_cache(maxsize=MAX_STEPS)
 def _inspect_step(library: Library, place: RunPlace, found: tuple[Path, Stamp], step: int) -> Inspected:
-    """Inspect a step; its stamp in `found` is part of the cache's key."""
+    """Inspect a step; its stamp in `found` is part of the cache key."""
     return inspect_step(load_index(library, found[0]) or StepIndex(0, [], {}), step)
 
 

@@ -1,4 +1,4 @@
-"""Texts of a model as pieces that the page draws: plain text, formulas as trees, and thoughts that it folds."""
+"""Split texts of a model into pieces that the page draws: plain text, formulas as trees, and collapsible thinking."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qed.grading.extraction.marks import THOUGHTS, Tags
 from qed.report.formulas import Formula, split_answer, split_formulas
 
 MAX_TEXT = 200_000  # characters of a text that is shown
-MAX_DRAWN = 40_000  # characters of a text in which formulas are drawn; a longer one is shown as it is
+MAX_DRAWN = 40_000  # characters of a text in which formulas are drawn; a longer text is shown as plain text
 MAX_THOUGHTS = 50  # of one text
 Piece = dict[str, Any]
 
@@ -23,8 +23,8 @@ def build_pieces(text: str, tags: Tags | None = None) -> list[Piece]:
     """Split a text into pieces, see the module.
 
     Args:
-        text: of at most `MAX_TEXT` characters.
-        tags: of the thoughts, as the run's settings name them, besides the usual ones.
+        text: a text of at most `MAX_TEXT` characters.
+        tags: the thinking tags in the run's settings, besides the usual ones.
     """
     opening, closing = _choose_tags(text, tags)
     if not opening:
@@ -44,7 +44,7 @@ def build_answer_pieces(text: str) -> list[Piece]:
 
 
 def read_tags(settings: Mapping[str, Any]) -> Tags | None:
-    """Return the tags of a thought that a run's settings name in `data.prompt_options`; None where they name none."""
+    """Return the thinking tags in `data.prompt_options` of a run's settings; None if there are none."""
     for part in (settings, settings.get("rl"), settings.get("sft")):
         data = part.get("data") if isinstance(part, Mapping) else None
         options = data.get("prompt_options") if isinstance(data, Mapping) else None
@@ -56,7 +56,7 @@ def read_tags(settings: Mapping[str, Any]) -> Tags | None:
 
 
 def _choose_tags(text: str, tags: Tags | None) -> Tags:
-    """Return the first tags that a text has; empty ones where it has none."""
+    """Return the first tags that a text contains; empty ones if it contains none."""
     for opening, closing in (tags, *THOUGHTS) if tags else THOUGHTS:
         if closing in text or opening in text:
             return opening, closing
@@ -64,9 +64,9 @@ def _choose_tags(text: str, tags: Tags | None) -> Tags:
 
 
 def _split_thoughts(text: str, opening: str, closing: str) -> Iterator[tuple[str, bool, bool]]:
-    """Yield the parts of a text as (text, is a thought, is closed), without the tags.
+    """Yield the parts of a text as (text, is thinking, is closed), without the tags.
 
-    A closing tag without an opening one ends a thought that the prompt has opened.
+    A closing tag without an opening one ends thinking that the prompt opened.
     """
     first_end, first_begin = text.find(closing), text.find(opening)
     position = 0

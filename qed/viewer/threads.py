@@ -1,4 +1,4 @@
-"""Work in threads that do not keep the process from ending."""
+"""Run work in daemon threads, which do not keep the process from exiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 async def call_in_thread(function: Callable[[], Result]) -> Result:
-    """Call a function in a thread of its own, which does not keep the process from ending."""
+    """Call a function in a new thread, which does not keep the process from exiting."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def finish(result: Any, error: BaseException | None) -> None:

@@ -1,12 +1,12 @@
-"""The tokens of an answer: their texts, and signals with a number for each of them.
+"""The tokens of an answer: their texts, and signals with a number for each token.
 
-logp       log-prob of the token when it was sampled; the learner's where the sampler gave none
+logp       log-prob of the token when it was sampled; the learner's if the sampler gave none
 entropy    of the learner's distribution at the token, before the step's updates, in nats
 ratio      probability after the step's updates over that before them
 kl_ref     estimate of the KL divergence from the reference: r - log r - 1, r = reference over learner
            (k3 of Schulman 2020, "Approximating KL divergence")
 mismatch   log-prob under the learner, before the updates, minus the sampler's
-advantage  of the token, where it is trained
+advantage  of the token, if it is trained
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from qed.viewer.memo import FileMemo
 from qed.viewer.params import Refused
 from qed.viewer.run_files import find_file, list_folder
 
-MAX_TOKENS = 65_536  # of an answer; further ones are left out
-MAX_LOG = 80.0  # of a ratio, so that its exponential is a number
+MAX_TOKENS = 65_536  # of an answer; further tokens are left out
+MAX_LOG = 80.0  # of a ratio's logarithm, so that its exponential is finite
 STATS = ("learner_logps", "entropy", "updated_logps", "ref_logps", "values")
 SIGNED = ("mismatch", "advantage")
 QUANTILES = (0.01, 0.99)
@@ -43,15 +43,15 @@ def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, A
 
     Args:
         place: the run.
-        row: the answer, as the run has written it.
-        stats: its line of the step's statistics, if it has one.
+        row: the answer, as the run wrote it.
+        stats: its line in the step's statistics, if it has one.
     """
     ids = [token for token in _read_list(row, "tokens") if isinstance(token, int)][:MAX_TOKENS]
     masks = {name: _read_mask(row, f"{name}_mask", len(ids)) for name in ("sampled", "loss")}
     signals, notes = _build_signals(row, stats or {}, len(ids), masks)
     text, trouble = _load_tokenizer(place) if ids else (None, [])
     if len(_read_list(row, "tokens")) > MAX_TOKENS:
-        notes.append(f"The answer has more than {MAX_TOKENS:,} tokens; the others are left out.")
+        notes.append(f"The answer has more than {MAX_TOKENS:,} tokens; the rest is left out.")
     if not ids:
         notes.append("The tokens of this answer were not saved.")
     pieces = text.split(ids) if text else None
@@ -69,11 +69,11 @@ def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, A
 
 
 def find_blocks(masks: Mapping[str, Sequence[int]], pieces: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return who wrote which part of an answer, in order; empty where an environment wrote none.
+    """Return who wrote which part of an answer, in order; empty if an environment wrote none.
 
-    A token is the `policy`'s own where it was sampled, `given` where it was not and is trained, as a demonstration is,
-    and of the `environment` where it is neither; before all others it is given, because no answer begins with a reply.
-    `start` and `count` are in tokens; `text` is None without a tokenizer.
+    A token belongs to the `policy` if it was sampled, is `given` if it was not sampled but is trained, like those of a
+    demonstration, and belongs to the `environment` if neither; at the beginning of an answer it is given, because no
+    answer begins with a reply. `start` and `count` are in tokens; `text` is None without a tokenizer.
     """
     marks = list(zip(masks["sampled"], masks["loss"], strict=True))
     first = next((place for place, mark in enumerate(marks) if any(mark)), len(marks))
@@ -111,13 +111,13 @@ def _build_signals(
     notes = []
     if not stats:
         notes.append(
-            "entropy, ratio, kl_ref and mismatch were not recorded for this answer: run.save_token_stats says for how "
-            "many answers of each step they are."
+            "entropy, ratio, kl_ref and mismatch were not recorded for this answer: run.save_token_stats sets for how "
+            "many answers of each step they are recorded."
         )
     elif "kl_ref" not in signals:
         notes.append("kl_ref is missing: the algorithm has no reference model.")
     if stats and "top" not in stats:
-        notes.append("The likeliest other tokens were not recorded: run.save_top_logps says how many are.")
+        notes.append("The likeliest other tokens were not recorded: run.save_top_logps sets how many are recorded.")
     return signals, notes
 
 
@@ -136,7 +136,7 @@ def _has(values: Values) -> bool:
 
 
 def _mask(values: Values, marks: Sequence[int]) -> Values:
-    """Clear the values of tokens that were not sampled, or not trained: placeholders would flatten the scale."""
+    """Clear the values of tokens that were not sampled or not trained, because placeholders would flatten the scale."""
     return [value if mark else None for value, mark in zip(values, marks, strict=True)]
 
 
@@ -148,7 +148,7 @@ def _read_advantage(row: Row, count: int) -> Values:
 
 
 def _read_column(row: Mapping[str, Any], name: str, count: int) -> Values:
-    """Return a column of an answer with a value for each token; None where it has none."""
+    """Return a column of an answer with a value for each token, None for missing ones."""
     values = [read_number(value) for value in _read_list(row, name)[:count]]
     return values + [None] * (count - len(values))
 
@@ -159,13 +159,13 @@ def _read_list(row: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _read_mask(row: Row, name: str, count: int) -> list[int]:
-    """Return a mask; one that is not there marks every token."""
+    """Return a mask; a missing one marks every token."""
     marks = [int(value is not False and value != 0) for value in _read_list(row, name)[:count]]
     return marks + [1] * (count - len(marks))
 
 
 def _compute_scale(name: str, values: Values, counted: Sequence[bool]) -> dict[str, Any]:
-    """Return the ends of a colour scale: quantiles of the trained tokens, so that one extreme does not flatten it."""
+    """Return the ends of a colour scale: quantiles of the trained tokens, so that an outlier does not flatten it."""
     known = [value for value, mark in zip(values, counted, strict=True) if mark and value is not None]
     known = known or [value for value in values if value is not None]
     low, high = (float(bound) for bound in np.quantile(known, QUANTILES))
@@ -179,7 +179,7 @@ def _compute_scale(name: str, values: Values, counted: Sequence[bool]) -> dict[s
 
 
 def _read_top(value: Any, text: TokenText | None) -> list[list[dict[str, Any]]] | None:
-    """Return the likeliest tokens at each position with their texts; None where they were not recorded."""
+    """Return the likeliest tokens at each position with their texts; None if they were not recorded."""
     if not isinstance(value, list):
         return None
     return [
@@ -193,10 +193,10 @@ def _read_top(value: Any, text: TokenText | None) -> list[list[dict[str, Any]]] 
 
 
 def _load_tokenizer(place: RunPlace) -> tuple[TokenText | None, list[str]]:
-    """Return the run's tokenizer: its own file, or that of a checkpoint; or None and the reason."""
+    """Return the run's tokenizer, from its own file or that of a checkpoint, or None and the reason."""
     path = _find_tokenizer(place)
     if path is None:
-        return None, ["The run's folder has no tokenizer.json, so that tokens are shown by their ids."]
+        return None, ["The run's folder has no tokenizer.json, so tokens are shown by their ids."]
     try:
         return TOKENIZERS.read(path, [path], lambda: load_token_text(path)), []
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Where answers are: those of a training step, or of one decoding of an evaluation's task."""
+"""Where answers are: in a training step, or in one decoding of an evaluation's task."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Where:
         return not self.task
 
     def describe(self) -> dict[str, Any]:
-        """Return the parameters that name it."""
+        """Return the request parameters that name it."""
         names = {} if self.is_training else {"task": self.task, "decoding": self.decoding}
         return {"run": self.place.key, "step": self.step, **names}
 
     def find_neighbours(self) -> dict[str, int | None]:
-        """Return the step with answers of the same kind before it and that after it."""
+        """Return the previous and the next step with answers of the same kind."""
         steps = list_answer_steps(self.place) if self.is_training else self._list_evaluated_steps()
         before, after = [step for step in steps if step < self.step], [step for step in steps if step > self.step]
         return {"previous": max(before, default=None), "next": min(after, default=None)}
@@ -58,7 +58,7 @@ class Where:
         return [number for number, group in enumerate(self.index.groups) if self.has(group)]
 
     def read_rows(self, group: int, texts_only: bool = False) -> list[Row]:
-        """Read the answers of a group; with `texts_only` without tokens and what comes after them, much faster.
+        """Read the answers of a group; with `texts_only` without tokens and later fields, which is much faster.
 
         Raises:
             Refused: there is no such group, or the file is damaged there.
@@ -72,10 +72,10 @@ class Where:
 
 
 def find_where(library: Library, params: Params) -> Where:
-    """Return where the answers are that a request names: `run`, `step`, and of an evaluation `task` and `decoding`.
+    """Return where the requested answers are: `run`, `step`, and for an evaluation `task` and `decoding`.
 
     Raises:
-        Refused: there are none, or their file is damaged.
+        Refused: there are no such answers, or their file is damaged.
     """
     place = library.find(params.text("run"))
     step, task, decoding = params.number("step"), params.text("task", ""), params.text("decoding", "")

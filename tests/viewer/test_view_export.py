@@ -205,8 +205,8 @@ def test_chosen_steps_alone_are_copied_and_lead_to_each_other(library: Library, 
     export_site(library, tmp_path / "copy", [6, 8, 99], said.append)
     data = read_folder(tmp_path / "copy")
     assert data["run?run=first"]["steps"] == [6, 8]
-    assert "first: the answers of 2 of 4 steps are here." in said
-    assert "first: the answers of 2 of 4 steps are here." in data["about?"]["notes"]
+    assert "first: the answers of 2 of 4 steps are included." in said
+    assert "first: the answers of 2 of 4 steps are included." in data["about?"]["notes"]
     steps = [key for key in data if key.startswith("step?run=first")]
     assert steps == ["step?run=first&step=6", "step?run=first&step=8"]
     assert (data[steps[0]]["previous"], data[steps[0]]["next"]) == (None, 8)
@@ -222,7 +222,7 @@ def test_a_full_copy_says_what_it_leaves_out(library: Library, tmp_path: Path, m
     data = read_page(tmp_path / "copy.html")
     assert sum(len(json.dumps(reply)) for reply in data.values()) < 300_000
     assert len(data["problems?run=first"]["problems"]) == 2
-    assert any("of the problems" in line or "problems are here" in line for line in said)
+    assert any("of the problems" in line or "problems seen most often" in line for line in said)
     assert "runs?" in data
 
 
@@ -235,7 +235,7 @@ def test_only_an_earlier_copy_is_replaced(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
     for out in (report, folder, tmp_path / "runs"):
-        with pytest.raises(UsageError, match="no earlier copy"):
+        with pytest.raises(UsageError, match="not an earlier copy"):
             export_site(library, out, None, say_nothing)
     assert report.read_text() == "<p>mine</p>"
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]

@@ -135,6 +135,6 @@ def test_an_endless_expression_is_ended_and_the_next_search_works(
     assert len(ask("search", run="run", step=1, q="aaa!")["hits"]) == 1
     monkeypatch.setattr(searching, "SECONDS", 1.5)
     monkeypatch.setattr(searching, "MARGIN", 0.0)
-    with pytest.raises(Refused, match=r"has not ended within 1\.5 s") as refused:
+    with pytest.raises(Refused, match=r"did not finish within 1\.5 s") as refused:
         ask("search", run="run", step=1, q="(a+)+$", regex=1)
     assert refused.value.status == 400

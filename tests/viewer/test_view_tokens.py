@@ -67,7 +67,7 @@ def test_an_answer_has_the_text_of_each_token_and_its_masks(ask: Asked) -> None:
     given = written.given or written.sampled_mask.count(False)
     assert reply["signals"]["logp"][:given] == [None] * given  # placeholders of a given prefix
     assert reply["signals"]["logp"][given:] == pytest.approx(written.logps[given:], abs=1e-5)
-    with pytest.raises(Refused, match="no number 99"):
+    with pytest.raises(Refused, match="no answer 99"):
         ask("answer", run="first", step=STEP, group=4, answer=99)
 
 
