@@ -36,7 +36,7 @@ def find_duplicates(steps: Sequence[Texts]) -> Flagged:
     found = np.flatnonzero(is_own & (partners != NOBODY))
     begins = np.cumsum([0, *(len(texts.hashes) for texts in steps)])
     equal = (hashes[found] == hashes[partners[found]]).sum(axis=1)
-    # The most significant first: copies of demonstrations, then the most similar, then the latest.
+    # The most notable first: copies of demonstrations, then the most similar, then the latest.
     order = np.lexsort((-found, -equal, ~is_written[partners[found]]))[:MAX_ITEMS]
     answers = [_describe(steps, begins, int(found[at]), int(partners[found[at]]), int(equal[at])) for at in order]
     flagged.count, flagged.answers = len(found), answers

@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass
 class Flagged:
-    """The answers of a kind: how many there are, and the most significant ones."""
+    """The answers of a kind: how many there are, and the most notable ones."""
 
     count: int = 0
     answers: list[Answer] = field(default_factory=list)

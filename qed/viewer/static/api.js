@@ -1,4 +1,4 @@
-/* What the server replies, or what a static copy holds: the same replies by the same names. */
+/* The server's replies, or those that a static copy contains: the same replies by the same names. */
 
 import { encodePart } from "./router.js";
 
@@ -18,7 +18,7 @@ export function isStatic() {
   return readCopy() !== null;
 }
 
-/** Return what a static copy leaves out, in sentences. */
+/** Return sentences about what a static copy leaves out. */
 export function listNotes() {
   return readCopy()?.notes ?? [];
 }
@@ -32,14 +32,14 @@ export function canonical(name, params = {}) {
   return `${name}?${pairs.join("&")}`;
 }
 
-/** Return whether a reply can be asked for: a static copy holds some of them only. */
+/** Return whether a reply can be requested: a static copy contains only some of them. */
 export function isHeld(name, params) {
   const copy = readCopy();
   const key = canonical(name, params);
   return !copy || key in copy.replies || key in (copy.files ?? {});
 }
 
-/** Ask for a reply. Throws ApiError. */
+/** Request a reply. Throws ApiError. */
 export async function get(name, params = {}, signal = undefined) {
   const key = canonical(name, params);
   const copy = readCopy();
@@ -57,7 +57,7 @@ export async function get(name, params = {}, signal = undefined) {
 }
 
 /**
- * Follow a run until it ends; of one that has ended, the stream tells so and closes. `handlers` has a function for each of
+ * Follow a run until it ends; for a run that has ended, the stream says so and closes. `handlers` has a function for each of
  * `metrics`, `steps`, `events` and `status`; `after` is the last step whose metrics are known. Returns a function that
  * stops it.
  */
@@ -67,7 +67,7 @@ export function listen(run, { after, ...handlers }) {
   for (const [name, handle] of Object.entries(handlers)) {
     source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
   }
-  source.addEventListener("end", () => source.close()); // the run has ended: there is nothing to try again
+  source.addEventListener("end", () => source.close()); // the run has ended, so do not reconnect
   return () => source.close();
 }
 
@@ -82,13 +82,13 @@ function readCopy() {
 async function getCopied(copy, key) {
   if (key in copy.replies) return copy.replies[key];
   const file = copy.files?.[key];
-  if (!file) throw new ApiError(404, "This copy does not hold that. It has chosen steps only; `qed view` shows all of a run.");
+  if (!file) throw new ApiError(404, "This copy does not contain that. It has only chosen steps; `qed view` shows the whole run.");
   await loadScript(file);
   if (!(key in copy.replies)) throw new ApiError(404, `The file ${file} of this copy is damaged or missing.`);
   return copy.replies[key];
 }
 
-/** Load a file of a copy, a script that calls `qedReply(key, reply)`: a page from a folder may not fetch. */
+/** Load a file of a copy, a script that calls `qedReply(key, reply)`, because a page from a folder may not use fetch. */
 function loadScript(file) {
   window.qedReply ??= (key, reply) => {
     readCopy().replies[key] = reply;

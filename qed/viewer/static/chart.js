@@ -9,7 +9,7 @@ const EDGE = { top: 14, right: 10, bottom: 24 };
 const CHARACTER = 6.6; // pixels of a digit of a tick's label
 const DASHES = ["", "7 3", "2 3", "10 3 2 3", "5 2", "1 2", "12 4", "8 2 2 2"];
 const MARK = 4; // pixels that the mark of a point at the edge needs
-const DRAG = 5; // pixels from which a drag is a zoom, not a click
+const DRAG = 5; // the fewest pixels of a drag that zooms instead of a click
 
 /** Build a cursor that several charts share: `set(x)` moves it in all of them, null hides it. */
 export function sharedCursor() {
@@ -22,7 +22,7 @@ export function sharedCursor() {
   };
   return {
     set: (x) => {
-      // A pointer moves more often than the page is drawn.
+      // A pointer moves more often than the page is redrawn.
       if (next === undefined) requestAnimationFrame(flush);
       next = x;
     },
@@ -149,7 +149,7 @@ function drawPhases(options, x, left, width) {
     const at = Math.max(left, x.place(begin));
     return [
       begin > x.low ? svg("line", { class: "boundary", x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }) : null,
-      // The last name stands at the edge if there is no room on its right.
+      // The last name is at the edge if there is no space to its right.
       at < width - 60 ? svg("text", { class: "phase", x: at + 4, y: EDGE.top - 3 }, label)
         : place === seen.length - 1 ? svg("text", { class: "phase end", x: width - 2, y: EDGE.top - 3 }, label) : null,
     ];
@@ -170,7 +170,7 @@ function drawBand(series, x, y) {
   if (band.length < 1) return null;
   const upper = band.map(([at, , high]) => `${round(x.place(at))} ${round(y.place(high))}`);
   const lower = band.map(([at, low]) => `${round(x.place(at))} ${round(y.place(low))}`).reverse();
-  // The band around a point that stands alone is a line.
+  // The band around an isolated point is a line.
   if (band.length === 1) return svg("path", { class: `line c${series.colour}`, d: `M${upper[0]}L${lower[0]}` });
   return svg("path", { class: `band c${series.colour}`, d: `M${upper.join("L")}L${lower.join("L")}Z` });
 }
@@ -271,7 +271,7 @@ function buildKey(series) {
     h("span", { title: series.label }, series.label));
 }
 
-/** Write ticks with as many digits as tell them apart: 1.005 and 1.01, not 1.01 twice. */
+/** Write ticks with enough digits to distinguish them: 1.005 and 1.01, not 1.01 twice. */
 function labelTicks(options, ticks) {
   const labels = ticks.map((tick) => writeValue(options, tick));
   if (new Set(labels).size === labels.length) return labels;

@@ -1,6 +1,6 @@
 /* Scales of charts: from values to pixels, ticks at round numbers, and lines thinned to the width of the drawing. */
 
-/** Find the lowest and the highest of numbers; null where there is none. */
+/** Find the lowest and the highest of numbers; null if there are none. */
 export function findRange(values) {
   let low = Infinity;
   let high = -Infinity;
@@ -26,7 +26,7 @@ export function buildScale([low, high], [from, to], { log = false, count = 4 } =
   return { place, invert, low, high, ticks: isLog ? listPowers(low, high, count) : listTicks(low, high, count) };
 }
 
-/** Widen a range a little, so that lines do not touch the frame; a single value gets room on both sides. */
+/** Widen a range a little, so that lines do not touch the frame; a single value gets space on both sides. */
 export function padRange([low, high], share = 0.05) {
   if (low === 0 && high === 0) return [0, 1];
   if (low === high) {

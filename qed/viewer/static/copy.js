@@ -2,21 +2,21 @@
 
 import { clean, h, replace } from "./dom.js";
 
-const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet would take for a formula
+const FORMULA = /^[=+\-@\t\r]/; // texts that a spreadsheet would treat as a formula
 
 /** Write rows as CSV (RFC 4180); a text that a spreadsheet would run as a formula gets an apostrophe before it. */
 export function toCsv({ columns, rows }) {
   return [columns, ...rows].map((row) => row.map(quoteCell).join(",")).join("\r\n") + "\r\n";
 }
 
-/** Write rows as a table in Markdown; nothing of a text is markup. */
+/** Write rows as a Markdown table; all markup in texts is escaped. */
 export function toMarkdown({ columns, rows }) {
   const line = (cells) => `| ${cells.map(escapeCell).join(" | ")} |`;
   return [line(columns), line(columns.map(() => "---")), ...rows.map(line)].join("\n") + "\n";
 }
 
 /**
- * Build buttons that copy what a view shows. `json()` returns what is copied as JSON, `rows()` the `{columns, rows}` of
+ * Build buttons that copy what a view shows. `json()` returns the value to copy as JSON, `rows()` the `{columns, rows}` of
  * the other two.
  */
 export function copyButtons({ name, json, rows }) {
@@ -46,7 +46,7 @@ async function copyText(text, label, said) {
   setTimeout(() => replace(said), 2500);
 }
 
-/** Copy by a selection, where a page has no access to the clipboard. */
+/** Copy by a selection, if the page has no access to the clipboard. */
 function copySelected(text) {
   const area = h("textarea", { class: "hidden-copy", "aria-hidden": "true" });
   area.value = text;

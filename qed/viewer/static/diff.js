@@ -1,6 +1,6 @@
 import { h } from "./dom.js";
 
-/** Most edits that a comparison of words looks for; texts that differ more are compared line by line. */
+/** The most edits that a word-by-word comparison searches for; texts that differ more are compared line by line. */
 export const MOST_EDITS = 1200;
 const MOST_LINE_EDITS = 800;
 const MOST_WORDS = 40000;
@@ -8,7 +8,7 @@ const HUNK_EDITS = 200;
 const BLANK = /^\s*$/;
 
 /**
- * Compare two texts word by word: parts that are the same, only in `a`, or only in `b`, in reading order.
+ * Compare two texts word by word, and return the parts in both, only in `a`, or only in `b`, in reading order.
  *
  * The work is bounded: texts that differ in more than MOST_EDITS words are compared line by line, and only the lines that
  * changed word by word.
@@ -28,7 +28,7 @@ export function splitWords(text) {
 /**
  * Compare two lists with Myers' algorithm (An O(ND) Difference Algorithm, 1986).
  *
- * Returns [{kind, text}] of single items, or null where more than `most` edits are needed.
+ * Returns [{kind, text}] of single items, or null if more than `most` edits are needed.
  */
 export function compareLists(a, b, most) {
   let start = 0;
@@ -81,7 +81,7 @@ function compareLines(a, b) {
   return lines ? refineHunks(joinParts(lines)) : [{ kind: "a", text: a }, { kind: "b", text: b }];
 }
 
-/** Compare changed lines word by word where few words changed. */
+/** Compare changed lines word by word if few words changed. */
 function refineHunks(parts) {
   return parts.flatMap((part, at) => {
     if (part.kind === "b" && parts[at - 1]?.kind === "a") return [];
@@ -91,7 +91,7 @@ function refineHunks(parts) {
   });
 }
 
-/** Join neighbours of one kind; within a change, what is only in `a` comes first. */
+/** Join neighbours of one kind; within a change, the part only in `a` comes first. */
 function joinParts(parts) {
   const joined = [];
   let change = { a: [], b: [] };
@@ -127,9 +127,9 @@ function absorbBlanks(parts) {
 }
 
 /**
- * Show the difference of two texts, inline or side by side; what was taken away is struck through, what came is underlined.
+ * Show the difference of two texts, inline or side by side; deletions are struck through, insertions underlined.
  *
- * `options`: `{mode: "inline"|"side", labels: [name of a, name of b]}`. Side by side, lines that both have stand level.
+ * `options`: `{mode: "inline"|"side", labels: [name of a, name of b]}`. Side by side, lines that both have are aligned.
  */
 export function renderDiff(a, b, { mode = "inline", labels = ["A", "B"] } = {}) {
   const parts = diffTexts(a, b);

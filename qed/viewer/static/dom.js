@@ -1,4 +1,4 @@
-/* Building the page from text: strings become text nodes, and nothing that a model wrote becomes markup. */
+/* Build the page from text: strings become text nodes, and nothing that a model wrote becomes markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const MATHML = "http://www.w3.org/1998/Math/MathML";
@@ -6,7 +6,7 @@ const MATHML = "http://www.w3.org/1998/Math/MathML";
 const HIDDEN = new RegExp([
   "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]",
   "[\\u{e0000}-\\u{e007f}]",
-  "[\\ud800-\\udfff]", // with the flag u only those without their other half
+  "[\\ud800-\\udfff]", // with the flag u only lone surrogates
 ].join("|"), "gu");
 const MATH_ELEMENTS = new Set((
   "math mrow mi mn mo mtext mspace mfrac msqrt mroot msup msub msubsup munder mover munderover mtable mtr mtd mstyle "
@@ -45,7 +45,7 @@ export function replace(node, ...children) {
   return node;
 }
 
-/** Build the nodes of pieces: text, formulas as MathML from a list of allowed elements, and thoughts that are folded. */
+/** Build the nodes of pieces: text, formulas as MathML from a list of allowed elements, and collapsed thinking. */
 export function renderPieces(pieces) {
   const fragment = document.createDocumentFragment();
   for (const piece of pieces ?? []) fragment.append(renderPiece(piece));
@@ -99,7 +99,7 @@ function setProperty(node, name, value) {
   } else if (name === "css") {
     for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
   } else {
-    // A link leads to a state of this page, to nothing else.
+    // A link leads only to a state of this page.
     if (name === "href" && !String(value).startsWith("#/")) return;
     node.setAttribute(name, value === true ? "" : clean(value));
   }

@@ -1,10 +1,10 @@
-/* Numbers and times for people, as the report writes them. */
+/* Numbers and times for readers, in the format of the report. */
 
 const SPACE = "\u00a0";
 const MINUS = "\u2212";
 const NONE = "–";
 
-/** Format a number with as many digits as help: 1,234 · 12.3 · 0.0042 · 1.2e-7. */
+/** Format a number with as many digits as are useful: 1,234 · 12.3 · 0.0042 · 1.2e-7. */
 export function formatNumber(value) {
   if (!isNumber(value)) return NONE;
   const size = Math.abs(value);
@@ -14,12 +14,12 @@ export function formatNumber(value) {
   return sign(String(Number(value.toPrecision(size >= 100 ? 4 : 3))));
 }
 
-/** Format a share as per cent: 0.345 is 34.5 %. */
+/** Format a share as a percentage: 0.345 is 34.5 %. */
 export function formatPercent(value) {
   return isNumber(value) ? `${sign((100 * value).toFixed(1))}${SPACE}%` : NONE;
 }
 
-/** Format a difference of two shares in points with its sign: 0.031 is +3.1. */
+/** Format a difference of two shares in percentage points with its sign: 0.031 is +3.1. */
 export function formatPoints(value) {
   if (!isNumber(value)) return NONE;
   const points = 100 * value;
@@ -45,7 +45,7 @@ export function formatDuration(seconds) {
   return `${Math.floor(whole / 3600)}${SPACE}h ${Math.floor((whole % 3600) / 60)}${SPACE}min`;
 }
 
-/** Format a Unix time in the clock of this machine: 2026-11-22 20:42. */
+/** Format a Unix time in this machine's local time: 2026-11-22 20:42. */
 export function formatTime(seconds) {
   if (!isNumber(seconds) || Math.abs(seconds) > 8e12) return NONE;
   const date = new Date(1000 * seconds);

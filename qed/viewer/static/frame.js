@@ -31,7 +31,7 @@ export function startApp(body) {
     main: h("main", { tabindex: "-1" }),
     status: h("p", { class: "loading", role: "status" }),
   };
-  // What the page shows until its scripts are here; the data of a static copy stay.
+  // Remove what the page shows until its scripts are loaded, but not the data of a static copy.
   body.querySelectorAll(":scope > header, :scope > main").forEach((element) => element.remove());
   body.append(
     h("a", { class: "skip", href: "#/", on: { click: (event) => skipTo(event, places.main) } }, "Skip to the content"),
@@ -72,7 +72,7 @@ async function show(app) {
   const slow = setTimeout(() => replace(status, "Loading …"), 150);
   try {
     const render = chooseView(parts);
-    if (!render) throw new Error("There is no such place in the viewer.");
+    if (!render) throw new Error("The viewer has no such page.");
     const view = await render({ parts, query, setQuery: changeQuery, signal: controller.signal });
     if (turn !== app.turn) {
       view.dispose?.();
@@ -124,7 +124,7 @@ function buildNotes() {
   return notes.length ? h("aside", { class: "note copy-note" }, notes.map((note) => h("p", {}, note))) : null;
 }
 
-/** Build the path to a place; `problem` is the number of its problem among those of the step, once it is known. */
+/** Build the path to a page; `problem` is the number of its problem within the step, once it is known. */
 function buildPath(parts, problem = "") {
   const steps = [["Runs", []]];
   if (parts[0] === "compare") steps.push(["Compare", ["compare"]]);

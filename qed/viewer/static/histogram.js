@@ -1,4 +1,4 @@
-/* A histogram whose bars can be chosen, to show what lies in them. */
+/* A histogram whose bars can be selected, to show what is in them. */
 
 import { h, svg } from "./dom.js";
 
@@ -11,8 +11,8 @@ const made = { count: 0 }; // patterns, for their ids
 /**
  * Draw a histogram of values; those that are not numbers are left out.
  *
- * `selected` is the chosen range `[least, most]` or null. `onPick` gets the least and the greatest value in a bar that is
- * chosen, and null if it was chosen already: a value at the edge of two bars is in one of them. `marked` says for each
+ * `selected` is the selected range `[least, most]` or null. `onPick` gets the smallest and the largest value in a bar that
+ * is selected, or null if it was selected already; a value at the edge of two bars is in one of them. `marked` says for each
  * value whether it is drawn with a pattern, such as an answer that was cut off; `markLabel` names these. Returns
  * `{element}`.
  */
@@ -44,8 +44,8 @@ export function histogram({ title, values, bins = 24, selected = null, onPick, f
 }
 
 /**
- * Count values in bars of equal width, as `{lo, hi, count, marked, least, most}`, of which the last two are the least and
- * the greatest value in the bar; few different values get a bar each.
+ * Count values in bars of equal width, as `{lo, hi, count, marked, least, most}`, where the last two are the smallest and
+ * the largest value in the bar; if there are few different values, each gets a bar.
  */
 export function countBars(values, bins, marked = null) {
   const pairs = values.map((value, at) => [value, Boolean(marked?.[at])]).filter(([value]) => Number.isFinite(value));

@@ -1,4 +1,4 @@
-/* The keyboard: keys of the present view, keys that always work, and the list of both. */
+/* The keyboard: keys of the current view, keys that always work, and the list of both. */
 
 import { h } from "./dom.js";
 
@@ -41,7 +41,7 @@ export function showKeys(keys) {
       h("dt", {}, names.map((name, at) => [at ? " " : null, h("kbd", {}, name)])), h("dd", {}, about),
     ])),
     h("p", {}, close));
-  const leave = () => dialog.close(); // its keys are those of the page
+  const leave = () => dialog.close(); // the dialog has the keys of the page
   window.addEventListener("hashchange", leave);
   dialog.addEventListener("close", () => { window.removeEventListener("hashchange", leave); dialog.remove(); });
   document.body.append(dialog);

@@ -1,10 +1,10 @@
-/* Marks where a text occurs in what a page shows. */
+/* Marks at the places where a text occurs on a page. */
 
 import { h } from "./dom.js";
 
 const MOST = 2_000; // marks of a page
 
-/** Mark each place below `root` where `text` stands, upper or lower case, outside of formulas; returns the marks. */
+/** Mark each place below `root` where `text` occurs, ignoring case, outside of formulas; returns the marks. */
 export function markText(root, text) {
   const wanted = text.toLowerCase();
   if (!wanted) return [];
@@ -27,14 +27,14 @@ export function markText(root, text) {
   return marks;
 }
 
-/** Show a mark: what folds it is opened, and it has the focus. */
+/** Show a mark: open everything that hides it, and focus it. */
 export function revealMark(mark) {
   for (let fold = mark.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
   mark.focus({ preventScroll: true });
   mark.scrollIntoView({ block: "center" });
 }
 
-/** Find a text in another one; letters whose lower case is longer would shift the place, so such texts are compared as they are. */
+/** Find a text in another one; letters whose lower case is longer would shift the index, so such texts are compared with case. */
 function findText(whole, wanted) {
   const lower = whole.toLowerCase();
   return (lower.length === whole.length ? lower : whole).indexOf(wanted);

@@ -1,11 +1,11 @@
 /* Addresses: every state of the viewer is the part of its URL after `#`, `#/run/NAME/step/10?sort=-reward`. */
 
-/** Encode a text for a URL; half of a pair of surrogates, which has no encoding, becomes the replacement character. */
+/** Encode a text for a URL; a lone surrogate has no encoding and becomes the replacement character. */
 export function encodePart(part) {
   return encodeURIComponent(String(part).replace(/[\ud800-\udfff]/gu, "\ufffd"));
 }
 
-/** Build the address of a place; `query` has texts or lists of texts, and empty ones are left out. */
+/** Build the address of a page; `query` has texts or lists of texts, and empty ones are left out. */
 export function link(parts, query = {}) {
   const path = parts.map(encodePart).join("/");
   const pairs = [];
@@ -19,7 +19,7 @@ export function link(parts, query = {}) {
   return `#/${path}${pairs.length ? `?${pairs.join("&")}` : ""}`;
 }
 
-/** Read an address. A name that the query has several times has a list as its value. */
+/** Parse an address. A name that occurs several times in the query has a list as its value. */
 export function parse(hash) {
   const text = hash.replace(/^#\/?/, "");
   const at = text.indexOf("?");
@@ -31,12 +31,12 @@ export function parse(hash) {
   return { parts: path.split("/").filter(Boolean).map(decode), query };
 }
 
-/** Go to a place: the page shows it, and Back returns. */
+/** Go to a page: the viewer shows it, and Back returns. */
 export function go(parts, query = {}) {
   window.location.hash = link(parts, query);
 }
 
-/** Change the query of the present address without showing the place anew; null removes a name. */
+/** Change the query of the current address without rendering the page again; null removes a name. */
 export function changeQuery(changes) {
   const { parts, query } = parse(window.location.hash);
   window.history.replaceState(null, "", link(parts, { ...query, ...changes }));

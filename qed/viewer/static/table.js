@@ -1,10 +1,10 @@
-/* A table of rows: sorted by its headers, walked through with keys, and drawn only where it is seen. */
+/* A table of rows: sorted by its headers, navigated with keys, and drawn only where it is visible. */
 
 import { h, replace } from "./dom.js";
 
 const ROW = 36; // pixels of a row in a long table
-const AHEAD = 12; // rows that are drawn above and below what is seen
-const LONG = 200; // rows from which only what is seen is drawn
+const AHEAD = 12; // rows that are drawn above and below the visible ones
+const LONG = 200; // rows from which only visible ones are drawn
 
 /**
  * Build a table.
@@ -41,7 +41,7 @@ export function createTable(options) {
   };
 }
 
-/** Sort rows by a column: numbers by size, texts by their order, and what has no value last. */
+/** Sort rows by a column: numbers by size, texts alphabetically, and rows without a value last. */
 export function sortByColumn(rows, columns, { key, down }) {
   const column = columns.find((one) => one.key === key);
   if (!column) return rows;
@@ -65,7 +65,7 @@ function drawHead(table) {
     const sorted = column.key === key ? (down ? "descending" : "ascending") : null;
     const arrow = sorted ? h("span", { "aria-hidden": "true" }, down ? " ↓" : " ↑") : null;
     const choose = () => {
-      // Numbers are most telling from the top, names from the beginning.
+      // Numbers are most useful in descending order, names in ascending order.
       const next = column.key === table.sort.key ? !table.sort.down : Boolean(column.numeric);
       table.sort = { key: column.key, down: next };
       drawHead(table);
@@ -113,7 +113,7 @@ function buildRow(table, row, number) {
     const shown = column.show ? column.show(row) : column.value(row);
     const content = shown === null || shown === undefined || shown === "" ? "–" : shown;
     const kind = `${column.numeric ? "number" : "word"}${column.wide ? " wide-only" : ""}`;
-    const title = typeof content === "string" && content.length > 40 ? content : null; // what does not fit is cut
+    const title = typeof content === "string" && content.length > 40 ? content : null; // texts that do not fit are cut
     if (at > 0) return h("td", { class: kind, title, "data-label": column.label }, content);
     const href = table.link?.(row);
     return h("th", { scope: "row", class: kind }, href ? h("a", { href }, content) : content);

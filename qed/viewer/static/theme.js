@@ -1,4 +1,4 @@
-/* Light or dark: that of the system unless one was chosen, which this browser remembers. */
+/* Light or dark: the system's theme, unless the reader chose one, which this browser remembers. */
 
 const NAME = "qed-theme";
 const THEMES = ["auto", "light", "dark"];
@@ -15,7 +15,7 @@ export function readTheme() {
   return THEMES.includes(chosen) ? chosen : "auto";
 }
 
-/** Return the theme that comes after one; from the system's own the next is the other of light and dark. */
+/** Return the theme that follows one; the system's own is followed by the other of light and dark. */
 export function nextTheme(theme) {
   const isDark = window.matchMedia("(prefers-color-scheme: dark)").matches;
   const order = isDark ? ["auto", "light", "dark"] : ["auto", "dark", "light"];

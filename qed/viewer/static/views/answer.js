@@ -99,7 +99,7 @@ function showFigures(answer) {
     facts.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** Show the turns that an environment has answered: what the policy wrote, and the reply, which is never trained. */
+/** Show the turns that an environment answered: what the policy wrote, and the reply, which is never trained on. */
 function showTurns(data) {
   const turns = data.answer.turns;
   if (data.blocks.some((block) => block.text !== null)) return showBlocks(data.blocks, turns);
@@ -112,9 +112,9 @@ function showTurns(data) {
       showRaw(`reply ${number + 1}`, turn.reply))));
 }
 
-const AUTHORS = { policy: "The policy", given: "Given to the policy", environment: "The environment, never trained" };
+const AUTHORS = { policy: "The policy", given: "Given to the policy", environment: "The environment, never trained on" };
 
-/** Show an answer as the masks of its tokens divide it: who wrote what, with the reward of each turn that was answered. */
+/** Show an answer divided by the masks of its tokens: who wrote what, with the reward of each turn that was answered. */
 function showBlocks(blocks, turns) {
   let replies = 0;
   return h("section", { class: "answer-turns" }, h("h2", {}, "Turns"), blocks.map((block, number) => {
@@ -162,7 +162,7 @@ function createTabs(view) {
   };
 }
 
-/** Mark what a search has found, and lead from one place to the next. */
+/** Mark what a search found, and jump from one place to the next. */
 function showFound(panel, text) {
   const marks = markText(panel, text);
   let at = -1;
@@ -170,7 +170,7 @@ function showFound(panel, text) {
     at = (at + 1) % marks.length;
     revealMark(marks[at]);
   };
-  const count = marks.length ? `Found in ${formatNumber(marks.length)} ${marks.length === 1 ? "place" : "places"}: ` : "Not in what is shown here; Raw has each character: ";
+  const count = marks.length ? `Found in ${formatNumber(marks.length)} ${marks.length === 1 ? "place" : "places"}: ` : "Not in what is shown here; Raw shows every character: ";
   return h("p", { class: "note" }, count, h("mark", {}, text), " ", marks.length ? makeButton("Next place", next, { class: "small" }) : null);
 }
 
@@ -189,7 +189,7 @@ const SHOWN = {
   raw: (data) => [
     h("h3", {}, "Prompt"), showRaw("Prompt", data.prompt),
     h("h3", {}, "Answer"), showRaw("Answer", data.answer.text),
-    h("p", { class: "note" }, "Control and other invisible characters are drawn as signs."),
+    h("p", { class: "note" }, "Control and other invisible characters are drawn as symbols."),
     copyButtons({
       name: "the answer",
       json: () => ({ ...data.answer, prompt: data.prompt, tokens: data.tokens }),

@@ -13,7 +13,7 @@ export function listAnswerColumns(table, where, found) {
       value: (row) => row.answer, show: (row) => String(row.answer + 1),
     },
     {
-      key: "rate", label: "group", about: "right answers of the problem, and the way to all of them",
+      key: "rate", label: "group", about: "right answers to the problem, with a link to all of its answers",
       value: readRate, show: (row) => showGroup(row, where),
     },
     found && { key: "found", label: "found", value: (row) => found.get(row.key)?.before, show: (row) => showHit(found.get(row.key)) },
@@ -28,7 +28,7 @@ function listGradeColumns(table) {
     has("correct") && { key: "correct", label: "verdict", value: (row) => toNumber(row.correct), show: (row) => showVerdict(row.correct, true) },
     has("reward") && makeNumber("reward", "reward"),
     has("advantage") && {
-      key: "advantage", label: "advantage", about: "the mean where each token has its own", numeric: true,
+      key: "advantage", label: "advantage", about: "the mean if each token has its own", numeric: true,
       value: readAdvantage, show: (row) => formatSigned(readAdvantage(row)),
     },
     has("n_tokens") && makeNumber("n_tokens", "tokens"),
@@ -57,10 +57,10 @@ function listOriginColumns(table) {
     varies("given") && makeNumber("given", "given", "tokens of a demonstration that the answer starts with"),
     has("version") && makeNumber("version", "version", "step of the weights that sampled it"),
     varies("staleness") && makeNumber("staleness", "behind", "steps between the weights that sampled it and the update"),
-    has("repetition") && makeNumber("repetition", "repeats", "share of its 8-grams that occurred before in it"),
+    has("repetition") && makeNumber("repetition", "repeats", "share of its 8-grams that occurred earlier in it"),
     has("rare") && makeNumber("rare", "rare", "share of sampled tokens with a probability below 1 %"),
     has("has_stats") && {
-      key: "signals", label: "signals", about: "whether the learner's figures of each token are recorded",
+      key: "signals", label: "signals", about: "whether the learner's figures for each token are recorded",
       value: (row) => Number(Boolean(row.has_stats)), show: (row) => (row.has_stats ? "yes" : "–"),
     },
   ];
@@ -85,7 +85,7 @@ export function listGroupColumns(table) {
     { key: "rate", label: "right", numeric: true, about: "share of all its answers", value: (row) => row.rate, show: showRate },
     figure("reward_mean", "mean reward"), figure("reward_min", "least"), figure("reward_max", "most"),
     {
-      key: "flat", label: "signal", about: "none where all its rewards are equal", value: (row) => Number(!row.flat),
+      key: "flat", label: "signal", about: "none if all its rewards are equal", value: (row) => Number(!row.flat),
       show: (row) => (row.about.n > 1 ? (row.flat ? "none" : "yes") : "–"),
     },
     {
@@ -102,7 +102,7 @@ export function listGroupColumns(table) {
   return columns.filter(Boolean);
 }
 
-/** List what the copy of the table holds: every recorded column of the rows that are shown. */
+/** List what a copy of the table contains: every recorded column of the rows that are shown. */
 export function listCopied(table, rows) {
   const own = Object.keys(table.rows).filter((name) => name !== "group");
   const about = ["id", "question", "gold", "subject", "level", "data_source"]
@@ -114,7 +114,7 @@ export function listCopied(table, rows) {
   return { columns: ["group", ...about, ...own, ...parts.map((name) => `parts.${name}`)], rows: rows.map(read) };
 }
 
-/** Describe an answer in a few words, for points of a drawing. */
+/** Describe an answer in a few words, for the points of a chart. */
 export function describeRow(row) {
   const facts = [
     `problem ${row.about.place + 1}, answer ${row.answer + 1}`, row.correct == null ? null : row.correct ? "right" : "wrong",

@@ -5,11 +5,11 @@ import { SIGNALS, buildScale, hideMasked, nameSignal, rankExtremes } from "./sig
 import { makeButton, makeSelect } from "./texts.js";
 import { createTokens, showLegend, showReadout } from "./tokens.js";
 
-/** Milliseconds after which a token counts as chosen: who holds an arrow key passes thousands, and browsers limit addresses. */
+/** Milliseconds after which a token counts as chosen: a held arrow key passes thousands, and browsers limit address changes. */
 const SETTLED = 100;
 
 /**
- * Show the tokens of an answer with a signal as colour, its course, its extremes and a read-out.
+ * Show the tokens of an answer with a signal as colour, its chart, its extremes and a read-out.
  *
  * Returns {element, jump(way), cycle(), stop()}; the signal and the chosen token are kept in the URL.
  */
@@ -73,7 +73,7 @@ function listSignals(data) {
   return [...known, ...others, "mask"];
 }
 
-/** The signals that can be shown, then the ones this run did not record, so that their absence is seen. */
+/** The signals that can be shown, then those that this run did not record, so that their absence is visible. */
 function listChoices(data, names) {
   const missing = Object.keys(SIGNALS).filter((name) => !names.includes(name));
   return [...names.map((name) => [name, nameSignal(name)]), ...missing.map((name) => [name, `${nameSignal(name)} (not recorded)`, true])];

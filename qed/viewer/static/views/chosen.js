@@ -27,7 +27,7 @@ export function createChoice(view) {
   };
 }
 
-/** Choose an answer: the first press is A, the second B, a third begins anew; a press on a chosen one takes it back. */
+/** Choose an answer: the first click is A, the second B, a third starts over; a click on a chosen answer deselects it. */
 function choose(state, name) {
   if (state.a === name) change(state, { a: state.b, b: "" });
   else if (state.b === name) change(state, { b: "" });
@@ -42,7 +42,7 @@ function change(state, changes, isOwn = true) {
   show(state);
 }
 
-/** List the pairs of visits that a reader asks for first: [name, label, [visit, wish], [visit, wish]]. */
+/** List the pairs of visits that are most useful: [name, label, [visit, wish], [visit, wish]]. */
 function listPresets({ reply, visits }) {
   const presets = [];
   const isSame = (a, b) => a.step === b.step && a.group === b.group && nameSeries(a) === nameSeries(b);
@@ -105,10 +105,10 @@ async function show(state) {
   try {
     const [a, b] = await Promise.all([readText(view, state.a), readText(view, state.b)]);
     if (own !== state.number) return;
-    if (!a && !b) return void replace(places.shown, h("p", { class: "note" }, "Press the sign of an answer, and of another: their difference appears here."));
+    if (!a && !b) return void replace(places.shown, h("p", { class: "note" }, "Click the signs of two answers: their difference appears here."));
     const body = a && b ? renderDiff(a.text, b.text, { mode: state.mode, labels: ["A", "B"] }) : h("pre", {}, (a ?? b).text);
     replace(places.shown, h("dl", { class: "texts" }, showHead(view, "A", a), showHead(view, "B", b)), body,
-      a && b ? null : h("p", { class: "note" }, "Press the sign of another answer to see what differs."));
+      a && b ? null : h("p", { class: "note" }, "Click the sign of another answer to see what differs."));
   } catch (error) {
     if (own === state.number) showTrouble(state, error);
   }

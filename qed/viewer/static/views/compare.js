@@ -46,7 +46,7 @@ async function change(view, changes) {
   await refresh(view);
 }
 
-/** Ask for what the choice needs and show it; a later choice overtakes an earlier one. */
+/** Request what the choice needs and show it; a later choice supersedes an earlier one. */
 async function refresh(view) {
   view.number += 1;
   const own = view.number;
@@ -56,7 +56,7 @@ async function refresh(view) {
   const [runs, pairs] = await Promise.all([Promise.all(view.runs.map((key) => loadRun(view, key))), loadPairs(view)]);
   if (own !== view.number) return;
   view.pairs = pairs;
-  showArms(view, runs, own); // beside what follows
+  showArms(view, runs, own); // concurrently with what follows
   view.curves.show(runs.filter((run) => run.metrics));
   showSettings(view, runs);
   showTests(view, runs.filter((run) => run.error));
@@ -79,7 +79,7 @@ async function loadRun(view, key) {
   return view.known.get(key);
 }
 
-/** Ask for the comparison of A with B; where more runs are chosen, of A with each other one too. */
+/** Request the comparison of A with B, and if more runs are chosen, also of A with each of the others. */
 async function loadPairs(view) {
   const others = [...new Set([view.b, ...view.runs])].filter((key) => key !== view.a || key === view.b).slice(0, MOST_OTHERS);
   return Promise.all(others.map(async (other) => {
@@ -153,7 +153,7 @@ function remove(view, key) {
   change(view, { runs, a, b, step_a: view.a === key ? "" : view.step_a, step_b: view.b === key ? "" : view.step_b });
 }
 
-/** Show the paired tests in the words of the report; a row chooses what is shown below. */
+/** Show the paired tests in the words of the report; a row selects what is shown below. */
 function showTests(view, broken) {
   const tests = view.pairs.flatMap(({ reply }) => (reply?.tasks ?? []).map(({ test }) => test));
   adjustHolm(tests.map((test) => test.p_value)).forEach((value, at) => (tests[at].p_holm = value));
@@ -198,12 +198,12 @@ function showTest(view, other, found) {
 function describeTests(count, isSame) {
   return [
     "Brackets are 95 % intervals of the difference, B minus A. Problems are paired by their id and their known answer.",
-    count > 1 ? `With ${count} tests the chance that one falls below ${SIGNIFICANT} by luck is higher than ${SIGNIFICANT}: require p (Holm) < ${SIGNIFICANT}, which is adjusted for all of them.` : "",
+    count > 1 ? `With ${count} tests the probability that one falls below ${SIGNIFICANT} by chance is higher than ${SIGNIFICANT}: require p (Holm) < ${SIGNIFICANT}, which is adjusted for all of them.` : "",
     isSame ? "" : "Two runs also differ in their seeds; no test over problems can see that.",
   ].filter(Boolean).join(" ");
 }
 
-/** Compare all seeds of A with all seeds of B, where one of them has several. */
+/** Compare all seeds of A with all seeds of B, if one of them has several. */
 async function showArms(view, runs, own) {
   const groups = groupSeeds(runs.filter((run) => run.settings));
   const [one, other] = [view.a, view.b].map((key) => groups.find(({ members }) => members.includes(key)));
@@ -226,7 +226,7 @@ async function showArms(view, runs, own) {
   }));
   redraw(view.places.arms, h("h2", {}, "Seeds together"),
     found.error ? h("p", { class: "trouble", role: "alert" }, found.error.message) : null,
-    h("p", { class: "facts" }, `A is ${one.label}, B is ${other.label}: runs that differ in their seed alone.`),
+    h("p", { class: "facts" }, `A is ${one.label}, B is ${other.label}: runs that differ only in their seeds.`),
     rows.length ? showFigures({
       caption: null, rows, kind: "stack tests", heads: ["", "A", "B", "difference in points", "p", "p (Holm)", "n"],
       foot: "Brackets are 95 % intervals over problems and seeds together.",
@@ -234,7 +234,7 @@ async function showArms(view, runs, own) {
 }
 
 function showSettings(view, runs) {
-  // An evaluation has no settings of training; what its answers depend on is said beside its tests.
+  // An evaluation has no training settings; those that its answers depend on are shown with its tests.
   const known = runs.filter((run) => run.settings?.length).slice(0, 6);
   if (known.length < 2) return void replace(view.places.settings);
   const found = listDifferences(known);

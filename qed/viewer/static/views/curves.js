@@ -9,13 +9,13 @@ import { listPanels, smooth } from "./panels.js";
 const MARKED = new Set(["alarm", "failed", "interrupted", "resumed", "out_of_memory", "not_finite", "hung", "evaluation_missed", "server_restarted", "servers_lost"]);
 const MOST_CHARTS = 200;
 
-/** Show the curves of a run: charts with a shared cursor and zoom, and the share of each stage in the time. */
+/** Show the curves of a run: charts with a shared cursor and zoom, and each stage's share of the time. */
 export async function renderCurves(context, run) {
   const data = await get("metrics", { run: run.card.key }, context.signal);
   const view = {
     context, run, data, cursor: sharedCursor(), charts: [], zoom: readZoom(context.query.zoom), pattern: context.query.m ?? "",
     weight: Number(context.query.smooth ?? defaultWeight(data)), log: context.query.log === "1", observer: null,
-    loaded: data.steps.length, // of which each stands for `stride` steps; those that come later are single ones
+    loaded: data.steps.length, // each stands for `stride` steps; later rows are single steps
   };
   view.place = h("div", { class: "charts" });
   view.reset = h("button", { type: "button", on: { click: () => setZoom(view, null) } }, "Whole run");
@@ -85,7 +85,7 @@ function draw(view) {
   const panels = listPanels(view.data.values, view.pattern);
   const shown = [...(view.pattern ? [] : listEvaluationPanels(view)), ...panels].slice(0, MOST_CHARTS);
   view.charts = [];
-  // A chart is drawn once it comes near the part of the page that is seen, and drawn again only there.
+  // A chart is drawn once it comes near the visible part of the page, and redrawn only there.
   view.observer = new IntersectionObserver((entries) => entries.forEach((one) => seePlace(view, one)), { rootMargin: "400px" });
   const places = shown.map((panel) => {
     const place = h("div", { class: "chart-place" });
@@ -116,7 +116,7 @@ function fillPlace(view, entry) {
   replace(entry.place, entry.chart.element);
 }
 
-/** Draw a chart at once, whether it was seen or not: paper shows all of them. */
+/** Draw a chart at once, visible or not: a printout shows all of them. */
 function printChart(view, entry) {
   if (!entry.chart) fillPlace(view, entry);
   updateChart(view, entry);
@@ -170,7 +170,7 @@ function listMarks(view) {
     .map((event) => ({ x: event.step, label: `step ${event.step}: ${event.message ?? event.name ?? event.event}` }));
 }
 
-/** Open the answers of a step; where training has saved none, an evaluation opens. */
+/** Open the answers of a step, or an evaluation if training saved none. */
 function openStep(view, step, { task, evaluations }) {
   const { steps } = view.run;
   if (!steps.length && evaluations) go(["run", view.run.card.key, "evaluation", String(step), task, evaluations[0].label]);
@@ -192,8 +192,8 @@ function listRows({ data, charts }) {
 }
 
 /**
- * Append rows of a live run. An evaluation, a phase or a metric that is new asks for all of them again, and so does a step
- * that is known: the run has been resumed from an earlier step, and what was recorded after it is void.
+ * Append rows of a live run. A new evaluation, phase or metric reloads everything, and so does a known step: the run was
+ * resumed from an earlier step, and what it recorded after that is void.
  */
 function append(view, rows) {
   const { data } = view;
@@ -230,7 +230,7 @@ function followRun(view) {
   replace(view.times, buildTimes(view));
 }
 
-/** Show how the time of the steps and evaluations is spent: a bar of the stages, and a table of their seconds. */
+/** Show how steps and evaluations spend their time: a bar of the stages, and a table of their seconds. */
 function buildTimes(view) {
   const ofSteps = Object.entries(view.data.values)
     .filter(([name]) => name.startsWith("time/") && name !== "time/step")

@@ -10,15 +10,15 @@ import { linkPlace } from "./where.js";
 
 const FORMATS = { fmt1: "format kept", fmt0: "format broken" };
 const EXTRACTIONS = { strict: "answer found strictly", flexible: "answer found anywhere", string: "equal as a string" };
-const SHARES = { format: "format kept", truncated_frac: "cut off", no_answer_frac: "without an answer", reasoning_frac: "with a thought" };
+const SHARES = { format: "format kept", truncated_frac: "cut off", no_answer_frac: "without an answer", reasoning_frac: "with thinking" };
 const MEANS = {
   mean_turns: "turns of an answer", mean_tokens: "tokens of an answer", right_tokens: "tokens of a right answer", wrong_tokens: "tokens of a wrong answer",
-  reasoning_chars: "characters of a thought",
+  reasoning_chars: "characters of thinking",
 };
 const COUNTERS = { timeouts: "grader timeouts", errors: "grader errors", without_reward: "answers without a reward" };
 const MOST_VALUES = 60;
 
-/** Show every figure of one decoding of a task at a step. */
+/** Show all figures of one decoding of a task at a step. */
 export async function renderEvaluation(context) {
   const [, run, , step, task, decoding] = context.parts;
   const where = { run, step: Number(step), task, decoding };
@@ -49,7 +49,7 @@ function showHeadline(where, { figures }) {
 
 function showLoss({ lost }) {
   if (!lost) return null;
-  return h("p", { class: "trouble" }, `${formatNumber(lost.stored)} of ${countWords(lost.of, "answer")} are stored: their file is incomplete. Other means than accuracy have no intervals here, and tables show the stored answers alone.`);
+  return h("p", { class: "trouble" }, `${formatNumber(lost.stored)} of ${countWords(lost.of, "answer")} are stored: their file is incomplete. Means other than the accuracy have no intervals here, and tables show only the stored answers.`);
 }
 
 function showTiles({ figures, bounds }) {
@@ -91,7 +91,7 @@ function showVotes({ votes, figures }) {
     showSpread(votes.problems ?? [], figures.n));
 }
 
-/** Show how many problems have how many right answers: the ends teach nothing, the middle does. */
+/** Show how many problems have how many right answers: only those in the middle have a training signal. */
 function showSpread(problems, n) {
   if (problems.length === 0 || !n) return null;
   const most = Math.max(...problems.map((each) => each.problems));

@@ -104,9 +104,9 @@ function listColumns() {
       key: "scale", label: "0 to 100 %", about: "The accuracy and its interval on a scale", value: (row) => row.figures.accuracy,
       show: ({ figures, decoding }) => showScale(figures.accuracy, figures.ci_lo, figures.ci_hi, COLOURS[decoding] ?? 2),
     },
-    figure("format", "in format", "Share of answers that keep the format", formatPercent),
+    figure("format", "in format", "Share of answers that follow the format", formatPercent),
     figure("mean_tokens", "mean tokens", "Mean length of an answer in tokens", formatNumber),
-    figure("truncated_frac", "truncated", "Share of answers cut off at the limit of tokens", formatPercent),
+    figure("truncated_frac", "truncated", "Share of answers cut off at the token limit", formatPercent),
     figure("n", "n", "Number of problems", formatNumber),
     figure("k", "answers each", "Answers to each problem", formatNumber),
   ];
@@ -114,7 +114,7 @@ function listColumns() {
 
 function showNote() {
   return h("p", { class: "note" }, "Brackets are 95 % intervals over problems: Wilson's where each problem is answered once, else from the ",
-    "spread of the problems' means. They do not cover the luck of a training run.");
+    "spread of the problems' means. They do not cover the randomness of a training run.");
 }
 
 function showCopies(run, rows) {

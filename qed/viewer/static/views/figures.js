@@ -27,7 +27,7 @@ export function adjustHolm(values) {
   return adjusted;
 }
 
-/** Show the ends of an interval in brackets; nothing where there is none. */
+/** Show the ends of an interval in brackets; nothing if there is none. */
 export function formatBrackets(lo, hi, format = (value) => (100 * value).toFixed(1)) {
   return lo == null || hi == null ? "" : `[${format(lo)},${SPACE}${format(hi)}]`;
 }
@@ -37,7 +37,7 @@ export function showShare(value, lo, hi) {
   return [h("b", {}, formatPercent(value)), lo == null ? null : h("small", {}, formatBrackets(lo, hi))];
 }
 
-/** Show the difference of two shares in points, in bold, with its interval below it. */
+/** Show the difference of two shares in percentage points, in bold, with its interval below it. */
 export function showDifference({ difference, ci_lo: lo, ci_hi: hi }) {
   return [h("b", {}, formatPoints(difference)), lo == null ? null : h("small", {}, formatBrackets(lo, hi, formatPoints))];
 }
@@ -75,7 +75,7 @@ export function showScale(value, lo, hi, colour = 0) {
     value == null ? null : h("span", { class: "spot", css: { left: at(value) } }));
 }
 
-/** Cut a text for a cell; the whole text is its hint. */
+/** Cut a text for a cell; the whole text is its tooltip. */
 export function showShort(text, most = 140) {
   const line = String(text ?? "").replaceAll(/\s+/g, " ").trim() || "(blank)";
   return h("span", { class: "question-cell wide", title: line.length > most ? line.slice(0, 1000) : null },
@@ -88,9 +88,9 @@ export function readMany(value) {
 }
 
 /**
- * Ask again while a reply is not complete: the server goes on reading where it stopped.
+ * Request again while a reply is not complete: the server continues reading where it stopped.
  *
- * Stops when the page is left (`signal`), when an error comes, or when `use(reply)` has had a complete reply; a static copy
+ * Stops when the page is left (`signal`), on an error, or when `use(reply)` got a complete reply; a static copy
  * has only one.
  */
 export async function askOn(ask, use, signal) {
@@ -103,7 +103,7 @@ export async function askOn(ask, use, signal) {
   }
 }
 
-/** Replace what is in a node; the control that had the focus, by its place, has it again. */
+/** Replace the content of a node, and focus the control at the position of the one that had the focus. */
 export function redraw(node, ...children) {
   const list = () => [...node.querySelectorAll("a[href], button, input, select, summary")];
   const at = list().indexOf(document.activeElement);

@@ -1,4 +1,4 @@
-/** The filters of a step's answers as the URL spells them: each is a string, "" where it does not apply. */
+/** The filters of a step's answers as in the URL: each is a string, "" if it is not set. */
 export const FILTERS = [
   "q", "regex", "fields", "verdict", "reward", "tokens", "cut", "source", "subject", "level", "data", "signal", "version",
   "staleness",
@@ -26,7 +26,7 @@ export function countFilters(filters) {
   return FILTERS.filter((name) => !["q", "regex", "fields"].includes(name) && filters[name] !== "").length;
 }
 
-/** Read a range "low..high" of the URL; an end that is left out is open. Null where it is no range. */
+/** Parse a range "low..high" of the URL; a missing end is open. Null if it is not a range. */
 export function readRange(text) {
   const ends = (text ?? "").split("..");
   if (ends.length !== 2) return null;
@@ -61,12 +61,12 @@ export function nameRow(row) {
   return `${row.group}/${row.answer}`;
 }
 
-/** Whether the answer ended at the limit of its length. */
+/** Whether the answer reached its length limit. */
 export function isCut(row) {
   return row.stop_reason === "length";
 }
 
-/** Whether all answers of a group have the same reward, so that comparing them teaches nothing. */
+/** Whether all answers of a group have the same reward, so that it has no training signal. */
 export function isFlat(group) {
   return group.n > 1 && group.reward_max != null && group.reward_max - group.reward_min < FLAT;
 }
@@ -100,13 +100,13 @@ export function filterRows(rows, filters, found = null) {
   return rows.filter((row) => (found === null || found.has(row.key)) && tests.every((test) => test(row)));
 }
 
-/** Compare two values of a column: numbers by size, words in the order of a dictionary. */
+/** Compare two values of a column: numbers by size, words alphabetically. */
 export function compareValues(a, b) {
   if (typeof a === "string" || typeof b === "string") return WORDS.compare(String(a), String(b));
   return Number(a) - Number(b);
 }
 
-/** Sort rows by what `read` gives; missing values come last either way, equal ones keep their order. */
+/** Sort rows by what `read` returns; missing values are last in either direction, equal ones keep their order. */
 export function sortRows(rows, read, down) {
   const isMissing = (value) => value == null || value === "" || Number.isNaN(value);
   const keyed = rows.map((row, at) => ({ row, at, value: read(row) }));
@@ -118,7 +118,7 @@ export function sortRows(rows, read, down) {
   return keyed.map((entry) => entry.row);
 }
 
-/** List the values of a column that occur, in order, with how often: the choices of its filter. */
+/** List the values that occur in a column, in order, with their counts: the choices of its filter. */
 export function countChoices(rows, read) {
   const counts = new Map();
   for (const row of rows) {
@@ -143,7 +143,7 @@ export function summarise(rows) {
   };
 }
 
-/** Gather the rows by problem: a row for each group with at least one row that is shown. */
+/** Group the rows by problem: a row for each group with at least one row that is shown. */
 export function groupRows(rows) {
   const gathered = new Map();
   for (const row of rows) {
@@ -161,7 +161,7 @@ export function groupRows(rows) {
   });
 }
 
-/** Search questions, gold and extracted answers in the page: what a static copy can do without the server. */
+/** Search questions, gold and extracted answers in the page, which a static copy can do without the server. */
 export function searchRows(rows, text) {
   const wanted = text.toLowerCase();
   const hits = [];

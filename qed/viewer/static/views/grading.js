@@ -37,7 +37,7 @@ export function createGrading(where, data) {
       showRow("decided by", answer.tier == null ? null : `${answer.tier}: ${TIERS[answer.tier] ?? "a tier of another version"}`),
       showRow("reason", answer.reason)));
   const button = isStatic()
-    ? h("p", { class: "note" }, "The grader's steps are not part of a copy; `qed view` shows them.")
+    ? h("p", { class: "note" }, "A copy does not contain the grader's steps; `qed view` shows them.")
     : makeButton("Show the grader's steps", open, { class: "small" });
   const element = h("div", { class: "grading-box" }, table, button, steps);
   const reveal = () => open().then(() => element.scrollIntoView({ block: "nearest" }));

@@ -2,7 +2,7 @@ import { get, isStatic } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatBytes } from "../format.js";
 
-const REFRESH = 2000; // milliseconds between two looks at the end of a log
+const REFRESH = 2000; // milliseconds between two polls of the end of a log
 
 /** Show the logs of a run, by attempt and rank: the end first, earlier parts on request. */
 export async function renderLogs(context, run) {
@@ -41,7 +41,7 @@ async function load(view) {
   const part = await ask(view);
   if (!part) return;
   replace(view.text, part.text);
-  // At first the log is not in the page, and has no height.
+  // At first the log is not in the page and has no height.
   requestAnimationFrame(() => { view.text.scrollTop = view.text.scrollHeight; });
 }
 
@@ -53,7 +53,7 @@ async function loadEarlier(view) {
   view.text.scrollTop = view.text.scrollHeight - height;
 }
 
-/** Ask for a part of the log, and say which it is; null where it cannot be read, or something else was asked for since. */
+/** Request a part of the log, and show which it is; null if it cannot be read, or another part was requested since. */
 async function ask(view, end) {
   view.number += 1;
   const own = view.number;

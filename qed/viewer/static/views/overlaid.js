@@ -49,7 +49,7 @@ export function createCurves(context) {
 function draw(state) {
   const { places, runs } = state;
   const pattern = readPattern(state.metric);
-  replace(places.trouble, pattern ? null : h("p", { class: "trouble", role: "alert" }, `'${state.metric}' is no regular expression.`));
+  replace(places.trouble, pattern ? null : h("p", { class: "trouble", role: "alert" }, `'${state.metric}' is not a valid regular expression.`));
   if (!pattern) return;
   const names = listNames(runs).filter((name) => pattern.test(name));
   const groups = groupSeeds(runs, { alone: !state.seeds });

@@ -45,13 +45,13 @@ function show(state, task) {
       showList(state, "lost", labels[0], task.n_lost ?? task.lost.length), showList(state, "gained", labels[1], task.n_gained ?? task.gained.length)));
   replace(places.by, showKinds(task));
   const open = state.items.find(({ problem }) => problem === state.open) ?? state.items[0];
-  // A problem that stays open while A, B or the task change is in the address as if it were chosen again.
+  // A problem that stays open while A, B or the task changes is in the address as if it were chosen again.
   if (open && open !== state.items[0]) state.view.context.setQuery({ problem: open.problem });
   if (open) openItem(state, open, false);
   else replace(places.answers);
 }
 
-/** Say the test in one line, right above the lists it is about. */
+/** Summarise the test in one line, directly above its lists. */
 function showTest({ test }) {
   const sign = `${formatPoints(test.difference)} points ${formatBrackets(test.ci_lo, test.ci_hi, formatPoints)}`;
   const clear = test.ci_lo > 0 || test.ci_hi < 0 ? "" : " The interval contains zero: the difference is not established.";
@@ -62,14 +62,14 @@ function showTest({ test }) {
     test.unpaired ? `, ${test.unpaired} unpaired` : "", `. A ${formatPercent(test.before)}, B ${formatPercent(test.after)}.${clear}`);
 }
 
-/** Say what else than the model differs, and what became of answers that were cut off. */
+/** Show what differs besides the model, and how many answers that were cut off are right. */
 function showCautions({ warnings, truncated }) {
   const sides = Object.entries(truncated).map(([side, { answers, truncated: cut, truncated_right: right }]) =>
     `${side.toUpperCase()} ${cut} of ${answers} (${right} right, ${cut - right} wrong)`);
   const isCut = Object.values(truncated).some((side) => side.truncated > 0);
   return [
     warnings.length ? h("ul", { class: "cautions", "aria-label": "What else differs" }, warnings.map((line) => h("li", {}, line))) : null,
-    isCut ? h("p", { class: "facts" }, `Answers cut off at the limit of tokens: ${sides.join(", ")}.`) : null,
+    isCut ? h("p", { class: "facts" }, `Answers cut off at the token limit: ${sides.join(", ")}.`) : null,
   ];
 }
 
@@ -137,7 +137,7 @@ async function loadSide({ view, task }, item, side) {
   return { where, side, ...reply };
 }
 
-/** Choose the answer that shows the change: a right one where this side was better, else a wrong one. */
+/** Choose the answer that shows the change: a right one if this side was better, else a wrong one. */
 function pickAnswer({ answers }, isBetter) {
   const found = answers.findIndex((answer) => Boolean(answer.correct) === isBetter);
   return Math.max(0, found);

@@ -36,7 +36,7 @@ export function listPanels(values, pattern) {
   return panels.filter((panel) => panel.names.length && (!panel.needs || known.includes(panel.needs)));
 }
 
-/** Build a function that says whether a name matches a regular expression, or has it as a text if it is none. */
+/** Build a function that says whether a name matches a regular expression, or contains it as a text if it is invalid. */
 export function buildMatcher(pattern) {
   try {
     const expression = new RegExp(pattern, "i");
@@ -47,8 +47,8 @@ export function buildMatcher(pattern) {
 }
 
 /**
- * Smooth a line: an exponential moving average without a bias at its beginning; `weight` 0 leaves it as it is. It begins
- * anew where `phases`, the phase of each point, changes.
+ * Smooth a line: an exponential moving average without a bias at its beginning; `weight` 0 leaves it unchanged. It restarts
+ * where `phases`, the phase of each point, changes.
  */
 export function smooth(points, weight, phases) {
   if (!weight) return points;

@@ -33,7 +33,7 @@ export async function renderProblem(context) {
   return { title, element, keys: buildKeys(view) };
 }
 
-/** Ask for the problem until the steps that name it have been read. */
+/** Request the problem until all steps with answers to it have been read. */
 async function askPatiently(run, id, signal) {
   for (let turn = 0; ; turn += 1) {
     try {
@@ -61,7 +61,7 @@ async function readOn(view) {
 function refresh(view) {
   const { reply, places } = view;
   replace(places.story, h("p", { class: "headline" }, tellStory(view)));
-  replace(places.note, reply.complete === false ? h("p", { class: "note", role: "status" }, "Still reading the steps; more answers will follow.") : null);
+  replace(places.note, reply.complete === false ? h("p", { class: "note", role: "status" }, "Still reading the steps; more answers may follow.") : null);
   replace(places.chart, drawRates(view));
   view.timeline.refresh(pickVisits(view));
 }
@@ -70,11 +70,11 @@ function pickVisits({ visits, series }) {
   return visits.filter((visit) => !series || nameSeries(visit) === series);
 }
 
-/** Say in a sentence or two when the problem was first right, and whether it was forgotten. */
+/** Say in a sentence or two when the problem was first solved, and whether it was forgotten. */
 function tellStory({ reply, visits }) {
   const first = reply.first_right;
   const last = visits.at(-1);
-  if (!last) return "No answer to it is saved.";
+  if (!last) return "No answer to this problem was saved.";
   const count = (visit) => `${visit.n_right} of ${visit.n} right`;
   const begin = first ? `First right at ${nameVisit(first)}: ${count(first)}.` : `Never right in ${countWords(visits.length, "visit")}.`;
   const lost = reply.forgotten.map((visit) => nameVisit(visit));
@@ -96,8 +96,8 @@ function drawRates(view) {
   const onPick = (x) => view.timeline.reveal(x);
   return h("section", {}, h("h2", {}, "Share right by step"),
     lineChart({ title: "Right answers of all answers", series, percent: true, events, onPick }).element,
-    h("p", { class: "note" }, "Triangles mark where it was first right and where it was forgotten. A problem is forgotten where none of its answers is right after at least half of them were, in training or in one ",
-      "decoding of one task. Choose a point to go to its answers."));
+    h("p", { class: "note" }, "Triangles mark where it was first right and where it was forgotten. A problem is forgotten when none of its answers is right after at least half of them were, in training or in one ",
+      "decoding of one task. Click a point to go to its answers."));
 }
 
 /** Return a point for each step: a step may have several groups of one problem. */

@@ -104,12 +104,12 @@ function listColumns() {
     { key: "question", label: "question", value: (row) => row.question, show: (row) => showShort(row.question || row.id) },
     { key: "id", label: "id", wide: true, value: (row) => row.id, show: (row) => h("span", { class: "short", title: row.id }, row.id) },
     {
-      key: "seen", label: "seen", about: "How often its answers were saved: training steps and evaluations", numeric: true,
+      key: "seen", label: "seen", about: "How often its answers were saved, in training steps and evaluations", numeric: true,
       value: (row) => row.n_training + row.n_evaluations,
     },
     { key: "training", label: "in training", about: "Training steps with answers to it", numeric: true, value: (row) => row.n_training },
-    { key: "first", label: "first", about: "Share of right answers when it was seen first", numeric: true, value: (row) => row.first_rate, show: (row) => formatPercent(row.first_rate) },
-    { key: "last", label: "last", about: "Share of right answers when it was seen last", numeric: true, value: (row) => row.last_rate, show: (row) => formatPercent(row.last_rate) },
+    { key: "first", label: "first", about: "Share of right answers when it was first seen", numeric: true, value: (row) => row.first_rate, show: (row) => formatPercent(row.first_rate) },
+    { key: "last", label: "last", about: "Share of right answers when it was last seen", numeric: true, value: (row) => row.last_rate, show: (row) => formatPercent(row.last_rate) },
     { key: "change", label: "change", about: "Change in percentage points", numeric: true, value: change, show: (row) => (change(row) == null ? "–" : formatPoints(change(row))) },
     {
       key: "right", label: "first right at step", about: "First step with a right answer", numeric: true,

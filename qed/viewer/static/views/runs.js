@@ -7,10 +7,10 @@ import { go, link } from "../router.js";
 import { createTable, sortByColumn } from "../table.js";
 import { STATUSES, showStatus } from "./status.js";
 
-const REFRESH = 5000; // milliseconds between two looks, while a run is live
+const REFRESH = 5000; // milliseconds between two polls while a run is live
 const MOST_COMPARED = 12;
 
-/** Show all runs: a table to sort and filter, and to choose those that are compared. */
+/** Show all runs: a table to sort, filter and select runs for a comparison. */
 export async function renderRuns(context) {
   const reply = await get("runs", {}, context.signal);
   const view = {
@@ -81,7 +81,7 @@ function showAccuracy(card) {
   return h("span", { title: `${task}, ${decoding}, step ${step}, n = ${n}` }, formatInterval(card.accuracy));
 }
 
-/** Show the name; in a narrow window, which has no room for their columns, with the most telling of the other facts. */
+/** Show the name; in a narrow window, which has no space for their columns, with the most important other facts. */
 function showName(card) {
   const alarms = card.alarms.length ? `▲ ${formatNumber(card.alarms.length)}` : "";
   const facts = [card.method, card.task, `step ${showSteps(card)}`, alarms, formatAge(card.updated)];
@@ -159,7 +159,7 @@ function refresh(view) {
   view.compare.disabled = view.chosen.size < 2;
 }
 
-/** Look again after a while, as long as a run is live. */
+/** Poll again after a while, as long as a run is live. */
 function watch(view) {
   if (isStatic() || !view.reply.runs.some((card) => card.status === "live")) return;
   view.timer = setTimeout(async () => {

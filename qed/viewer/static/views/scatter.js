@@ -12,7 +12,7 @@ const KINDS = [
 const REACH = 18;
 
 /**
- * Draw rewards against lengths, a sign for each kind of answer; a click opens the nearest answer.
+ * Draw rewards against lengths, with a symbol for each kind of answer; a click opens the nearest answer.
  *
  * A kind is one path, so that thousands of answers stay cheap. `describe(row)` names the row under the pointer.
  */

@@ -1,11 +1,11 @@
-/** Settings that name a run or say where it is written; two runs may differ in them and still be the same training. */
+/** Settings of a run's name and location; two runs that differ only in them are still the same training. */
 const NAMING = new Set(["run.seed", "run.out", "run.name", "run.group", "run.tags", "run.project", "run.entity", "run.trackers", "run.threads"]);
 
 /**
  * Group runs that differ only in their seed.
  *
  * `runs` are `{key, settings: [{key, value}]}`; returns `[{label, members: [key], seeds}]` in the order of the runs. A run
- * without settings stands alone: nothing says what it is a seed of.
+ * without settings forms its own group, because its training is unknown.
  */
 export function groupSeeds(runs, { alone = false } = {}) {
   const groups = new Map();
@@ -56,7 +56,7 @@ export function smoothCurve(points, window) {
   });
 }
 
-/** List the settings that are not the same in all runs: `[{key, values}]`, null where a run lacks one. */
+/** List the settings that are not the same in all runs: `[{key, values}]`, null if a run lacks one. */
 export function listDifferences(runs) {
   const maps = runs.map(({ settings }) => new Map((settings ?? []).map(({ key, value }) => [key, value])));
   const keys = new Set(maps.flatMap((map) => [...map.keys()]));

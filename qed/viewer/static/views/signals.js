@@ -1,35 +1,35 @@
-/** What each token signal means, where it is centred, and which end of it stands out. */
+/** The meaning of each token signal, its centre, and which of its ends is highlighted. */
 export const SIGNALS = {
-  logp: { label: "log-prob", about: "log-probability under the sampler; low is surprising", end: "low" },
-  entropy: { label: "entropy", about: "entropy of the policy's distribution before the step's update; high is undecided", end: "high" },
-  ratio: { label: "ratio", about: "probability after the step's updates over the probability before; 1 is unchanged", centre: 1 },
-  kl_ref: { label: "KL to reference", about: "how far the policy has moved from the reference at this token", end: "high" },
-  mismatch: { label: "mismatch", about: "log-probability under the learner minus under the sampler; 0 is agreement" },
-  advantage: { label: "advantage", about: "how much better than expected the update counts this token" },
-  value: { label: "value", about: "what the critic expects the answer to earn, before this token", end: "low" },
+  logp: { label: "log-prob", about: "log-prob under the sampler; a low one is surprising", end: "low" },
+  entropy: { label: "entropy", about: "entropy of the policy's distribution before the step's update; high means undecided", end: "high" },
+  ratio: { label: "ratio", about: "probability after the step's updates over the probability before; 1 means unchanged", centre: 1 },
+  kl_ref: { label: "KL to reference", about: "estimated KL divergence of the policy from the reference at this token", end: "high" },
+  mismatch: { label: "mismatch", about: "log-prob under the learner minus that under the sampler; 0 means agreement" },
+  advantage: { label: "advantage", about: "how much better than expected this token is, as the update counts it" },
+  value: { label: "value", about: "the reward that the critic expects for the answer, before this token", end: "low" },
   mask: { label: "mask", about: "which tokens the policy sampled and which the loss counts" },
 };
 
 /** Levels on each side of the colour scale. */
 export const LEVELS = 4;
 
-/** Name a signal for people. */
+/** Return the display name of a signal. */
 export function nameSignal(name) {
   return SIGNALS[name]?.label ?? name;
 }
 
-/** Whether the loss counts a token; true where no mask is recorded. */
+/** Whether the loss counts a token; true if no mask is recorded. */
 export function isTrained(masks, index) {
   return masks?.loss?.[index] == null || masks.loss[index] === 1;
 }
 
-/** Whether the policy sampled a token; true where no mask is recorded. */
+/** Whether the policy sampled a token; true if no mask is recorded. */
 export function isSampled(masks, index) {
   return masks?.sampled?.[index] == null || masks.sampled[index] === 1;
 }
 
 /**
- * Build the colour scale of a signal from the server's quantiles: symmetric around its centre where it is signed.
+ * Build the colour scale of a signal from the server's quantiles: symmetric around its centre if it is signed.
  *
  * Returns {low, high, centre, signed, flip}; `flip` says that low values get the strong colour.
  */
@@ -43,7 +43,7 @@ export function buildScale(name, scale) {
   return { low: centre - reach, high: centre + reach, centre, signed, flip: false };
 }
 
-/** Place a value on a scale: −LEVELS…LEVELS where it is signed, else 0…2·LEVELS; null without a value. */
+/** Place a value on a scale: −LEVELS…LEVELS if it is signed, else 0…2·LEVELS; null without a value. */
 export function findLevel(value, scale) {
   if (value == null) return null;
   if (scale.signed) return clamp(Math.round(((value - scale.centre) / (scale.high - scale.centre)) * LEVELS), LEVELS);
@@ -51,7 +51,7 @@ export function findLevel(value, scale) {
   return Math.max(0, clamp(Math.round((scale.flip ? 1 - share : share) * 2 * LEVELS), 2 * LEVELS));
 }
 
-/** Whether a value lies beyond the ends of its scale. */
+/** Whether a value is beyond the ends of its scale. */
 export function isBeyond(value, scale) {
   return value != null && (value < scale.low || value > scale.high);
 }
@@ -78,9 +78,9 @@ function nameLevel(level, scale) {
 }
 
 /**
- * Order the positions of a signal from the most extreme on; masked tokens and gaps are left out.
+ * Order the positions of a signal from the most extreme on, without masked tokens and gaps.
  *
- * Signed signals count by their distance from the centre, others by the end that stands out.
+ * Signed signals are ordered by their distance from the centre, others by the highlighted end.
  */
 export function rankExtremes(values, scale, masks) {
   const measure = (value) => {
@@ -94,12 +94,12 @@ export function rankExtremes(values, scale, masks) {
     .map(({ index }) => index);
 }
 
-/** Set masked positions to null, so that what stands there does not flatten the drawing. */
+/** Set masked positions to null, so that their placeholders do not flatten the chart. */
 export function hideMasked(values, masks) {
   return values.map((value, index) => (isTrained(masks, index) ? value : null));
 }
 
-/** Say what the masks hold of a token. */
+/** Say what the masks contain for a token. */
 export function describeMask(masks, index) {
   if (!isSampled(masks, index)) return isTrained(masks, index) ? "not sampled, in the loss" : "not sampled, not in the loss";
   return isTrained(masks, index) ? "sampled, in the loss" : "sampled, not in the loss";

@@ -2,7 +2,7 @@ import { h } from "../dom.js";
 
 const SIGNS = { live: "●", done: "✓", stopped: "■", failed: "✕", hung: "‖", unknown: "?" };
 
-/** The statuses of a run, those that need somebody first. */
+/** The statuses of a run, those that need attention first. */
 export const STATUSES = ["hung", "failed", "live", "stopped", "done", "unknown"];
 
 /** Show the status of a run: a sign and a word. */

@@ -13,8 +13,8 @@ import { makeButton, showNeighbours } from "./texts.js";
 import { buildParts, followQuery, linkPlace, nameWhere, readWhere } from "./where.js";
 
 const TABLE_HEIGHT = 560;
-const BAR = 25; // least pixels of a bar that can be pressed
-const TWO_CHARTS = 850; // pixels of a window from which on two charts stand side by side
+const BAR = 25; // the fewest pixels of a bar that can be clicked
+const TWO_CHARTS = 850; // the narrowest window, in pixels, with two charts side by side
 
 /** Show the answers of a training step or of an evaluation: filters, search, histograms and the table. */
 export async function renderStep(given) {
@@ -30,7 +30,7 @@ export async function renderStep(given) {
   const { places } = view;
   const element = h("article", { class: "step-view" },
     h("h1", {}, name), h("p", { class: "facts" }, `${formatNumber(view.rows.length)} answers to ${formatNumber(table.groups.length)} problems`),
-    table.lost ? h("p", { class: "trouble" }, `${formatNumber(table.lost)} more answers were written, and are not in the file: it is incomplete.`) : null,
+    table.lost ? h("p", { class: "trouble" }, `${formatNumber(table.lost)} more answers were written but are missing in the file, which is incomplete.`) : null,
     places.moves, places.tiles, bar.element, places.trouble,
     h("section", {}, h("h2", {}, "Rewards and lengths"), places.charts, places.scatter),
     h("section", { "aria-label": "Answers" }, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
@@ -67,7 +67,7 @@ async function changeFilters(view, changes) {
   refresh(view);
 }
 
-/** Ask the server which answers hold the text; a static copy searches what it has. */
+/** Ask the server which answers contain the text; a static copy searches what it has. */
 async function search(view) {
   const { filters, places, where } = view;
   const { q, regex, fields } = filters;
@@ -96,7 +96,7 @@ function noteHits(view, { hits, n, complete, local }) {
   }
   const note = [
     `${formatNumber(n ?? hits.length)} hits, in ${formatNumber(view.found.size)} answers.`,
-    complete ? null : `Not all is here: the search ended at its time limit or at ${formatNumber(hits.length)} hits. Narrow it to see all.`,
+    complete ? null : `Not all hits are shown: the search ended at its time limit or at ${formatNumber(hits.length)} hits. Narrow it to see all.`,
     local ? "This copy searches questions, gold and extracted answers; `qed view` also searches whole texts." : null,
   ].filter(Boolean);
   replace(view.places.trouble, note.map((text) => h("p", { class: "note" }, text)));
@@ -133,7 +133,7 @@ function showTiles(view) {
     all.groups < all.n ? tile("problems without signal", shown.flat, formatNumber, all.flat) : null);
 }
 
-/** Draw both histograms; each shows what the other filters leave, so that its own bars can be moved. */
+/** Draw both histograms; each ignores its own filter, so that another of its bars can be selected. */
 function showCharts(view) {
   const { charts } = view.places;
   const draw = (name, title, read) => {
@@ -146,7 +146,7 @@ function showCharts(view) {
   replace(charts, draw("reward", "Rewards", (row) => row.reward), draw("tokens", "Lengths in tokens", (row) => row.n_tokens));
 }
 
-/** How many bars fit beside each other, each wide enough for a finger. */
+/** How many bars fit next to each other, each wide enough for a finger. */
 function countBins() {
   const width = window.innerWidth < TWO_CHARTS ? window.innerWidth - 48 : (window.innerWidth - 90) / 2;
   return Math.max(6, Math.min(24, Math.floor(width / BAR)));
@@ -172,7 +172,7 @@ function showTable(view) {
   const { context, where, places } = view;
   const rows = view.mode === "groups" ? groupRows(view.shown) : view.shown;
   const address = (row) => (view.mode === "groups" ? [where, row.group] : [where, row.group, row.answer]);
-  // An answer that a search has found shows where.
+  // An answer that a search found shows the hit.
   const query = (row) => (view.mode === "answers" && view.found?.get(row.key)?.match ? { found: view.found.get(row.key).match } : {});
   view.list = createTable({
     caption: view.mode === "groups" ? "Problems of the step" : "Answers of the step",
@@ -214,7 +214,7 @@ function showMoves(view) {
   replace(view.places.moves, showNeighbours("Steps with answers", side(view.table.previous), side(view.table.next)));
 }
 
-/** Link the next step as soon as a live run has saved it; only the last step of a training has to wait for one. */
+/** Link the next step as soon as a live run has saved it; only the last training step has to wait for one. */
 function followSteps(view) {
   if (view.where.task || view.table.next != null) return null;
   return {

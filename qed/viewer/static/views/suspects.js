@@ -26,7 +26,7 @@ export async function renderSuspects(context) {
   const element = h("article", { class: "suspects-view" },
     h("h1", {}, "Suspects"), h("p", { class: "note" }, "Answers that simple rules flag. A flag is a reason to read an answer, not a verdict."),
     places.alarms, view.steps.length === 0
-      ? h("p", {}, "No step of training has saved answers here, so nothing was examined.")
+      ? h("p", {}, "No training step of this run has saved answers, so nothing was examined.")
       : [showRange(view), places.facts, places.kinds, places.shown, places.copy]);
   return { title: `Suspects of ${run}`, element, keys: buildKeys(view) };
 }
@@ -96,7 +96,7 @@ function showFacts(view) {
   const { reply } = view;
   const facts = `${countWords(reply.n_answers, "answer")} of ${countWords(reply.n_steps ?? 0, "step")}, step ${reply.first} to ${reply.last}`;
   const rest = reply.complete === false
-    ? h("p", { class: "note" }, "Not all of the steps have been read: time or the limit of steps ran out. ", makeButton("Read on", () => load(view, view.range), { class: "small" }))
+    ? h("p", { class: "note" }, "Not all steps have been read: the time limit or the step limit was reached. ", makeButton("Read on", () => load(view, view.range), { class: "small" }))
     : null;
   return [h("p", { class: "facts", role: "status" }, facts), rest];
 }
@@ -143,7 +143,7 @@ function showItems(view) {
 
 function describeItems({ count, items, kind }) {
   const what = kind === "zero_spread" ? "group" : "answer";
-  return items.length < count ? `The ${formatNumber(items.length)} most telling of ${countWords(count, what)}` : countWords(count, what);
+  return items.length < count ? `The ${formatNumber(items.length)} most notable of ${countWords(count, what)}` : countWords(count, what);
 }
 
 function listColumns(kind) {

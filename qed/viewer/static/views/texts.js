@@ -6,21 +6,21 @@ import { isCut } from "./filters.js";
 
 const SOURCES = {
   policy: "sampled by the policy",
-  expert: "written by an expert, trained on beside the policy's answers",
-  demonstration: "a demonstration of the data",
-  replay: "an answer of an earlier step that is used again",
+  expert: "written by an expert, trained on together with the policy's answers",
+  demonstration: "a demonstration from the data",
+  replay: "a replayed answer of an earlier step",
   greedy: "decoded greedily",
 };
 
-const NOISE = 1e-6; // an advantage of equal rewards, which no float makes exactly 0
+const NOISE = 1e-6; // the advantage of equal rewards, which rounding may keep from being exactly 0
 const made = { count: 0 }; // choices, for their ids
 
-/** What is known of a source of answers, for hints. */
+/** The description of a source of answers, for tooltips. */
 export function describeSource(source) {
   return SOURCES[source] ?? "";
 }
 
-/** Whether an answer was written by someone else than the policy: an expert, or the data. */
+/** Whether an answer was not written by the policy, but by an expert or the data. */
 export function isWritten(answer) {
   return answer.source === "expert" || answer.source === "demonstration";
 }
@@ -32,25 +32,25 @@ export function showVerdict(correct, small = false) {
   return h("span", { class: `verdict ${kind}` }, h("span", { "aria-hidden": "true" }, `${sign} `), kind);
 }
 
-/** Show yes, no or a dash for a fact that may not be recorded. */
+/** Show yes, no, or a dash for a fact that was not recorded. */
 export function showFlag(value) {
   return value == null ? "–" : value ? "yes" : "no";
 }
 
-/** Show why an answer ended; the limit of its length stands out. */
+/** Show why an answer ended; the length limit is highlighted. */
 export function showStop(row) {
   if (row.stop_reason == null) return "–";
   return isCut(row) ? h("span", { class: "cut" }, "cut off") : row.stop_reason;
 }
 
-/** Read one advantage of an answer: the mean where each token has its own. */
+/** Read one advantage of an answer: the mean if each token has its own. */
 export function readAdvantage(row) {
   if (!Array.isArray(row.advantage)) return row.advantage ?? null;
   const known = row.advantage.filter((value) => value != null);
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
 
-/** Format a figure with its sign, so that gains and losses tell apart without colour; what rounding leaves is 0. */
+/** Format a figure with its sign, so that gains and losses differ without colour; rounding noise becomes 0. */
 export function formatSigned(value) {
   if (value == null) return "–";
   if (Math.abs(value) < NOISE) return "0";
@@ -58,7 +58,7 @@ export function formatSigned(value) {
 }
 
 /**
- * Draw a figure as a bar beside its number; bars of one `range` [low, high] compare, with zero marked where it lies within.
+ * Draw a figure as a bar next to its number; bars of one `range` [low, high] are comparable, and zero is marked if it is in it.
  */
 export function showBar(label, value, range, kind = "") {
   const low = Math.min(0, range[0]);
@@ -73,7 +73,7 @@ export function showBar(label, value, range, kind = "") {
     h("b", {}, kind === "signed" ? formatSigned(value) : value == null ? "–" : formatNumber(value)));
 }
 
-/** Show pieces of a text as a block: formulas drawn, thinking folded. */
+/** Show pieces of a text as a block: formulas drawn, thinking collapsed. */
 export function showText(pieces, className = "text") {
   return h("div", { class: className, dir: "auto" }, renderPieces(pieces ?? []));
 }
@@ -83,14 +83,14 @@ export function showRaw(name, text) {
   return h("pre", { class: "raw", tabindex: "0", role: "region", "aria-label": `${name}, raw` }, text ?? "");
 }
 
-/** Show an answer's text as it is, or say that nothing was written. */
+/** Show an answer's text, or say that it is empty. */
 export function showAnswer(answer) {
   const body = answer.text === "" ? h("p", { class: "note" }, "The answer is empty.") : showText(answer.pieces);
-  const cut = answer.cut ? h("p", { class: "note" }, "The text is longer than what a page shows; it is cut here.") : null;
+  const cut = answer.cut ? h("p", { class: "note" }, "The text is too long for a page; it is cut here.") : null;
   return [body, cut];
 }
 
-/** Name a problem by its id, which leads to the problem through training. */
+/** Name a problem by its id, which links to the problem through training. */
 export function nameProblem(where, group) {
   if (group.id == null) return "";
   return isHeld("problem", { run: where.run, id: group.id })
@@ -98,7 +98,7 @@ export function nameProblem(where, group) {
     : String(group.id);
 }
 
-/** Show the problem above its answers: question, gold answer and, folded, the prompt as the model reads it. */
+/** Show the problem above its answers: question, gold answer and, collapsed, the prompt as the model reads it. */
 export function showProblem(group, { prompt = null, demonstration = null } = {}) {
   return h("div", { class: "problem-card" },
     showText(group.question_pieces ?? [{ text: group.question ?? "" }], "text question"),
@@ -108,7 +108,7 @@ export function showProblem(group, { prompt = null, demonstration = null } = {})
     prompt ? h("details", {}, h("summary", {}, "prompt as the model reads it"), showRaw("Prompt", prompt)) : null);
 }
 
-/** Open or close every fold of thinking below `root`. */
+/** Open or close all collapsible thinking below `root`. */
 export function toggleThoughts(root) {
   const folds = [...root.querySelectorAll("details.thought")];
   const open = folds.some((fold) => !fold.open);

@@ -9,9 +9,9 @@ const MOST_AT_ONCE = 40;
 const MOST_ANSWERS = 64;
 
 /**
- * Show the visits of a problem in a list: step, share right and a sign for each answer, loaded when it comes into sight.
+ * Show the visits of a problem in a list: step, share right and a sign for each answer, loaded when it becomes visible.
  *
- * Returns {element, refresh(visits), mark(chosen), reveal(step), move(way)}; a press on a sign calls `onChoose(name)`.
+ * Returns {element, refresh(visits), mark(chosen), reveal(step), move(way)}; a click on a sign calls `onChoose(name)`.
  */
 export function createTimeline(view, onChoose) {
   const list = h("ol", { class: "visits" });
@@ -120,7 +120,7 @@ function markItem(item, chosen) {
   }
 }
 
-/** Bring the visit nearest to a step into sight. */
+/** Scroll to the visit nearest to a step. */
 function reveal(state, step) {
   if (state.visits.length === 0) return;
   const near = state.visits.reduce((best, visit, at) => (Math.abs(visit.step - step) < Math.abs(state.visits[best].step - step) ? at : best), 0);

@@ -14,7 +14,7 @@ const MASKS = [
 /**
  * Show the tokens of an answer as one text whose colours are a signal.
  *
- * `data` is the reply of `answer`; `onSelect(index)` and `onHover(index|null)` tell of the token under the cursor.
+ * `data` is the reply of `answer`; `onSelect(index)` and `onHover(index|null)` report the token under the cursor.
  * Returns {element, select(index), setSignal(name), selected(), stop()}. Long answers are built in chunks between frames until
  * `stop`; one listener of each kind serves all tokens.
  */
@@ -92,7 +92,7 @@ function buildToken(data, index) {
   }, showToken(text));
 }
 
-/** Show the text of a token: line ends are marked, a token without text of its own is a dotted circle. */
+/** Show the text of a token: line ends are marked, and a token without text is a dotted circle. */
 export function showToken(text) {
   return text === "" ? EMPTY : text.replace(/\r?\n/g, "↵\n");
 }
@@ -141,7 +141,7 @@ function scrollWithin(list, span) {
   }
 }
 
-/** Describe a token with every figure that is known of it, in one line. */
+/** Describe a token with all of its figures, in one line. */
 export function describeToken(data, index) {
   const text = data.pieces ? JSON.stringify(clean(data.pieces[index])) : "";
   const figures = listFigures(data, index).map(([name, value]) => `${nameSignal(name)} ${value}`);
@@ -159,7 +159,7 @@ function formatExact(value) {
   return Math.abs(value) >= 1e-4 || value === 0 ? String(Number(value.toFixed(6))) : value.toExponential(3);
 }
 
-/** Fill the read-out: position, id and text of a token, the raw figure of each signal, and the likeliest alternatives. */
+/** Fill the read-out: position, id and text of a token, the raw value of each signal, and the likeliest alternatives. */
 export function showReadout(readout, data, index, signal) {
   if (index === null || index < 0 || index >= data.tokens.length) {
     replace(readout, h("p", { class: "note" }, "Point at a token, or move with the arrow keys, to read its figures."));
@@ -180,7 +180,7 @@ function showAlternatives(data, index) {
     h("tr", { class: id === chosen ? "chosen" : "" },
       h("th", { scope: "row" }, h("code", {}, showToken(text ?? String(id)).slice(0, MOST_TEXT)), id === chosen ? " (sampled)" : ""),
       h("td", {}, String(id)), h("td", {}, formatExact(logp)), h("td", {}, `${formatNumber(100 * Math.exp(logp))} %`)));
-  const outside = list.some(({ id }) => id === chosen) ? "" : " The sampled token is none of them.";
+  const outside = list.some(({ id }) => id === chosen) ? "" : " The sampled token is not among them.";
   return h("table", { class: "alternatives" },
     h("caption", {}, `The ${list.length} likeliest tokens here.${outside}`),
     h("thead", {}, h("tr", {}, ["token", "id", "log-prob", "share"].map((name) => h("th", { scope: "col" }, name)))),

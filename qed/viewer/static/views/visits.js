@@ -9,7 +9,7 @@ export function listVisits({ training, evaluations }) {
   return [...evaluations, ...training].sort((a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1] || nameSeries(a).localeCompare(nameSeries(b), "en"));
 }
 
-/** Name what a visit can be compared with: training, or one decoding of one task. */
+/** Name the series of a visit: training, or one decoding of one task. */
 export function nameSeries({ task, decoding }) {
   return task ? `${task}, ${decoding}` : "training";
 }
@@ -24,12 +24,12 @@ export function findWhere(run, { step, task, decoding }) {
   return task ? { run, step, task, decoding } : { run, step };
 }
 
-/** Name an answer of a visit for the URL: step, group, answer, and of an evaluation task and decoding. */
+/** Name an answer of a visit for the URL: step, group, answer, and for an evaluation task and decoding. */
 export function writeAnswer({ step, group, task, decoding }, answer) {
   return [step, group, answer, ...(task ? [decoding, task] : [])].join(":");
 }
 
-/** Read the name of an answer from the URL: the visit and the number of its answer; null where there is none. */
+/** Parse the name of an answer from the URL: the visit and the number of its answer; null if there is none. */
 export function readAnswer(visits, text) {
   const [step, group, answer, decoding, ...task] = (text ?? "").split(":");
   const name = decoding == null ? "training" : nameSeries({ task: task.join(":"), decoding });
@@ -38,9 +38,9 @@ export function readAnswer(visits, text) {
 }
 
 /**
- * Return the answers of a visit, asked for once; at most AT_ONCE requests of a page run at the same time.
+ * Return the answers of a visit, requested once; at most AT_ONCE requests of a page run concurrently.
  *
- * `view` is the page's state, which the answers live and die with.
+ * `view` is the page's state, with which the answers are discarded.
  */
 export function loadAnswers(view, visit) {
   if (!groups.has(view)) groups.set(view, { known: new Map(), waiting: [], running: 0 });
@@ -57,7 +57,7 @@ export function loadAnswers(view, visit) {
 
 async function work(view, queue) {
   if (queue.running >= AT_ONCE || queue.waiting.length === 0) return;
-  const { visit, resolve, reject } = queue.waiting.pop(); // what came into sight last comes first
+  const { visit, resolve, reject } = queue.waiting.pop(); // the visit that became visible last comes first
   if (view.context.signal?.aborted) return;
   queue.running += 1;
   try {

@@ -1,13 +1,13 @@
 import { link } from "../router.js";
 
-/** Read which step of which run a route names: a training step or the answers of one evaluation. */
+/** Parse which step of which run a route names: a training step or the answers of one evaluation. */
 export function readWhere(parts) {
   const [, run, kind, step, task, decoding] = parts;
   const where = { run, step: Number(step) };
   return kind === "eval" ? { ...where, task, decoding } : where;
 }
 
-/** List what follows the step in a route: group and answer, as far as they are named. */
+/** List what follows the step in a route: group and answer, if they are named. */
 export function readPlace(parts) {
   const rest = parts.slice(parts[2] === "eval" ? 6 : 4);
   const place = {};
@@ -36,7 +36,7 @@ export function nameWhere(where) {
   return where.task ? `Step ${where.step}, ${where.task}, ${where.decoding}` : `Step ${where.step}`;
 }
 
-/** Follow the query of a view: `setQuery` changes the address and what `query` holds. Of repeated names the last counts. */
+/** Track the query of a view: `setQuery` changes the address and `query`. Of repeated names the last one counts. */
 export function followQuery(context) {
   const query = Object.fromEntries(Object.entries(context.query).map(([name, value]) => [name, [value].flat().at(-1)]));
   const setQuery = (changes) => {
