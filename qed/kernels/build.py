@@ -97,10 +97,10 @@ def _make_plan() -> _Plan:
         raise _Missing(f"CXX names {compiler[0]!r}, which is not found", OTHER_COMPILER)
     try:
         target = host.find_cache() / "kernels" / f"{_hash_inputs(compiler)}.so"
-        ready = _is_whole(target)
+        ready = _is_complete(target)
         if not ready:
             _open_folder(target.parent)
-            _recall(target, program)
+            _check_last_attempt(target, program)
             _test_folder(target.parent)
     except OSError as error:
         raise _Missing(f"{error.filename} cannot be used: {error.strerror}", OTHER_CACHE) from error
@@ -124,7 +124,7 @@ def _hash_inputs(compiler: Sequence[str]) -> str:
     return inputs.hexdigest()[:16]
 
 
-def _is_whole(file: Path) -> bool:
+def _is_complete(file: Path) -> bool:
     """Return whether a file ends with the hash of its content: loading a truncated library would kill the process.
 
     The system's loader ignores what follows a library.
@@ -167,15 +167,15 @@ def _test_folder(folder: Path) -> None:
         raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
-def _give_up(target: Path, reason: str, advice: str) -> _Missing:
+def _record_failure(target: Path, reason: str, advice: str) -> _Missing:
     """Record why there will be no other attempt for a day, and return the exception to raise."""
     marker = target.with_suffix(GAVE_UP)
     failure = _Missing(reason, f"The next attempt is after a day, or once you remove {marker}. {advice}")
-    _write_down(marker, failure)
+    _write_note(marker, failure)
     return failure
 
 
-def _recall(target: Path, program: str) -> None:
+def _check_last_attempt(target: Path, program: str) -> None:
     """Check that no recent attempt failed.
 
     Raises:
@@ -189,13 +189,13 @@ def _recall(target: Path, program: str) -> None:
             raise _Missing(*_read_note(marker) or unknown)  # the file is empty if the disk was full
 
 
-def _write_down(file: Path, failure: _Missing) -> None:
+def _write_note(file: Path, failure: _Missing) -> None:
     with suppress(OSError):
         file.write_text("\n".join(failure.args), encoding="utf-8", errors="replace")
 
 
 def _read_note(file: Path) -> list[str]:
-    """Read the reason and the advice that `_write_down` wrote; empty if there are none."""
+    """Read the reason and the advice that `_write_note` wrote; empty if there are none."""
     text = file.read_text(encoding="utf-8", errors="replace")
     return text.split("\n", 1) if text else []
 
@@ -211,10 +211,10 @@ def _compile(plan: _Plan) -> None:
     _remove_leftovers(plan.target.parent)
     try:
         with _take_turn(plan.target):
-            if not _is_whole(plan.target):
+            if not _is_complete(plan.target):
                 _call_compiler(plan.compiler, plan.target)
     except (OSError, _Missing):
-        if not _is_whole(plan.target):  # otherwise another process has put it there in the meantime
+        if not _is_complete(plan.target):  # otherwise another process has put it there in the meantime
             raise
 
 
@@ -232,14 +232,14 @@ def _take_turn(target: Path) -> Iterator[None]:
         yield
         return
     with file:
-        if _wait_for_lock(file) and not _is_whole(target) and (told := _read_note(lock)):
-            raise _Missing(*told)
+        if _wait_for_lock(file) and not _is_complete(target) and (note := _read_note(lock)):
+            raise _Missing(*note)
         with suppress(OSError):
             file.truncate(0)
         try:
             yield
         except _Missing as failure:
-            _write_down(lock, failure)
+            _write_note(lock, failure)
             raise
         with suppress(OSError):
             lock.unlink()  # processes that wait for it find the library
@@ -285,19 +285,19 @@ def _call_compiler(compiler: Sequence[str], target: Path) -> None:
             raise _Missing(str(error), OTHER_COMPILER) from error
         except TimeoutError as error:
             reason = f"{compiler[0]} did not finish within {PATIENCE} seconds"
-            raise _give_up(target, reason, OTHER_COMPILER) from error
+            raise _record_failure(target, reason, OTHER_COMPILER) from error
         try:
             _seal(made)
             ctypes.CDLL(str(made))
         except OSError as error:
             advice = f"{OTHER_COMPILER} If {target.parent} is full or does not allow programs to run: {OTHER_CACHE}"
-            raise _give_up(target, f"the library that {compiler[0]} built cannot be loaded: {error}", advice) from error
-        if not _is_whole(target):
+            raise _record_failure(target, f"the output of {compiler[0]} cannot be loaded: {error}", advice) from error
+        if not _is_complete(target):
             os.replace(made, target)
 
 
 def _seal(library: Path) -> None:
-    """Append the hash that `_is_whole` checks, and flush the file to disk. All users can read it whatever the umask."""
+    """Append the hash that `_is_complete` checks, and flush the file to disk. All users can read it."""
     with library.open("r+b") as file:
         digest = hashlib.sha256(file.read()).digest()
         file.write(digest)
