@@ -65,6 +65,6 @@ def redact_texts(values: Sequence[Any]) -> list[Any]:
 
 def redact_named(name: str, text: str) -> str:
     """Redact a text that contains a secret, or whose key says that it is one, as in `api_key: abc`."""
-    beside = f"{name}: "
-    shown = redact(beside + text) if name else redact(text)
-    return shown.removeprefix(beside) if shown.startswith(beside) else redact(text)
+    prefix = f"{name}: "
+    shown = redact(prefix + text) if name else redact(text)
+    return shown.removeprefix(prefix) if shown.startswith(prefix) else redact(text)

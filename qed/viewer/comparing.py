@@ -143,7 +143,7 @@ def _compare_pair(
     names = [(step, pair.task, name) for step, name in zip(steps, (pair.decoding_a, pair.decoding_b), strict=True)]
     figures = [_find_figures(place, name) for place, name in zip(places, names, strict=True)]
     sides = [_describe_side(*each) for each in zip(places, (before, after), figures, strict=True)]
-    lost = [describe_lost(len(side.rows), told) for side, told in zip(sides, figures, strict=True)]
+    lost = [describe_lost(len(side.rows), figure) for side, figure in zip(sides, figures, strict=True)]
     cautions = list_cautions(sides[:1], sides[1:])
     numbers = number_groups(old, pair.decoding_a), number_groups(new, pair.decoding_b)
     return {

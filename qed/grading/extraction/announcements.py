@@ -78,11 +78,11 @@ def find_announced_part(after: str) -> str:
     length = connection.end() if connection is not None else 0
     if STATING.search(after, 0, length) or DIRECTLY.match(after):
         return after[length:]
-    foreign = not after[:1].isascii()
-    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
+    non_ascii = not after[:1].isascii()
+    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or non_ascii else None
     if detour is not None:
         return after[detour.end() :]
-    return after[length:] if foreign and after[:1].strip() else ""
+    return after[length:] if non_ascii and after[:1].strip() else ""
 
 
 def _drop_reason(after: str) -> str:
