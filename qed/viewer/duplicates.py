@@ -88,7 +88,7 @@ def _describe(steps: Sequence[Texts], begins: Numbers, own: int, partner: int, e
     other, at = _locate(steps, begins, partner)
     what = "the demonstration" if other.is_written[at] else "the answer to another problem"
     place = f"step {other.step}, group {other.groups[at]}, answer {other.answers[at]}"
-    detail = f"{equal} of 8 like {what} at {place}"
+    detail = f"{equal} of 8 minhash values equal those of {what} at {place}"
     group = int(texts.groups[row])
     return Answer(texts.step, group, int(texts.answers[row]), equal / 8, texts.questions[group], detail)
 
