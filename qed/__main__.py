@@ -1,4 +1,4 @@
-"""`python -m qed`, which is the script `qed`: a command line with a process of its own."""
+"""Entry point of the `qed` script and of `python -m qed`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from qed.errors import INTERRUPTED
 
 
 def run() -> None:
-    """Run the command line, and end the process without freeing what it has imported.
+    """Run the command line, and exit without freeing imported modules.
 
-    Python frees a million objects of torch and transformers one by one, which takes a second. What is registered with
-    `atexit` runs, and threads are waited for, as in any process; only files that were left open are not flushed.
+    At exit Python would free a million objects of torch and transformers one by one, which takes a second. `atexit`
+    handlers still run and threads are still joined; only files left open are not flushed.
     """
     codes: list[int] = []
-    if not atexit._ncallbacks():  # what is registered first runs last; coverage, for one, registers before us
+    if not atexit._ncallbacks():  # handlers run in reverse order; coverage, for example, registers earlier
         atexit.register(_leave, codes)
     host.collect_garbage_rarely()
     try:
-        from qed.cli.main import main  # noqa: PLC0415 -- it imports modules that register functions too
+        from qed.cli.main import main  # noqa: PLC0415 -- its imports register atexit handlers too
 
         main()
-    except KeyboardInterrupt:  # while it is imported; later `main` takes it
+    except KeyboardInterrupt:  # during the import; later `main` handles it
         sys.stderr.write("interrupted\n")
         codes.append(INTERRUPTED)
         raise SystemExit(INTERRUPTED) from None
@@ -35,7 +35,7 @@ def run() -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process with the code of the command, if it has ended by itself."""
+    """End the process with the exit code of the command, if it has one."""
     if not codes:
         return
     for stream in (sys.stdout, sys.stderr):

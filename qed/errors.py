@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from qed.types import Rollout
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ends
-# What says that memory has run out: CUDA, MPS, cuBLAS, the CPU's allocator on Linux and on Windows, the system, and the
-# loader of libraries.
+# Parts of out-of-memory messages: of CUDA, MPS, cuBLAS, the CPU allocator on Linux and on Windows, the operating
+# system, and the loader of shared libraries.
 OUT_OF_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -52,9 +52,9 @@ class ModelError(QedError):
 
 
 class Diverged(QedError):
-    """A loss, gradient, reward, log-prob or advantage that is not finite; raised before the optimizer step.
+    """A non-finite loss, gradient, reward, log-prob or advantage; raised before the optimizer step.
 
-    `rollouts` is the batch in which it occurred, or empty if there was none.
+    `rollouts` is the batch in which it occurred; empty if there was none.
     """
 
     exit_code = 4
@@ -71,23 +71,23 @@ class NothingTrained(QedError):
 
 
 class RankLost(QedError):
-    """A run of several processes in which one of them died, hangs, or cannot be reached.
+    """A rank of a multi-process run died, hangs, or cannot be reached.
 
-    The message names the rank, why it is taken for lost, and how to resume. The exit code is EX_TEMPFAIL: a scheduler
-    may start the run again.
+    The message says which rank, why it is considered lost, and how to resume. The exit code is EX_TEMPFAIL: a scheduler
+    may restart the run.
     """
 
     exit_code = 75
 
 
 class ServersGone(QedError):
-    """Servers that the run needs and does not start itself are gone for too long. The exit code is EX_TEMPFAIL."""
+    """External servers that the run needs were unreachable for too long. The exit code is EX_TEMPFAIL."""
 
     exit_code = 75
 
 
 class Interrupted(QedError):
-    """A run that a signal ended, after its state was saved. The exit code is that of the signal."""
+    """A run that a signal stopped, after its state was saved. The exit code is that of the signal."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -95,22 +95,22 @@ class Interrupted(QedError):
 
 
 def follows_interrupt(error: Exception) -> bool:
-    """Return whether Ctrl-C is the cause: the clean-up of a library failed on what it had left half done."""
+    """Return whether Ctrl-C caused the error: a library's clean-up failed on work that was left half done."""
     return isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that the memory of the device or of the host has run out."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
+    """Return whether an error says that the device or the host is out of memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's class
         return True
     kinds = (RuntimeError, ImportError, OSError)
     return isinstance(error, kinds) and any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def advise_space(error: BaseException) -> str:
-    """Return what to do about a full disk or a limit on the size of files; an empty string for another error."""
+    """Return what to do about a full disk or a file size limit; an empty string for any other error."""
     code = getattr(error, "errno", None)
-    if code == errno.EFBIG or os.strerror(errno.EFBIG) in str(error):  # that of safetensors has no code
+    if code == errno.EFBIG or os.strerror(errno.EFBIG) in str(error):  # safetensors sets no errno
         return "Raise the limit on the size of files (ulimit -f)"
     return "Free some space" if code in (errno.ENOSPC, errno.EDQUOT) else ""
 

@@ -1,7 +1,7 @@
-"""The cores and the memory that this process may use, by its CPU affinity and the limits of its control group.
+"""The cores and the memory that this process may use, given its CPU affinity and cgroup limits.
 
-Nothing here imports torch: the wait policy of OpenMP's threads must be set before torch is imported, and the mode of
-MKL before its first matrix product.
+Nothing here imports torch: OpenMP's wait policy must be set before torch is imported, and MKL's mode before its first
+matrix product.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 ROOT = Path("/")
-# Environment variables that each set how long an OpenMP thread spins before it sleeps.
+# Environment variables, each of which sets how long an OpenMP thread spins before it sleeps.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 SHORT_SPIN = "1000"  # of libgomp: about 10 microseconds, less than it takes to wake a thread on an idle core
 # MKL's conditional numerical reproducibility: which code paths MKL may choose.
 MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
-# glibc's malloc: the options of mallopt, with their values in bytes, and environment variables that set the same.
-# M_MMAP_THRESHOLD, of which glibc before 2.35 refuses more than 32 MiB, and M_TRIM_THRESHOLD.
+# Options of glibc's mallopt with the values in bytes to try, M_MMAP_THRESHOLD (more than 32 MiB is refused by glibc
+# before 2.35) and M_TRIM_THRESHOLD; and the environment variables that set the same.
 KEPT_MEMORY = {-3: (1 << 30, 1 << 25), -1: ((1 << 31) - 1,)}
 ALLOCATION = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 CACHE = "QED_CACHE"  # the environment variable with the folder of qed's cache
-# New objects between two passes of the garbage collector while a process starts. Importing torch and transformers
-# creates a million objects that stay, and Python's 700 make it look through them again and again.
+# Garbage collector thresholds during start-up. Importing torch and transformers creates a million objects that stay
+# alive, and Python's default of 700 makes the collector scan them again and again.
 START_THRESHOLDS = (200_000, 10, 10)
 
 
@@ -43,7 +43,7 @@ def list_cores() -> frozenset[int]:
 
 
 def count_physical_cores(root: Path = ROOT) -> int:
-    """Count the physical cores of this process; the logical ones where the system does not list thread siblings."""
+    """Count the physical cores of this process, or the logical ones where the system lists no thread siblings."""
     siblings = set()
     for core in list_cores():
         try:
@@ -55,7 +55,7 @@ def count_physical_cores(root: Path = ROOT) -> int:
 
 
 def read_cpuinfo(root: Path = ROOT) -> list[tuple[str, str]]:
-    """Read Linux's information about the processors as names and values; empty on other systems."""
+    """Read /proc/cpuinfo as pairs of name and value; empty on systems other than Linux."""
     with suppress(OSError):
         lines = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
@@ -63,12 +63,12 @@ def read_cpuinfo(root: Path = ROOT) -> list[tuple[str, str]]:
 
 
 def is_amd(root: Path = ROOT) -> bool:
-    """Return whether Linux says that the processor is AMD's."""
+    """Return whether Linux reports an AMD CPU."""
     return ("vendor_id", "AuthenticAMD") in read_cpuinfo(root)
 
 
 def read_cpu_quota(root: Path = ROOT) -> float | None:
-    """Read the CPU quota of the control group, in cores; None where it sets no limit."""
+    """Read the CPU quota of the cgroup, in cores; None if there is no limit."""
     limits = []
     for folder in _list_control_groups("cpu", root):
         with suppress(OSError, ValueError):
@@ -82,19 +82,19 @@ def read_cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def read_memory_limit(root: Path = ROOT) -> int | None:
-    """Read the memory limit of the control group, in bytes; None where it sets no limit."""
+    """Read the memory limit of the cgroup, in bytes; None if there is no limit."""
     limits = []
     for folder in _list_control_groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):
                 limits.append(int((folder / name).read_text("ascii")))
-    # Without a limit, version 1 of control groups reports a number near 2^63.
+    # Without a limit, cgroup v1 reports a number near 2^63.
     return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
 @functools.cache
 def total_memory(root: Path = ROOT) -> int:
-    """Return the total bytes of memory for this process, as at the first call; works without /proc too."""
+    """Return the total memory for this process in bytes, as of the first call; does not need /proc."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(total, read_memory_limit(root) or total)
 
@@ -112,12 +112,12 @@ def read_memory(root: Path = ROOT) -> tuple[int, int]:
 
 
 def find_cache() -> Path:
-    """Return the folder of qed's cache: `QED_CACHE`, or `qed` in the user's folder of caches.
+    """Return the folder of qed's cache: `QED_CACHE`, or `qed` in the user's cache folder.
 
-    A user without a home, as in a container with a number for a user, has a folder among the temporary files.
+    For a user without a home directory, such as a numeric user in a container, it is below the temporary folder.
 
     Raises:
-        OSError: the latter cannot be made, or others may write there.
+        OSError: the folder below the temporary one cannot be created, or others may write to it.
     """
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
@@ -127,30 +127,30 @@ def find_cache() -> Path:
 
         folder = Path(tempfile.gettempdir(), f"qed-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()  # anyone may have put something there first
+        found = folder.lstat()  # another user may have created it first
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
-            refusal = f"others own it or can write there; the environment variable {CACHE} names another folder"
+            refusal = f"others own it or can write to it; set the environment variable {CACHE} to another folder"
             raise PermissionError(errno.EACCES, refusal, str(folder)) from None
         return folder
 
 
 @contextmanager
 def set_variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for a block, and leave it as it was."""
+    """Set an environment variable for the duration of a block, and restore it afterwards."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(name, None)  # another thread may have been faster
+            os.environ.pop(name, None)  # another thread may have removed it already
         else:
             os.environ[name] = before
 
 
 @contextmanager
 def set_context(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Set a context variable for a block, and leave it as it was."""
+    """Set a context variable for the duration of a block, and restore it afterwards."""
     token = variable.set(value)
     try:
         yield
@@ -159,12 +159,12 @@ def set_context(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def may_have_cuda(root: Path = ROOT) -> bool:
-    """Return whether the system has the device file of a driver for CUDA or ROCm; torch says whether it can use it."""
+    """Return whether a CUDA or ROCm driver's device file exists; whether torch can use the device is another matter."""
     return any((root / "dev" / name).exists() for name in ("nvidiactl", "kfd", "dxg"))
 
 
 def _list_control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """List the folders of this process's control group and of its parents, for cgroup versions 1 and 2."""
+    """List the folders of this process's cgroup and of its parents, for cgroup v1 and v2."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError:
@@ -196,8 +196,8 @@ def choose_threads(root: Path = ROOT, ranks: int = 1) -> int:
 
     Args:
         root: of the file system.
-        ranks: the processes of a run that share these cores. torchrun sets OMP_NUM_THREADS to 1 for each of them where
-            the user has not set it, so that this value does not count there; `run.threads` sets 1 thread.
+        ranks: the number of processes of the run that share these cores. With several, OMP_NUM_THREADS=1 is ignored
+            under torchrun, which sets it unless the user has; `run.threads` sets 1 thread.
     """
     requested = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     set_by_torchrun = requested == "1" and ranks > 1 and "TORCHELASTIC_RUN_ID" in os.environ
@@ -213,11 +213,11 @@ def _limit_to_quota(count: int, root: Path) -> int:
 
 
 def set_passive_waiting() -> None:
-    """Make OpenMP's threads sleep while they wait, after a short spin; call it before torch is imported.
+    """Make waiting OpenMP threads sleep after a short spin; call it before torch is imported.
 
-    A spinning thread occupies a core that the thread it waits for may need. On a busy machine that makes a step many
-    times slower; without any spin it is slower on a quiet one. docs/doctor.md has the figures. A wait policy that the
-    user has set stays.
+    A spinning thread occupies a core that the thread it waits for may need, which makes a step many times slower on a
+    busy machine; no spin at all is slower on an idle one. docs/doctor.md has the figures. A wait policy set by the user
+    is kept.
     """
     if not any(name in os.environ for name in WAITING):
         os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=SHORT_SPIN)
@@ -226,20 +226,20 @@ def set_passive_waiting() -> None:
 def make_products_reproducible() -> None:
     """Make MKL's matrix products bitwise reproducible; call it before the first product.
 
-    Otherwise MKL may choose its code path by the memory alignment of the operands, as it does on AMD's processors: the
-    last bits of a product then depend on the addresses of its operands, and a resumed run differs from an uninterrupted
-    one. The command line, and every training or evaluation, calls it; a Python program that computes with torch
-    earlier must call it first. A value of MKL_CBWR that the user has set stays.
+    Otherwise MKL may choose its code path by the memory alignment of the operands, as it does on AMD CPUs: the last
+    bits of a product then depend on the addresses of its operands, and a resumed run differs from an uninterrupted one.
+    The command line, every training and every evaluation call it; a Python program that uses torch earlier must call it
+    first. A value of MKL_CBWR set by the user is kept.
     """
     os.environ.setdefault(MKL_MODE, REPRODUCIBLE)
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory for the next tensors of this process, where it is that of glibc.
+    """Make glibc's malloc keep freed memory for the next tensors of this process; does nothing with other allocators.
 
-    By default it returns large blocks to the system at once, which clears every page that it hands out again: a tenth
-    to a fifth of an update. The process then holds as much memory as it has ever needed at a time, and a little more.
-    What the user has set in the environment stays.
+    By default malloc returns large blocks to the system at once, and the system clears every page that it hands out
+    again, which costs a tenth to a fifth of an update. With this setting the process keeps slightly more memory than
+    its peak use. Values that the user has set in the environment are kept.
     """
     if not any(name in os.environ for name in ALLOCATION):
         with suppress(AttributeError, OSError, TypeError):  # another system, or another C library
@@ -249,9 +249,9 @@ def keep_freed_memory() -> None:
 
 
 def collect_garbage_rarely() -> None:
-    """Let the garbage collector wait while the process starts; call it before torch is imported.
+    """Make garbage collection rare while the process starts; call it before torch is imported.
 
-    Its passes over what is being imported are a fifth of the start of a training command and free nothing.
+    Its passes during imports take a fifth of the start-up time of a training command and free nothing.
     """
     global _thresholds
     if _thresholds is None and gc.isenabled():
@@ -260,8 +260,10 @@ def collect_garbage_rarely() -> None:
 
 
 def collect_garbage_as_usual() -> None:
-    """End `collect_garbage_rarely`: from here on a cycle may hold a large tensor. What has been imported is not looked
-    through again. Nothing happens in a process that did not call it."""
+    """Undo `collect_garbage_rarely`, because from here on a reference cycle may hold a large tensor.
+
+    Imported objects are not scanned again. Does nothing in a process that did not call `collect_garbage_rarely`.
+    """
     global _thresholds
     if _thresholds is not None:
         gc.freeze()

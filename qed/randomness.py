@@ -22,7 +22,7 @@ def derive_seed(*address: int | str) -> int:
 
 
 def hash_parts(parts: Iterable[int | str]) -> int:
-    """Compute the seed of an address whose parts come one by one, and may be too long to hold all together."""
+    """Compute the seed of an address whose parts come one at a time and may be too many to hold in memory."""
     digest, separator = hashlib.blake2b(digest_size=8), ""
     for part in parts:
         digest.update(f"{separator}{type(part).__name__}:{part}".encode())

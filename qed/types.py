@@ -1,8 +1,8 @@
 """The types that all packages share: problems, requests, completions, grades and rollouts.
 
-The comment beside a field of `Rollout` names the stage of a training step that writes it: `collect` samples or reads
-the tokens, `grade` runs the rewards, `credit` computes the advantages, `score` computes log-probs. This file imports no
-other file of qed.
+The comment on each field of `Rollout` names the stage of a training step that writes it: `collect` samples or reads the
+tokens, `grade` runs the rewards, `credit` computes the advantages, `score` computes log-probs. This module imports no
+other module of qed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Literal, TypeVar
 
 StopReason = Literal["stop", "length"]
 Source = Literal["policy", "greedy", "demonstration", "expert", "replay"]
-UNGRADED = ("timeout", "error")  # values of `Grade.tier` where no grader could decide
+UNGRADED = ("timeout", "error")  # values of `Grade.tier` if no grader could decide
 # One number for the whole completion, or one per token.
 Advantage = float | tuple[float, ...]
 T = TypeVar("T", bound=float)
 
 
 class Column(Sequence[T]):
-    """The numbers of a rollout's tokens in one block of memory; it is immutable.
+    """An immutable sequence of one number per token of a rollout, in one block of memory.
 
-    A token id takes 4 bytes, a log-prob 8 and a mask 1, and in a tuple 36, 32 and 8. It equals the tuple of its
-    numbers, has the same hash, and can be added to one. `numbers` is the block, of the type `i`, `d` or `b`: NumPy and
-    torch read it without a copy.
+    A token id takes 4 bytes, a log-prob 8 and a mask entry 1, instead of 36, 32 and 8 in a tuple. A column equals the
+    tuple of its numbers, has the same hash, and can be concatenated with one. `numbers` is the block, of array type
+    `i`, `d` or `b`; NumPy and torch read it without a copy.
     """
 
     __slots__ = ("numbers",)
@@ -54,7 +54,7 @@ class Column(Sequence[T]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Column):
-            # NaN equals itself here, as the same object does in two tuples.
+            # A NaN equals itself here, as the same object in two tuples does.
             return self.numbers == other.numbers or self.numbers.tobytes() == other.numbers.tobytes()
         return tuple(self) == other
 
@@ -66,8 +66,8 @@ class Column(Sequence[T]):
 
 
 def pack_column(kind: str, values: Sequence[T]) -> Sequence[T]:
-    """Return values as a `Column` of a type of `array`, or as () if there are none."""
-    if type(values) is Column:  # isinstance is slow for what is none, because Column is an abstract sequence
+    """Return values as a `Column` of array type `kind`, or as () if there are none."""
+    if type(values) is Column:  # isinstance is slow for other types, because Column is an abstract sequence
         return values
     return Column(array(kind, values)) if len(values) else ()
 
@@ -79,13 +79,13 @@ class Problem:
     `solution` is the worked reasoning without its final answer, or empty. `meta` holds optional fields of the data:
 
     - `subject`, `level`, `source`: for grouping and reports;
-    - `completion`: the complete demonstration, verbatim unless `adapt` lets the prompt write it in its own form;
+    - `completion`: the complete demonstration, verbatim unless `adapt` lets the prompt rewrite it in its own format;
       `traces`: several of them; `trace_probabilities`: the probability of each token of the first one under the model
-      that wrote it; `without_steps`: the demonstration is the answer alone, on purpose;
-    - `rendered`: the prompt, if the data has it as the model reads it;
+      that wrote it; `without_steps`: the demonstration deliberately consists of the answer alone;
+    - `rendered`: the prompt as the model reads it, if the data provides it;
     - `chosen` and `rejected`: a preference pair;
     - `choices` and `options`: the texts and the letters of a multiple-choice question;
-    - `k`: the number of answers to sample, where the data asks for k answers by repeating the problem.
+    - `k`: the number of answers to sample, if the data requests k answers by repeating the problem.
     """
 
     id: str
@@ -102,13 +102,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Request:
-    """The completions that an algorithm wants for one problem of a step.
+    """The completions that an algorithm requests for one problem of a step.
 
-    `count` is the size of the group. `shares` belong to its first completions: each begins with that share of the
+    `count` is the size of the group. `shares` apply to its first completions: each begins with that share of the
     problem's demonstration, and the policy continues it. With a share of 1 the complete demonstration joins the group,
     and nothing is sampled. `extra_completions` are finished rollouts that join the group, such as replayed ones. Both
-    count towards `count`. `demonstrations` is the number of complete demonstrations that join the group beside these,
-    as far as the problem has them. `greedy` adds one completion by greedy decoding: it is graded as a baseline, and is
+    count towards `count`. `demonstrations` is the number of complete demonstrations to add on top of `count`; fewer are
+    added if the problem has fewer. `greedy` adds one completion by greedy decoding, which is graded as a baseline and
     never trained.
     """
 
@@ -124,8 +124,8 @@ class Request:
 class Prompt:
     """A problem rendered as text for the model.
 
-    `opened` is the end of `text` that already belongs to the completion, such as `<think>`. The prompt contains it, so
-    it is never trained.
+    `opened` is the end of `text` that already belongs to the completion, such as `<think>`. It is part of the prompt,
+    so it is never trained.
     """
 
     text: str
@@ -134,10 +134,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Support:
-    """The tokens that could be sampled at each position of a completion; the log-probs are of a softmax over these.
+    """The tokens that could be sampled at each position of a completion; log-probs are from a softmax over them.
 
-    `counts` has one entry per position: n means that only the n listed tokens could be sampled, -n all but the n listed
-    ones, 0 every token. `ids` lists the tokens of all positions in order, 4 bytes each.
+    `counts` has one entry per position: n means that only the n listed tokens could be sampled, -n all tokens except
+    the n listed ones, 0 every token. `ids` lists the tokens of all positions in order, 4 bytes each.
     """
 
     counts: array[int]
@@ -153,8 +153,8 @@ class Support:
 class Completion:
     """The output of a sampler: token ids, end token included, their log-probs, and why sampling stopped.
 
-    `support` is None if every token could be sampled at every position, or if it was not asked for. `version` is that
-    of the weights that sampled it, where the sampler reports it.
+    `support` is None if every token could be sampled at every position, or if it was not requested. `version` is the
+    version of the weights that sampled it, if the sampler reports it.
     """
 
     tokens: Sequence[int]
@@ -173,10 +173,10 @@ class Completion:
 class Grade:
     """The result of grading a completion: training uses `reward`, reports use `correct`.
 
-    `tier` names the part of the grader that decided (`timeout` or `error` where none could), `reason` says why. Where
-    the reward is a weighted sum, `parts` and `weights` hold its terms and their weights. `has_reward` is False where no
-    reward function applies to the completion: its `reward` of 0 then has no meaning, its advantage is 0, and no
-    statistic of rewards includes it, neither of the group nor of the metrics.
+    `tier` names the part of the grader that decided (`timeout` or `error` if none could), `reason` says why. If the
+    reward is a weighted sum, `parts` and `weights` hold its terms and their weights. `has_reward` is False if no reward
+    function applies to the completion: its `reward` of 0 is then meaningless, its advantage is 0, and reward statistics
+    exclude it, both those of the group and the metrics.
     """
 
     reward: float
@@ -191,11 +191,11 @@ class Grade:
 
     @property
     def is_decided(self) -> bool:
-        """Whether there is a reward, and no grader ran out of time or failed."""
+        """Whether there is a reward, and no grader timed out or failed."""
         return self.has_reward and self.tier not in UNGRADED
 
 
-# The type of a rollout's columns. Log-probs keep float64, so that a resumed run has the same bits.
+# The array type of each column of a rollout. Log-probs stay in float64, so that a resumed run has the same bits.
 COLUMNS = {
     **dict.fromkeys(("prompt", "output", "teacher_prompt"), "i"),
     **dict.fromkeys(("logps", "behaviour", "old_logps", "ref_logps", "values", "returns"), "d"),
@@ -207,13 +207,13 @@ COLUMNS = {
 class Rollout:
     """One completion of one problem, with its prompt, grade, advantage and log-probs.
 
-    The fields of `COLUMNS` take any sequence of numbers, and are kept as a `Column`, or as () where they are empty.
+    The fields named in `COLUMNS` accept any sequence of numbers and store it as a `Column`, or as () if it is empty.
     """
 
     problem: Problem  # collect
     prompt: Sequence[int]  # collect: token ids
     output: Sequence[int]  # collect: token ids of the completion, end token included
-    logps: Sequence[float]  # collect: the sampler's, of `output`; 0 if not sampled; empty for a demonstration
+    logps: Sequence[float]  # collect: the sampler's for `output`; 0 if not sampled; empty for a demonstration
     text: str  # collect: the completion as text, including what the prompt opened (`Prompt.opened`)
     stop_reason: StopReason  # collect: `stop` at an end token, `length` at max_tokens
     source: Source = "policy"  # collect: who wrote the completion
@@ -223,8 +223,8 @@ class Rollout:
     sampled_mask: Sequence[bool] = ()  # collect: which tokens of `output` this policy sampled; empty: all
     loss_mask: Sequence[bool] = ()  # collect: which tokens of `output` are trained; empty: all
     behaviour: Sequence[float] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
-    turns: Sequence[tuple[str, str]] = ()  # collect: each turn and the environment's reply to it, less the last
-    turn_rewards: Sequence[float] = ()  # collect: of each of these turns
+    turns: Sequence[tuple[str, str]] = ()  # collect: each turn but the last, with the environment's reply
+    turn_rewards: Sequence[float] = ()  # collect: one for each of these turns
     teacher_prompt: Sequence[int] = ()  # collect: the prompt that a teacher sees; empty: the same one
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit
@@ -232,20 +232,20 @@ class Rollout:
     old_logps: Sequence[float] | None = None  # score: the learner's, before the first update of the step
     ref_logps: Sequence[float] | None = None  # score: the reference model's
     values: Sequence[float] | None = None  # score: the critic's before each token of `output`; 0 if not trained
-    returns: Sequence[float] | None = None  # credit: what the critic learns there; NaN where it learns nothing
+    returns: Sequence[float] | None = None  # credit: the critic's targets there; NaN where it has none
 
     def __post_init__(self) -> None:
-        """Refuse a mask or a support whose length is not that of `output`."""
+        """Raise ValueError if a mask or the support differs in length from `output`."""
         if not (len(self.sampled_mask) or len(self.loss_mask) or self.support is not None):
             return
         lengths = {name: len(getattr(self, name)) or None for name in ("sampled_mask", "loss_mask")}
         lengths["support"] = None if self.support is None else len(self.support.counts)
         for name, length in lengths.items():
             if length not in (None, len(self.output)):
-                raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one per token.")
+                raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it needs one per token.")
 
     def copy_with(self, **changes: Any) -> Rollout:
-        """Return a copy with other values of some fields, as `dataclasses.replace`, which sets all fields anew."""
+        """Return a copy with some fields changed, like `dataclasses.replace` but without setting every field again."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         assert changes.keys() <= copy.__dict__.keys()
@@ -261,7 +261,7 @@ class Rollout:
 
     @property
     def has_reward(self) -> bool:
-        """Whether a reward function applies and has decided, see `Grade.is_decided`; True before grading."""
+        """Whether a reward function applies and could decide, see `Grade.is_decided`; True before grading."""
         return self.grade is None or self.grade.is_decided
 
     @property
@@ -290,7 +290,7 @@ class Rollout:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether this policy sampled every trained token; untrained ones, such as a tool's result, do not matter."""
+        """Whether this policy sampled every trained token; untrained ones, such as tool results, do not matter."""
         return not any(self.off_policy)
 
     @property
@@ -300,7 +300,7 @@ class Rollout:
 
 
 class _Packing:
-    """Packs what is assigned to a field. It has no `__get__`, so that reading costs what it costs for other fields."""
+    """A descriptor that packs values assigned to a field; without `__get__`, so reads cost no more than usual."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name, self.kind = name, kind

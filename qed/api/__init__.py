@@ -1,1 +1,1 @@
-"""The Python API; its names are those of `qed` itself, which imports them when they are first used."""
+"""The Python API; `qed` exports its names and imports them on first use."""

@@ -1,4 +1,4 @@
-"""Evaluate from Python: the answers, the figures and the errors are those of `qed evaluate`."""
+"""Evaluate from Python, with the same answers, figures and errors as `qed evaluate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qed.errors import UsageError, suggest_nearest
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import Row, name_step_folder, read_lines
 
-BY_COMMAS = ("--tasks", "--also-grade", "--url")  # options whose lists have no brackets
+BY_COMMAS = ("--tasks", "--also-grade", "--url")  # options whose lists are comma-separated, without brackets
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Estimate:
 class Evaluation:
     """The result of an evaluation.
 
-    `tasks` holds the figures of each task, with the names of summary.json in the folder `path`. For tasks without a
-    reference answer, such as alpaca_eval, `outputs` holds the file of the answers instead.
+    `tasks` holds the figures of each task, under the names that summary.json in the folder `path` uses. For tasks
+    without reference answers, such as alpaca_eval, `outputs` holds the file of the answers instead.
     """
 
     path: Path
@@ -67,14 +67,14 @@ class Evaluation:
         Args:
             measure: `accuracy`, `pass@K`, `maj@K`, or the accuracy by another comparison: `strict`, `flexible` or
                 `string`.
-            task: its name; may be left out if there is one task only.
+            task: the name of the task; optional if there is only one.
 
         Raises:
             qed.errors.UsageError: there is no such task or measure.
         """
         name = self._choose_task(task)
         if name not in self.tasks:
-            raise UsageError(f"The task {name} has no reference answers, so nothing is measured: see outputs and rows.")
+            raise UsageError(f"The task {name} has no reference answers, so it has no measures: see outputs and rows.")
         figures = self.tasks[name]
         found = {"accuracy": {"value": figures["accuracy"], **figures}, **figures["accuracy_by"]}
         found |= {f"{kind}@{k}": each for kind in ("pass", "maj") for k, each in figures[kind].items()}
@@ -87,7 +87,7 @@ class Evaluation:
         """Return the answers, one row each: question, gold, text, extracted, correct, reason, tokens and more.
 
         Args:
-            task: only those of this task; by default of all tasks.
+            task: return only the answers to this task; by default those to all tasks.
         """
         tasks = [self._choose_task(task)] if task else [*self.tasks, *self.outputs]
         folder = self.path / name_step_folder(self.step)
@@ -116,23 +116,23 @@ class Evaluation:
 
 
 def evaluate(model: str | os.PathLike[str] | Run | None = None, tasks: Any = None, **options: Any) -> Evaluation:
-    """Evaluate a model as `qed evaluate` does, and return estimates with intervals, and every answer.
+    """Evaluate a model as `qed evaluate` does, and return estimates with confidence intervals, and every answer.
 
     Args:
-        model: a run or its folder, a Hugging Face folder or a name on the hub. With `sampler="server"` and `url` it may
-            be left out: the server names it.
+        model: a run or its folder, a Hugging Face folder or a name on the hub. Optional with `sampler="server"` and
+            `url`: the server then names its model.
         tasks: benchmarks or data files, such as `["gsm8k:test", "test.jsonl"]`, or data: a list of dicts, a
-            `datasets.Dataset` or a data frame. Of a run, by default its own held-out problems; where these were given
-            in Python, `model` is the run that `qed.train` returned.
-        options: those of `qed evaluate`, with underscores: `samples`, `greedy`, `temperature`, `top_p`, `max_tokens`,
-            `limit`, `seed`, `step`, `prompt`, `reward`, `out`, `overwrite` and others. `reward` may also be a function,
-            see `qed.train`.
+            `datasets.Dataset` or a data frame. For a run, by default its own held-out problems; if these were passed
+            from Python, `model` must be the run that `qed.train` returned.
+        options: the options of `qed evaluate`, with underscores: `samples`, `greedy`, `temperature`, `top_p`,
+            `max_tokens`, `limit`, `seed`, `step`, `prompt`, `reward`, `out`, `overwrite` and others. `reward` may also
+            be a function, see `qed.train`.
 
     Raises:
         qed.errors.UsageError: an option is unknown or invalid.
         qed.errors.DataError: the problems cannot be used.
         qed.errors.ModelError: the model cannot be used.
-        qed.errors.Interrupted: a signal stopped the evaluation; the same call with `out=` of its folder goes on.
+        qed.errors.Interrupted: a signal stopped the evaluation; the same call with `out=` set to its folder resumes it.
     """
     prepare_process()
     known = model.given if isinstance(model, Run) else None
@@ -145,7 +145,7 @@ def list_model_options(model: str | os.PathLike[str] | Run | None, texts: Mappin
     """Return a model and keywords as options of `qed evaluate`."""
     options = [] if model is None else ["--model", os.fspath(model.path if isinstance(model, Run) else model)]
     if isinstance(model, Run) and model.given is not None and "config" not in texts:
-        # Its settings name no other code than this process has executed already.
+        # The settings of the run name only code that this process has already executed.
         texts = {"allow_user_code": "true", **texts}
     for key, text in texts.items():
         option = "--tasks" if key == "evaluation.tasks" else f"--{key.replace('_', '-')}"

@@ -17,7 +17,7 @@ Mode = Literal["strict", "flexible", "lenient"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer is correct, the final answer that was compared (None if there is none), and why."""
+    """Whether an answer is correct, the final answer that was compared (None if none was found), and why."""
 
     correct: bool
     extracted: str | None
@@ -30,16 +30,16 @@ class Verdict:
 def grade(gold: str | float, answer: str | float | None, extract: Mode = "flexible") -> Verdict:
     r"""Compare an answer with the gold answer, mathematically: `grade("1/2", r"so it is \boxed{0.5}").correct`.
 
-    Never raises because of what an answer contains, and does bounded work.
+    No answer text makes it raise, and the work is bounded.
 
     Args:
-        gold: the correct answer, or a worked solution with the answer behind `####`.
-        answer: an answer, or a whole response, whose final answer is compared; None and NaN are no answer.
-        extract: where a final answer may be. `strict`: in a box, a tag, or behind `####`; `flexible`: also in words;
+        gold: the correct answer, or a worked solution with the answer after `####`.
+        answer: an answer, or a whole response, whose final answer is compared; None and NaN count as no answer.
+        extract: where a final answer may be. `strict`: in a box, in a tag, or after `####`; `flexible`: also in words;
             `lenient`: also in a box or tag that is never closed.
 
     Raises:
-        qed.errors.UsageError: there is no such mode of extraction.
+        qed.errors.UsageError: there is no such extraction mode.
     """
     if extract not in get_args(Mode):
         modes = get_args(Mode)

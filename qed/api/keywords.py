@@ -1,4 +1,4 @@
-"""Keywords of the Python API as arguments of the command line, so that both have the same settings and messages."""
+"""Convert keywords of the Python API to command-line arguments, so that both have the same settings and messages."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qed.data.sources.memory import LEAF, copy_rows, give_rows
 from qed.data.sources.rows import Row
 from qed.errors import UsageError
 
-# The flags of the command line that say how a run is started; the others are about what is printed.
+# The command-line flags that control how a run starts; the others control what is printed.
 LAUNCH = ("resume", "requeue", "overwrite", "fast", "allow_user_code", "allow_change")
-SPLITS = {"tasks": "train", "data.tasks": "train", "evaluation.tasks": "test"}  # names of rows given in Python
+SPLITS = {"tasks": "train", "data.tasks": "train", "evaluation.tasks": "test"}  # names of rows passed from Python
 
 
 @contextmanager
 def use_keywords(keywords: Mapping[str, Any], known: Mapping[str, list[Row]] | None = None) -> Iterator[dict[str, str]]:
-    """Yield keywords as texts, with the data and the functions in them known by name while the block runs.
+    """Yield keywords as texts; while the block runs, data and functions passed in them can be looked up by name.
 
     A keyword whose value is None is left out. A list becomes JSON, which the command line reads as a list.
 
     Args:
-        keywords: of a call.
-        known: rows that are given as well, by name, unless the keywords have others.
+        keywords: the keywords of a call.
+        known: further rows by name, which rows of the same name in the keywords replace.
 
     Raises:
         UsageError: a value cannot be a setting.
@@ -40,7 +40,7 @@ def use_keywords(keywords: Mapping[str, Any], known: Mapping[str, list[Row]] | N
         last = key.rpartition(".")[2]
         if last == "tasks":
             value = _name_tasks(key, value, rows)
-        elif key == "reward" or key.endswith("data.reward"):  # another section's reward is a number
+        elif key == "reward" or key.endswith("data.reward"):  # in other sections `reward` is a number
             value = _name_functions(value, functions)
         if value is not None:
             texts[key] = _format(key, value)
@@ -52,11 +52,11 @@ def list_options(texts: Mapping[str, str]) -> list[str]:
     """Return keywords as options of a training command.
 
     Raises:
-        UsageError: a keyword is a flag that only the command line has.
+        UsageError: a keyword is a flag that works only on the command line.
     """
     flags = {flag.name for flag in fields(Flags)}
     if refused := [key for key in texts if key in flags and key not in LAUNCH]:
-        raise UsageError(f"{refused[0]} is an option of the command line, and does nothing in Python.")
+        raise UsageError(f"{refused[0]} is an option of the command line, and has no effect in Python.")
     switches = {"true": [""], "false": []}
     return [
         f"--{key}{value}"
@@ -75,7 +75,7 @@ def _flatten(keywords: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def _name_tasks(key: str, tasks: Any, rows: dict[str, list[Row]]) -> Any:
-    """Return the names of tasks; rows among them are added to `rows`."""
+    """Return the names of tasks, and add rows among them to `rows`."""
     if tasks is None or isinstance(tasks, str | os.PathLike):
         return tasks
     split = SPLITS.get(key, key.replace(".", "-"))
@@ -93,7 +93,7 @@ def _name_rows(name: str, table: Any, rows: dict[str, list[Row]]) -> str:
 
 
 def _name_functions(reward: Any, functions: dict[str, Callable[..., Any]]) -> Any:
-    """Return the entries of a reward by name; functions, alone or as `(weight, function)`, are added to `functions`."""
+    """Return the entries of a reward by name, and add functions, alone or as `(weight, function)`, to `functions`."""
     if reward is None or isinstance(reward, str):
         return reward
     several = isinstance(reward, list | tuple) and not _is_weighted(reward)
@@ -109,7 +109,7 @@ def _name_functions(reward: Any, functions: dict[str, Callable[..., Any]]) -> An
 
 
 def _is_weighted(entry: Any) -> bool:
-    """Return whether an entry of a reward is `(weight, reward)`."""
+    """Return whether an entry of a reward is a pair `(weight, reward)`."""
     return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int | float)
 
 
@@ -123,6 +123,6 @@ def _format(key: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
-    if hasattr(value, "__float__"):  # numbers of numpy too
+    if hasattr(value, "__float__"):  # NumPy numbers too
         return str(value)
     raise UsageError(f"{key} cannot be a {type(value).__name__}: a setting is a text, a number, or a list of these.")

@@ -1,4 +1,4 @@
-"""The process of a Python program that calls qed."""
+"""Prepare the process of a Python program that calls qed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from qed.guards.interpreter import require_usable_process
 
 
 def prepare_process() -> None:
-    """Set the modes of the numeric libraries, as the command line does; too late for one that is already in use.
+    """Set the modes of the numeric libraries, as the command line does; no effect on a library already in use.
 
     Raises:
         UsageError: the libraries would fail in this process.

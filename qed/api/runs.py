@@ -40,7 +40,7 @@ class Records(Iterator[Row]):
 
 
 class Run:
-    """A run's folder; everything is read from its files when it is asked for, also while the run is going.
+    """A run's folder; everything is read from its files on demand, also while the run is in progress.
 
     Args:
         path: the folder.
@@ -48,7 +48,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # The rows that `qed.train` was given in Python, by name: no file has them, and an evaluation may need them.
+        # The rows passed to `qed.train` from Python, by name: no file holds them, and an evaluation may need them.
         # None if this process has not trained the run.
         self.given: Mapping[str, list[Row]] | None = None
 
@@ -65,12 +65,12 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as settings.yaml holds them, by section; `qed.load_settings(run.path)` checks and types them."""
+        """The settings in settings.yaml, by section; `qed.load_settings(run.path)` returns them checked and typed."""
         return read_saved(self.path / "settings.yaml")
 
     @property
     def model(self) -> Path:
-        """The folder of the trained model, for transformers or as the `model` of another run.
+        """The folder of the trained model, which transformers can load and another run can use as its `model`.
 
         Raises:
             qed.errors.DataError: the run has not finished.
@@ -92,10 +92,10 @@ class Run:
         """Return the sampled answers, one row each: question, text, reward, advantage, tokens, log-probs and more.
 
         Args:
-            step: only those of this step; by default of all steps, one file after another.
+            step: return only the answers of this step; by default those of all steps, one file after another.
 
         Raises:
-            qed.errors.DataError: nothing is saved of this step.
+            qed.errors.DataError: no answers of this step are saved.
         """
         files = sorted((self.path / "rollouts").glob("step_*.jsonl.zst"))
         if step is not None:
@@ -110,7 +110,8 @@ class Run:
     def evaluations(self) -> Records:
         """Return the figures of all evaluations: a row for each step, task and decoding (`greedy`, `sampled`).
 
-        `accuracy` has the 95 % interval `ci_lo` to `ci_hi`; `n` is the number of problems, `k` that of answers to each.
+        `accuracy` has the 95 % confidence interval `ci_lo` to `ci_hi`; `n` is the number of problems, `k` the number of
+        answers per problem.
         """
         return Records(
             {"step": step, "task": task, "decoding": decoding, **figures}
@@ -120,7 +121,7 @@ class Run:
         )
 
     def report(self) -> Path:
-        """Write report.html anew, and return its path."""
+        """Write report.html, replacing an existing one, and return its path."""
         return write_report([self.path], self.path / "report.html")
 
 
@@ -128,7 +129,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     """Return the run in a folder.
 
     Raises:
-        qed.errors.DataError: the folder holds no run.
+        qed.errors.DataError: the folder is not a run's folder.
     """
     folder = Path(path)
     if not (folder / "settings.yaml").is_file():

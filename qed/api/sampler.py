@@ -25,7 +25,7 @@ from qed.rollout.stages import sample
 from qed.sampling.base import Sampling
 from qed.types import Problem, Request, Rollout
 
-# Options of `qed evaluate` that load a model; the others are those of sampling, or of grading.
+# Options of `qed evaluate` that concern loading a model; the others concern sampling or grading.
 LOADING = (
     *("step", "prompt", "prompt_options", "system_prompt", "chat_template_options", "stop", "revision"),
     *("device", "precision", "attention", "threads", "sampler", "url", "request_seconds", "rows_per_batch"),
@@ -38,9 +38,9 @@ class Sampler:
 
     Args:
         model: a run or its folder, a Hugging Face folder or a name on the hub.
-        options: of `qed evaluate`: `step`, `prompt`, `device`, `precision`, `threads`, `sampler`, `rows_per_batch`,
-            `revision` and others that load a model. The prompt is by default that of the run; otherwise the chat
-            template of the tokenizer if it has one; otherwise the question alone.
+        options: options of `qed evaluate` that concern loading a model: `step`, `prompt`, `device`, `precision`,
+            `threads`, `sampler`, `rows_per_batch`, `revision` and others. The default prompt is that of the run;
+            otherwise the chat template of the tokenizer if it has one; otherwise the question alone.
 
     Raises:
         qed.errors.UsageError: an option is unknown or invalid.
@@ -71,22 +71,22 @@ class Sampler:
         top_k: int = 0,
         seed: int = 0,
     ) -> list[list[Rollout]]:
-        """Return so many answers to each question, with text, tokens and log-probs.
+        """Return `samples` answers to each question, with text, tokens and log-probs.
 
         The random numbers of an answer depend only on the seed, its question and its index.
 
         Args:
-            questions: each is rendered by the prompt; `prompt_text` of an answer shows how.
-            samples: answers to each question.
-            temperature: 0 is greedy.
-            max_tokens: the longest answer, end token included.
+            questions: the questions; the prompt renders each, and `prompt_text` of an answer shows the result.
+            samples: the number of answers to each question.
+            temperature: the sampling temperature; 0 is greedy decoding.
+            max_tokens: the maximum number of tokens of an answer, end token included.
             top_p: sample from the smallest set of tokens whose probabilities reach this sum.
             top_k: sample from this many of the most likely tokens; 0 is all.
-            seed: of the random numbers.
+            seed: the seed of the random numbers.
 
         Raises:
-            qed.errors.UsageError: a question has no token or more than the model's window, or an argument is invalid.
-            qed.errors.DataError: a question is no valid text.
+            qed.errors.UsageError: a prompt has no token or exceeds the context window, or an argument is invalid.
+            qed.errors.DataError: a question is not valid text.
         """
         if isinstance(questions, str) or not all(isinstance(question, str) for question in questions):
             raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")
@@ -105,18 +105,18 @@ class Sampler:
         limit, lengths = self.policy.max_prompt_tokens(max_tokens), self.policy.template.lengths(problems)
         if too_long := [number for number, length in enumerate(lengths) if length > limit]:
             raise UsageError(
-                f"Question {too_long[0]} has {lengths[too_long[0]]} tokens, and besides {max_tokens} tokens of an "
-                f"answer the window of the model has space for {max(0, limit)}."
+                f"Question {too_long[0]} has {lengths[too_long[0]]} tokens, but with {max_tokens} tokens for the "
+                f"answer the model's context window has space for {max(0, limit)}."
             )
         requests = [Request(problem, samples) for problem in problems]
         return sample(requests, self.policy.sampler, self.policy.template, sampling, (seed, "sampler"))
 
 
 def _require_loading(options: Iterable[str]) -> None:
-    """Refuse options that would have no effect, such as a temperature, which is an argument of `sample`."""
+    """Raise UsageError for options without effect here, such as `temperature`, which is an argument of `sample`."""
     for name in options:
         if name not in LOADING:
             raise UsageError(
                 f"qed.Sampler has no option '{name}'.{suggest_nearest(name, LOADING)} It has: {', '.join(LOADING)}. "
-                "How answers are sampled is said in sample()."
+                "Pass sampling parameters to sample()."
             )

@@ -1,4 +1,4 @@
-"""Train from Python: the settings, the folder and the errors are those of the command line."""
+"""Train from Python, with the same settings, run folder and errors as on the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
     """Train a model as `qed METHOD CONFIG --settings` does, and return the run.
 
     In a notebook, progress is one line that is updated in place. An interrupt saves the last complete step; the same
-    call with `out=` of that run and `resume=True` goes on from it.
+    call with `out=` set to that run's folder and `resume=True` resumes from it.
 
     Args:
         method: an algorithm (`sft`, `grpo`, `dr_grpo`, `dpo`, `luffy`, …), `pipeline`, `quickstart`, or the path of a
@@ -33,18 +33,18 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
         config: a YAML file, or the name of a configuration of qed; several are layered from left to right.
         settings: `model`, `tasks`, `prompt`, `reward`, `steps`, `lr`, `out`, `seed` and `device`; any other setting by
             its dotted key, `**{"sampling.group_size": 8}`, or as a dict of its section, `sampling={"group_size": 8}`;
-            and `resume`, `overwrite`, `requeue`, `allow_change`, `fast`, `allow_user_code`. A value of None is left
-            out. `tasks` (and `evaluation.tasks`) may also be data: a list of dicts, a `datasets.Dataset` or a data
-            frame. `reward` may also be a function, a lambda or a coroutine function of one `Rollout`, that returns a
-            number, a `Grade`, or None where it does not apply; `(weight, function)`; or a list of rewards.
+            and `resume`, `overwrite`, `requeue`, `allow_change`, `fast`, `allow_user_code`. None means not given.
+            `tasks` (and `evaluation.tasks`) may also be data: a list of dicts, a `datasets.Dataset` or a data frame.
+            `reward` may also be a function, a lambda or a coroutine function that takes a `Rollout` and returns a
+            number, a `Grade`, or None if it does not apply; a pair `(weight, function)`; or a list of rewards.
 
     Raises:
         qed.errors.UsageError: a setting is unknown or invalid, or the folder cannot be used.
         qed.errors.DataError: the data cannot be used.
         qed.errors.ModelError: the model cannot be used.
         qed.errors.Diverged: a loss, a gradient or a reward is not finite.
-        qed.errors.NothingTrained: no step had a gradient; the run is complete otherwise.
-        qed.errors.Interrupted: a signal stopped the run, and the last complete step is saved.
+        qed.errors.NothingTrained: no step had a gradient; the run is otherwise complete.
+        qed.errors.Interrupted: a signal stopped the run; the last complete step is saved.
     """
     prepare_process()
     with use_keywords(settings) as texts:
@@ -53,7 +53,7 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
         try:
             result = run_recipe(resolved, [method, *arguments])
         except Interrupted as stopped:
-            stopped.add_note("In Python: the same call to qed.train with out= of that folder and resume=True.")
+            stopped.add_note("In Python: repeat the call to qed.train with out= set to that folder and resume=True.")
             raise
         run = Run(Path(result["run"]))
         run.given = get_given_rows()
@@ -68,11 +68,11 @@ def load_settings(
     Args:
         config: a YAML file, such as the settings.yaml of a run, the folder of a run, or the name of a configuration of
             qed; several are layered from left to right.
-        method: see `train`; by default that of the (first) file, which the settings.yaml of a run contains.
+        method: see `train`; by default the method that the (first) file names, as the settings.yaml of a run does.
         settings: see `train`.
 
     Returns:
-        frozen dataclasses, `settings.learner.lr`; with two phases, `settings.rl.learner.lr`.
+        Frozen dataclasses, as in `settings.learner.lr`; with two phases, `settings.rl.learner.lr`.
 
     Raises:
         qed.errors.UsageError: a setting is unknown or invalid, or there is no such file.
@@ -86,7 +86,7 @@ def load_settings(
 
 
 def _list_configs(config: Config | Sequence[Config] | None) -> list[str]:
-    """Return configurations as arguments; the folder of a run stands for its settings.yaml."""
+    """Return configurations as arguments, and replace the folder of a run by its settings.yaml."""
     if config is None:
         return []
     configs = [config] if isinstance(config, str | os.PathLike) else config
