@@ -1,4 +1,4 @@
-"""Show an answer while it grows: the reasoning dimmed or hidden, and the final answer without its tags."""
+"""Show an answer as it is streamed: the reasoning dimmed or hidden, and the final answer without its tags."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ THINKING = "thinking …"
 class AnswerView:
     """Writes an answer to a stream, piece by piece.
 
-    A tag may arrive in pieces too, so the end of the text that may be the start of one is held back.
+    A tag may be split over pieces, so the end of the text is held back while it may be the start of one.
 
     Args:
-        stream: where to write; dimmed text and the sign of hidden reasoning only on a terminal.
+        stream: where to write; text is dimmed, and hidden reasoning indicated, only on a terminal.
         show_thinking: whether to write the reasoning and all tags.
         thought: the tags around the reasoning, in addition to the usual ones.
-        answer_tags: further tags that are not written unless the reasoning is.
+        answer_tags: further tags that are written only together with the reasoning.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AnswerView:
         self._held = ""
 
     def write(self, text: str, last: bool = False) -> None:
-        """Write the next piece of the answer; the last one holds nothing back."""
+        """Write the next piece of the answer; with `last`, hold nothing back."""
         text = self._held + text
         held = 0 if last else count_partial(text, list(self.marks))
         self._held = text[len(text) - held :]
@@ -67,7 +67,7 @@ class AnswerView:
         self.stream.flush()
 
     def _split(self, text: str) -> Iterator[str]:
-        """Split a text at the marks, which are pieces of their own."""
+        """Split a text at the tags; each tag is a separate piece."""
         while text:
             found = [(at, -len(mark), mark) for mark in self.marks if (at := text.find(mark)) >= 0]
             if not found:
@@ -97,7 +97,7 @@ class AnswerView:
         if self.show_thinking:
             self.stream.write(strip_control(piece))
         elif not self.in_thought and piece not in self.marks:
-            # Without the tags around it, the answer begins where its own text does.
+            # The tags are not written, so the blanks after the opening one are dropped too.
             text = strip_control(piece if self.has_answer else piece.lstrip())
             self.stream.write(text)
         self.has_answer = self.has_answer or bool(not self.in_thought and piece not in self.marks and piece.strip())

@@ -1,4 +1,4 @@
-"""A model of this process as the partner of a conversation: asked with the run's own prompt, its answers streamed."""
+"""A chat partner whose model runs in this process: uses the run's own prompt and streams its answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qed.types import Completion
 
 
 class PolicyPartner:
-    """Answers with a policy.
+    """A chat partner that answers with a policy.
 
     Args:
-        policy: answers.
-        conversation: renders the questions, and remembers.
-        sampling: how answers are sampled.
-        seed: of all answers; they differ from each other, also to the same question.
+        policy: samples the answers.
+        conversation: renders the questions, and remembers the conversation.
+        sampling: the sampling parameters.
+        seed: the seed of all answers; answers to the same question still differ from each other.
     """
 
     def __init__(self, policy: Policy, conversation: Conversation, sampling: Sampling, seed: int) -> None:
@@ -37,10 +37,10 @@ class PolicyPartner:
         return tags
 
     def ask(self, question: str, write: Callable[[str], None]) -> Reply:
-        """Sample an answer; one that Ctrl-C ends is remembered as far as it came.
+        """Sample an answer; one that Ctrl-C stops is remembered up to that point.
 
         Raises:
-            NoAnswerError: the model's window is full.
+            NoAnswerError: the model's context window is full.
         """
         template, prompt = self.policy.template, self.conversation.ask(question)
         tokens = template.tokens(prompt)
@@ -79,7 +79,7 @@ class PolicyPartner:
 def _sample(
     sampler: Sampler, prompt: Sequence[int], seed: int, sampling: Sampling, show: Callable[[list[int]], None]
 ) -> Completion:
-    """Sample one completion, streamed if the sampler can do that; a user's own may not."""
+    """Sample one completion, streamed if the sampler supports it; a user-defined one may not."""
     if isinstance(sampler, HFSampler):
         return sampler.stream(prompt, seed, sampling, show)
     ((completion,),) = sampler.generate([prompt], [[seed]], sampling)

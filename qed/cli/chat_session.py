@@ -1,4 +1,4 @@
-"""A conversation in a terminal or over pipes: reads questions, shows answers, and obeys commands such as /reset."""
+"""A conversation in a terminal or over pipes: read questions, show answers, and run commands such as /reset."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ JSON_SUFFIXES = (".json", ".jsonl")
 
 
 class NoAnswerError(QedError):
-    """A question that gets no answer. At a terminal the conversation goes on without it.
+    """A question could not be answered. At a terminal the conversation continues without it.
 
-    `ends_pipe` says whether the answers on a pipe end there, because the next question would fail too.
+    `ends_pipe` says whether to stop reading questions from a pipe, because the next one would fail too.
     """
 
     ends_pipe = False
@@ -36,7 +36,7 @@ class NoAnswerError(QedError):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its text, a remark on how it ended, and whether Ctrl-C has ended it."""
+    """An answer: its text, a remark on how it ended, and whether Ctrl-C stopped it."""
 
     text: str
     remark: str = ""
@@ -44,17 +44,17 @@ class Reply:
 
 
 class Partner(Protocol):
-    """Who answers, and remembers the conversation; `tags` are around its reasoning and its answer."""
+    """What answers the questions and remembers the conversation."""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The opening and closing tag of the reasoning, then those that are not shown; empty for the usual ones."""
+        """The opening and closing tags of the reasoning, then other tags to hide; empty for the usual ones."""
 
     def ask(self, question: str, write: Callable[[str], None]) -> Reply:
-        """Answer a question, and call `write` with each piece of text as it comes; Ctrl-C ends the answer.
+        """Answer a question, and call `write` with each piece of text as it arrives; Ctrl-C stops the answer.
 
         Raises:
-            NoAnswerError: there is no answer, and the question is forgotten.
+            NoAnswerError: there is no answer; the question is forgotten.
         """
 
     def reset(self) -> None:
@@ -62,10 +62,10 @@ class Partner(Protocol):
 
 
 class ChatSession:
-    """Answers the questions of standard input until its end.
+    """Answers the questions on standard input until its end.
 
     Args:
-        partner: answers.
+        partner: what answers the questions.
         show_thinking: whether to show the reasoning.
     """
 
@@ -115,10 +115,10 @@ class ChatSession:
             except KeyboardInterrupt:
                 if not self.interactive:
                     raise
-                self._say("\nCtrl-D or /exit leaves.")
+                self._say("\nTo leave, press Ctrl-D or type /exit.")
 
     def _obey(self, command: str, argument: str) -> bool:
-        """Obey a command; return False for a question that only begins with a slash."""
+        """Run a command; return False if the line is a question that only begins with a slash."""
         if command == "/help":
             self._say(HELP)
         elif command == "/reset":
@@ -164,7 +164,7 @@ class ChatSession:
         return "\n".join(f"> {question}\n\n{answer}\n" for question, answer in self.transcript)
 
     def _answer(self, question: str) -> None:
-        """Answer a question; an answer that Ctrl-C stops is kept as far as it came."""
+        """Answer a question; an answer that Ctrl-C stops is kept up to that point."""
         view = AnswerView(sys.stdout, self.show_thinking, self.partner.tags[:2], self.partner.tags[2:])
         try:
             reply = self.partner.ask(question, view.write)
@@ -187,5 +187,5 @@ class ChatSession:
             self._say(f"({remark})")
 
     def _say(self, text: str) -> None:
-        """Tell the user something that is not an answer: beside the answers, which may go into a pipe."""
+        """Print a message that is not an answer; to stderr without a terminal, because answers may go into a pipe."""
         print(strip_control(text), file=sys.stdout if self.interactive else sys.stderr, flush=True)

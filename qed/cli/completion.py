@@ -35,9 +35,9 @@ ROOT_OPTIONS = ("--help", "--version", "--completion")
 class Words:
     """What can be completed.
 
-    `commands` have a line of help each; `actions` are the second words of those that have them; `options` are those of
-    a command, or of `COMMAND ACTION`. `choices` are the values of an option; one without choices takes any value, or a
-    file, and `switches` take none.
+    `commands` maps each command to a line of help, `actions` a command to its second words, `options` a command, or
+    `COMMAND ACTION`, to its options, and `choices` an option to its values. An option without choices takes any value
+    or a file; `switches` take no value.
     """
 
     commands: dict[str, str]
@@ -56,7 +56,7 @@ def write_script(shell: str) -> str:
     """
     if shell not in SHELLS:
         raise UsageError(
-            f"--completion {shell}: there is none.{suggest_nearest(shell, SHELLS)} For: {', '.join(SHELLS)}."
+            f"There is no completion for '{shell}'.{suggest_nearest(shell, SHELLS)} Choose one of {', '.join(SHELLS)}."
         )
     return SHELLS[shell](collect_words())
 
@@ -91,7 +91,7 @@ def _list_configs() -> Iterator[str]:
 
 
 def _add_table(table: Table, choices: dict[str, tuple[str, ...]], switches: set[str]) -> Iterator[str]:
-    """Yield the options of a training command; their choices and switches are added to the given ones."""
+    """Yield the options of a training command, and add their choices and switches to the given collections."""
     names = {name: table.expand_key(name)[-1] for name in SHORTCUTS if table.expand_key(name)}
     names |= {key: key for key in table.settings}
     for name, key in names.items():
@@ -124,7 +124,7 @@ def _list_shelf(shelf: str) -> tuple[str, ...]:
 
 
 def _list_choices(kind: Any) -> list[str]:
-    """Return the choices of a type: of a Literal, also in a list or as an option."""
+    """Return the choices of a type: those of a Literal, also inside a list or an optional type."""
     if get_origin(kind) is Literal:
         return [str(choice) for choice in get_args(kind)]
     if get_origin(kind) in (tuple, list, Union, types.UnionType):
@@ -184,7 +184,7 @@ def _list_training() -> set[str]:
 
 
 def _group_commands(options: Mapping[str, tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return patterns of commands that have the same options, such as `grpo|dr-grpo`, with them."""
+    """Return patterns of commands with the same options, such as `grpo|dr-grpo`, together with these options."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for command, found in options.items():
         groups.setdefault(found, []).append(f'"{command}"')
@@ -192,12 +192,12 @@ def _group_commands(options: Mapping[str, tuple[str, ...]]) -> list[tuple[str, t
 
 
 def _write_zsh(words: Words) -> str:
-    """Return a script for zsh, which runs that of bash."""
+    """Return a script for zsh, which runs the bash script."""
     return f"autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n{_write_bash(words)}"
 
 
 def _write_fish(words: Words) -> str:
-    """Return a script for fish: a line per command, and one per option and the commands that have it."""
+    """Return a script for fish: a line per command, and one per option with the commands that have it."""
     lines = ["complete -c qed -e"]
     lines += [
         f"complete -c qed -n __fish_use_subcommand -f -a {command} -d {_quote_fish(line)}"
@@ -220,7 +220,7 @@ def _write_fish(words: Words) -> str:
 
 
 def _describe_value(option: str, words: Words) -> str:
-    """Return what fish needs to know of an option's value."""
+    """Return what fish needs to know about an option's value."""
     if option in words.switches:
         return ""
     return f" -x -a {_quote_fish(' '.join(words.choices[option]))}" if option in words.choices else " -r"

@@ -1,4 +1,4 @@
-"""Read the options of a command from a YAML file: under their own names, or under those of a run's settings."""
+"""Read the options of a command from a YAML file, under their own names or those of a run's settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qed.config.task_names import parse_task
 from qed.config.values import is_list
 from qed.errors import UsageError, suggest_nearest
 
-# Settings that an evaluation has an option for, besides those of its model, prompt and reward.
+# Settings for which an evaluation has an option, besides those of its model, prompt and reward.
 SETTINGS = {
     "model.name": "model",
     "evaluation.tasks": "tasks",
@@ -29,22 +29,22 @@ SETTINGS = {
     "sampling.max_tokens": "max_tokens",
     "run.out": "out",
 }
-# Settings that sample in training, and that an evaluation has settings of its own for.
+# Sampling settings of training for which an evaluation has separate settings.
 OF_TRAINING = ("temperature", "top_p", "top_k", "min_p")
-BY_COMMAS = ("reward", "url")  # options that the command cuts at commas itself, so that they take no brackets
-# What says whose code runs belongs on the command line, and a file does not name a file.
+BY_COMMAS = ("reward", "url")  # options that the command splits at commas itself, so that they take no brackets
+# Permission to run user code must come from the command line, and a file does not name another file.
 NEVER = ("allow_user_code", "config", "debug", "help")
 
 
 def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_user_code: bool) -> list[str]:
     """Return the options of a configuration as arguments of the command line.
 
-    Settings of training that have no part in the command are left out, so that a run's configuration can be used.
+    Training settings without a counterpart in the command are left out, so that a run's configuration can be used.
 
     Args:
         name: a YAML file, or the name of a configuration.
-        parser: of the command.
-        passed: the options that are settings of a run, with the name of the setting.
+        parser: the parser of the command.
+        passed: maps the options that are settings of a run to the name of the setting.
         allow_user_code: whether the file may name code outside of qed.
 
     Raises:
@@ -75,13 +75,13 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
                     _convert_switch(option, entry) if option in switches else _convert(option, entry, option in lists)
                 )
                 _check_arguments(parser, given, entry)
-                # A file may switch off what one that it extends switches on.
+                # A file may turn off a switch that a file it extends turns on.
                 arguments = [text for text in arguments if given or text != _write_name(option)] + given
     return arguments
 
 
 def _check_arguments(parser: Parser, arguments: Sequence[str], entry: Entry) -> None:
-    """Refuse an entry whose arguments are invalid on the command line; the message names file and line."""
+    """Raise UsageError, naming file and line, for an entry whose arguments are invalid on the command line."""
     try:
         parser.parse(arguments)
     except UsageError as error:
@@ -89,20 +89,20 @@ def _check_arguments(parser: Parser, arguments: Sequence[str], entry: Entry) -> 
 
 
 def pick_own_options(name: str, arguments: Sequence[str]) -> list[str]:
-    """Return those arguments of a configuration that it gives as options of the command, not as settings of a run."""
+    """Return the arguments that a configuration gives as options of the command, not as settings of a run."""
     own = {entry.key for layer in read_layers(find_config(name)) for entry in layer}
     return [text for text in arguments if text.partition("=")[0].removeprefix("--").replace("-", "_") in own]
 
 
 def report_training_sampling(args: argparse.Namespace, given: Collection[str]) -> None:
-    """Say which settings of the configuration sample in training, and not the answers of this evaluation.
+    """Print which sampling settings of the configuration apply to training only, not to this evaluation.
 
-    Settings with a counterpart of the evaluation are not named: the settings.yaml of a run has all of these. Nor are
-    those of the files that the configuration extends.
+    Settings are not printed if their counterparts for evaluation are given too, as in the settings.yaml of a run, or
+    if they come from files that the configuration extends.
 
     Args:
         args: the options of the evaluation.
-        given: the names of those that the file and the command line give.
+        given: the names of the options that the file and the command line give.
     """
     if args.greedy or args.responses or args.scoring != "sampled":
         return
@@ -124,7 +124,7 @@ def report_training_sampling(args: argparse.Namespace, given: Collection[str]) -
 
 
 def _require_single(entry: Entry, first: Entry) -> None:
-    """Refuse an option that a file gives under both of its names: which one is meant cannot be told."""
+    """Raise UsageError for an option that a file gives under both of its names: either could be meant."""
     if entry is not first:
         earlier = f"{first.shown} ({first.raw.origin})"
         raise UsageError(f"{entry.raw.origin}: {entry.shown} is the same option as {earlier}. Give one of them.")
@@ -142,7 +142,7 @@ def _convert_switch(option: str, entry: Entry) -> list[str]:
 
 
 def _convert(option: str, entry: Entry, listed: bool) -> list[str]:
-    """Return an entry as an argument; the texts of a setting's list stay as they are, such as a stop string."""
+    """Return an entry as an argument; the texts in a setting's list, such as stop strings, are kept verbatim."""
     texts = _list_texts(entry)
     several = entry.raw.items is not None
     needs_quotes = any(text != text.strip() or text.startswith("[") or (several and "," in text) for text in texts)
@@ -155,13 +155,13 @@ def _list_texts(entry: Entry) -> list[str]:
 
 
 def _require_setting(entry: Entry, program: str, names: list[str]) -> None:
-    """Refuse an entry that is neither an option of the command nor a setting of training."""
+    """Raise UsageError for an entry that is neither an option of the command nor a training setting."""
     tables = [read_sources(command, []).table for command in ("grpo", "pipeline")]
     if entry.key == "method" or any(table.expand_key(entry.key) or entry.key in table.sections for table in tables):
         return
     section = entry.key.rpartition(".")[0]
     if "algorithm" in section.split("."):
-        return  # of an algorithm that the file was written for
+        return  # a setting of the algorithm that the file was written for
     raise UsageError(
         f"{entry.raw.origin}: {entry.shown} is neither an option of {program} nor a setting."
         f"{suggest_nearest(entry.key, names)}"

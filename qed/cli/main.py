@@ -1,6 +1,6 @@
-"""Run the command line: `qed quickstart | pipeline | <algorithm>` train; the shelf `commands` has the other commands.
+"""Run the command line: `qed quickstart | pipeline | <algorithm>` train; the folder `commands` has the other commands.
 
-Each command imports its heavy dependencies itself, so that help and error messages appear at once.
+Each command imports its heavy dependencies itself, so that help and error messages appear immediately.
 """
 # ruff: noqa: PLC0415, T201 -- late imports are the point here, and this is where results are printed
 
@@ -27,7 +27,7 @@ from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
 
-MAX_NAME_LENGTH = 200  # characters of a path that are shown
+MAX_NAME_LENGTH = 200  # the most characters of a path to print
 BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for commands in a pipe
 
 
@@ -53,9 +53,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _open_missing_streams() -> None:
-    """Put the null device where standard input, output or errors were closed, as `>&-` does.
+    """Open the null device in place of a closed standard stream; `>&-` in a shell closes one.
 
-    Otherwise the next files that are opened would have their numbers.
+    Otherwise the next files that are opened would get the file descriptors of the standard streams.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -72,7 +72,7 @@ def _report_error(error: Exception, debug: bool) -> int:
     """Print an error message, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         gone = [drop_unread(stream) for stream in (sys.stdout, sys.stderr)]
-        if any(gone):  # else it is another pipe than that of our output
+        if any(gone):  # otherwise the broken pipe is not one of our output streams
             return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
@@ -91,7 +91,7 @@ def _report_error(error: Exception, debug: bool) -> int:
 
 
 def _describe(error: Exception) -> str:
-    """Return an unforeseen error in a line: what it is, whose it is, and where its traceback stands."""
+    """Describe an unexpected error in one line: what it is, its likely cause, and where to find its traceback."""
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
@@ -99,12 +99,12 @@ def _describe(error: Exception) -> str:
     if is_out_of_memory(error):
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         own = "" if limit == resource.RLIM_INFINITY else f"ulimit -v allows {limit / 2**30:.1f} GiB here: raise it, or "
-        cause = f"memory has run out: {own}use a smaller model, batch or length; qed doctor --fit measures what fits"
+        cause = f"out of memory: {own}use a smaller model, batch or length; qed doctor --fit measures what fits"
     return f"{text} ({find_users_line(error) or cause}; {where})"
 
 
 def _explain_refusal(error: OSError) -> str:
-    """Return what the system refuses of a path that the user gave, or for lack of space, or an empty string."""
+    """Return a message for an error of the system on a path, or for lack of disk space; else an empty string."""
     if error.filename is not None:
         name = str(error.filename)
         shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"

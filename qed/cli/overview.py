@@ -1,4 +1,4 @@
-"""The help of qed as a whole. Nothing here imports the settings, so that it appears at once."""
+"""The help of qed as a whole. Nothing here imports the settings, so that it appears immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qed serve --engine vllm` and `qed serve --install vllm`: a server of vLLM in an environment of its own."""
+"""`qed serve --engine vllm` and `qed serve --install vllm`: a vLLM server in a separate Python environment."""
 # ruff: noqa: PLC0415, T201 -- torch is imported after the options are parsed, and this prints the server's address
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from qed.serving.vllm import VllmOptions
 
 LOOPBACK = ("127.0.0.1", "localhost")
-# What native alone takes.
+# Options that only the native engine takes.
 NATIVE = {"attention": None, "token": None, "device": None}
 
 
 def add_vllm_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of --engine vllm and --install."""
-    group = parser.add_argument_group("vLLM, in an environment of its own")
+    group = parser.add_argument_group("vLLM, in a separate Python environment")
     add = group.add_argument
-    add("--install", choices=["vllm"], help=f"install vLLM {TESTED} under the user's cache, and end")
-    add("--index", default="", metavar="URL", help=f"a further package index for --install, such as {CPU_INDEX}")
+    add("--install", choices=["vllm"], help=f"install vLLM {TESTED} in the user's cache, and exit")
+    add("--index", default="", metavar="URL", help=f"an additional package index for --install, such as {CPU_INDEX}")
     add(
         "--engine-python", default="", metavar="PATH", help=f"the Python of an environment with vLLM; or set {VARIABLE}"
     )
-    add("--allow-untested", action="store_true", help="take a version of vLLM that qed is not tested with")
+    add("--allow-untested", action="store_true", help="accept a version of vLLM that qed is not tested with")
     add(
         "--engine-version",
         default="",
         metavar="VERSION",
         help=f"the version that --install installs (default: {TESTED})",
     )
-    add("--devices", default="", metavar="NAMES", help="such as cuda:0,cuda:1; several share the model's layers")
+    add("--devices", default="", metavar="NAMES", help="such as cuda:0,cuda:1; the model is split over them")
     add("--memory-share", type=float, default=0.7, metavar="SHARE", help="of each device's memory (default: 0.7)")
     add("--max-model-len", type=int, metavar="N", help="longest sequence in tokens (default: the model's)")
     add("--lora-rank", type=int, default=0, metavar="RANK", help="largest rank of adapters that clients may load")
@@ -62,8 +62,8 @@ def serve_vllm(args: argparse.Namespace, name: str, format_curl: Callable[[str, 
 
     Args:
         args: the options of `qed serve`.
-        name: of the model for clients.
-        format_curl: formats a command line that asks a server.
+        name: the name of the model for clients.
+        format_curl: formats an example request as a command line.
 
     Raises:
         QedError: vLLM is not installed, the model cannot be served, or the server does not start.
@@ -90,11 +90,11 @@ def serve_vllm(args: argparse.Namespace, name: str, format_curl: Callable[[str, 
 
 
 def _require_local(args: argparse.Namespace) -> None:
-    """Refuse what would open the server to others, and options that vLLM does not have."""
+    """Raise UsageError for options that would expose the server to other machines, or that vLLM does not have."""
     if args.host not in LOOPBACK or args.token:
         raise UsageError(
-            "qed serve --engine vllm listens at 127.0.0.1 alone: vLLM's training routes ask for no key. Leave --host "
-            "and --token out, and reach it through an SSH tunnel, or serve with --engine native."
+            "qed serve --engine vllm listens on 127.0.0.1 only, because vLLM's training routes require no key. Leave "
+            "--host and --token out, and reach it through an SSH tunnel, or serve with --engine native."
         )
     for option, default in NATIVE.items():
         if getattr(args, option) != default:
@@ -108,8 +108,8 @@ def _build_options(args: argparse.Namespace, settings: Settings, name: str) -> V
     model = settings.model.name
     if Path(model).is_dir() and not (Path(model) / "config.json").exists():
         raise UsageError(
-            f"{model} has no config.json, so it is no whole model. vLLM serves an adapter beside its base model: serve "
-            "that one with --lora-rank RANK, and load the adapter with POST /v1/load_lora_adapter."
+            f"{model} has no config.json, so it is not a complete model. vLLM serves an adapter on its base model: "
+            "serve the base model with --lora-rank RANK, and load the adapter with POST /v1/load_lora_adapter."
         )
     if not 0 < args.memory_share < 1 or args.lora_rank < 0 or (args.max_model_len or 1) < 1:
         raise UsageError(

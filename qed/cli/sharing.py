@@ -1,5 +1,5 @@
-"""The options of commands whose work several machines may share: a shard of it, or a Ray cluster."""
-# ruff: noqa: PLC0415 -- what does the work is imported when it begins
+"""Options of commands whose work several machines may share: as shards, or on a Ray cluster."""
+# ruff: noqa: PLC0415 -- heavy modules are imported when the work begins
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def add_sharing_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_sharing(args: argparse.Namespace, has_default: bool = False) -> None:
-    """Refuse both options together, and one of them without a place for the result; `has_default` says it has one.
+    """Check the options; `has_default` says that the command has a default place for the result.
 
     Raises:
-        UsageError: the options do not go together.
+        UsageError: both options are given, or one of them without a place for the result.
     """
     if args.shard and args.cluster:
         raise UsageError("--shard and --cluster are two ways to share the same work; leave one of them out.")
     for name in ("shard", "cluster"):
         if getattr(args, name) and not (args.out or has_default):
-            raise UsageError(f"--{name} needs the place of the result, which all processes share: add --out.")
+            raise UsageError(f"--{name} needs a place for the result that all processes share: add --out.")
 
 
 def run_shared(args: argparse.Namespace, job: RowJob, folder: Path, console: Console) -> dict[str, Any]:
-    """Grade a shard of the rows of a file, or all of them on a cluster; `folder` is that of the shards."""
+    """Grade a shard of the rows of a file, or all of them on a cluster; `folder` holds the shards."""
     if args.cluster:
         from qed.cluster.grading import grade_on_cluster
 

@@ -30,9 +30,9 @@ def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[
     """Run a training command, or each run of its sweep, and return the exit code.
 
     Args:
-        command: as it was given.
-        rest: the arguments behind it.
-        arguments: all of them.
+        command: the command as given.
+        rest: the arguments after it.
+        arguments: the complete command line.
 
     Raises:
         UsageError: there is no such command.
@@ -66,26 +66,26 @@ def run_training_command(command: str, rest: Sequence[str], arguments: Sequence[
 
 
 def _require_one_process(launches: bool) -> None:
-    """Refuse the quickstart as several ranks, which would write the same files; `launches` says it would start them.
+    """Require that the quickstart has one rank, because several would write the same files.
 
     Raises:
-        UsageError: it is.
+        UsageError: there are several ranks, or the command would start several (`launches`).
     """
     if launches:
         raise UsageError("qed quickstart trains a small model in one process. Leave --ranks out.")
     world = read_world()
     if world is not None and world[1] > 1:
         raise UsageError(
-            f"qed quickstart trains a small model in one process, and this is one of {world[1]} that torchrun, srun or "
-            "another launcher has started (RANK and WORLD_SIZE are set). Start it without the launcher."
+            f"qed quickstart trains a small model in one process, but torchrun, srun or another launcher has started "
+            f"{world[1]} processes (RANK and WORLD_SIZE are set). Start it without the launcher."
         )
 
 
 def _require_cluster_run(resolved: Resolved) -> None:
-    """Refuse what does not run on a cluster.
+    """Require a command that can run on a cluster.
 
     Raises:
-        UsageError: the command is several runs, or trains in one process.
+        UsageError: the command starts ranks itself or several runs, or trains in one process.
     """
     if resolved.command == "quickstart":
         raise UsageError("qed quickstart trains a small model in one process. Leave --cluster out.")
@@ -113,7 +113,7 @@ def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> 
 
         run_dry(resolved.settings, origins, resolved.flags.ranks)
         return {}
-    flags, resume = resolved.flags, _should_resume(resolved)  # before the imports, which take long
+    flags, resume = resolved.flags, _should_resume(resolved)  # before the slow imports
     from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch
 
@@ -147,8 +147,8 @@ def _should_resume(resolved: Resolved) -> bool:
     if resolved.flags.resume and read_world() is None:
         from qed.runs.folder import require_run
 
-        # A mistake is reported before torch is imported. Ranks report it together, when the run is opened: a rank that
-        # ended earlier would leave the others waiting.
+        # Report a mistake before torch is imported. Ranks report it together when the run is opened: one that exited
+        # earlier would leave the others waiting.
         require_run(out)
     return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
@@ -169,7 +169,7 @@ def _find_sweep_folder(point: Resolved) -> str:
 
 
 def _explain(error: Exception, debug: bool) -> str:
-    """Return an unforeseen error in a line, with the place of its traceback; `debug` prints that too."""
+    """Describe an unexpected error in one line, with the place of its traceback; `debug` prints that too."""
     if debug:
         traceback.print_exception(error)
     log = getattr(error, "qed_log", None)
@@ -179,8 +179,8 @@ def _explain(error: Exception, debug: bool) -> str:
 
 
 def _ends_sweep(error: Exception) -> bool:
-    """Return whether an error is more than the failure of one run, or says itself what went wrong."""
-    if isinstance(error, QedError | BrokenPipeError):  # nobody reads the output any more
+    """Return whether to raise an error unchanged: it explains itself, or is more than the failure of one run."""
+    if isinstance(error, QedError | BrokenPipeError):  # a broken pipe: nobody reads the output any more
         return True
     return follows_interrupt(error) or read_world() is not None  # other ranks may wait for this one
 
@@ -203,7 +203,7 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], laun
     points = sweep.list_points(command, rest)
     table = Path(_find_sweep_folder(points[0].resolved)) / RUNS_TABLE
 
-    sweep.encode_table([], table)  # refuses another file of this name before the first run
+    sweep.encode_table([], table)  # raises before the first run if the file exists but is not a sweep's table
 
     def record(outcomes: Sequence[sweep.Outcome]) -> None:
         if is_first_rank():

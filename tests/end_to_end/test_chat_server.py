@@ -172,7 +172,7 @@ def test_ctrl_c_stops_the_answer_at_the_server(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ([delta("1"), {"error": {"message": "The engine died.", "code": 500}}], "has not answered: The engine died."),
+        ([delta("1"), {"error": {"message": "The engine died.", "code": 500}}], "did not answer: The engine died."),
         ([delta("1")], "ended too early"),
         ([{"object": "list"}], "not that of a chat stream"),
         (["{"], "not JSON"),
@@ -220,7 +220,7 @@ def test_a_pipe_ends_at_the_first_question_without_an_answer(
         monkeypatch.setattr("sys.stdin", io.StringIO("1?\n2?\n"))
         done = qed("chat", "--url", service.url)
     assert done.code == 1
-    assert "The server has not answered: full." in done.err
+    assert "The server did not answer: full." in done.err
     assert len(service.asked) == 1
 
 

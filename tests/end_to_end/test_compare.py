@@ -300,7 +300,7 @@ def test_arms_that_cannot_be_compared_are_refused(compare: Compare, arms: dict[s
     write("elsewhere", [{**row, "group_id": f"other {row['group_id']}"} for row in arms["a"][0]])
     for words, told in (
         (("c-*", "b-*"), "No run, evaluation or file matches 'c-*'. Check the pattern, and keep it in quotes."),
-        (("a-0", "a-1", "b-0"), "here are 3 paths. For arms of several runs keep the patterns in quotes"),
+        (("a-0", "a-1", "b-0"), "got 3 paths. For arms of several runs, quote the patterns"),
         (("?-0", "b-*"), "b-0 is in both arms, ?-0 and b-*. Leave it out of one of them."),
         (
             ("a-*,other", "b-*"),

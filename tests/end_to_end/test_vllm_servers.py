@@ -193,8 +193,8 @@ def is_back(client: HttpClient) -> bool:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--host", "0.0.0.0"], "training routes ask for no key"),
-        (["--token", "secret"], "training routes ask for no key"),
+        (["--host", "0.0.0.0"], "training routes require no key"),
+        (["--token", "secret"], "training routes require no key"),
         (["--device", "cuda:0"], "has no --device. Name vLLM's devices with --devices"),
         (["--attention", "sdpa"], "has no --attention"),
     ],

@@ -241,7 +241,7 @@ def test_memory_that_runs_out_is_no_bug(
 ) -> None:
     monkeypatch.setattr("qed.cli.main.find_users_line", lambda error: "")
     recipes.answer = raising(error)
-    assert run("grpo")[2].startswith(f"error: {said} (memory has run out: use a smaller model")
+    assert run("grpo")[2].startswith(f"error: {said} (out of memory: use a smaller model")
 
 
 def test_a_bug_is_one_line_that_says_where_the_traceback_is(

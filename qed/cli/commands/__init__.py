@@ -1,6 +1,6 @@
-"""The commands that look rather than train: one file each, with `run(arguments)`.
+"""The commands that do not train: one file each, with `run(arguments)`.
 
-Of several ranks the first one alone runs them, but those with `IN_EACH_RANK`.
+In a launch with several ranks only the first rank runs them, except those that set `IN_EACH_RANK`.
 
-A command imports what is heavy only once it is sure what it was asked.
+A command imports heavy modules only after its options are parsed.
 """

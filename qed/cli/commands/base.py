@@ -1,4 +1,4 @@
-"""The parser of the options of a command, and options that several commands have."""
+"""The option parser of commands, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NoReturn
 from qed.config.names import explain_repetition
 from qed.errors import UsageError, suggest_nearest
 
-LIST_END = ",…"  # of the placeholder of an option that takes a list
-LISTS = ("answers", "parts")  # what the items of a list in the column of answers are
+LIST_END = ",…"  # ends the metavar of an option that takes a list
+LISTS = ("answers", "parts")  # what the items of a list in the answer column are
 
 
 def add_extract_option(add: Callable[..., object], modes: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ def add_extract_option(add: Callable[..., object], modes: Sequence[str]) -> None
 
 
 def add_lists_option(add: Callable[..., object], lead: str = "") -> None:
-    """Add the option that says what a list in the column of answers is; `lead` begins its help."""
+    """Add the option that says how to read a list in the answer column; its help begins with `lead`."""
     about = "what a list is: k answers, or the parts of one (default: k answers; an unclear list is refused)"
     add("--lists", choices=LISTS, default="", help=lead + about)
 
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         """Return the options of a command line.
 
         Args:
-            arguments: behind the command.
+            arguments: the arguments after the command.
             layered: whether later arguments may replace a list that earlier ones give, such as those of a file.
 
         Raises:
@@ -76,12 +76,12 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def list_given(self, arguments: Sequence[str]) -> list[tuple[str, argparse.Action]]:
-        """Return the options that a command line gives, by the name written there, in its order."""
+        """Return the options that a command line gives, under the names used there, in order."""
         names = [argument.partition("=")[0] for argument in itertools.takewhile("--".__ne__, arguments)]
         return [(name, self._option_string_actions[name]) for name in names if name in self._option_string_actions]
 
     def _refuse_repeated_lists(self, arguments: Sequence[str]) -> None:
-        """Refuse two options of one list: the second would silently replace the first, and several are meant."""
+        """Raise UsageError for a list option given twice: the second would silently replace the first."""
         given: dict[str, str] = {}
         for name, action in self.list_given(arguments):
             metavar = str(action.metavar)
@@ -112,7 +112,7 @@ _reveal: list[bool] = []
 
 @contextmanager
 def reveal_parsers() -> Iterator[None]:
-    """Let every parser raise itself instead of parsing, so that the options of a command can be listed."""
+    """Make every parser raise itself instead of parsing, so that the options of a command can be listed."""
     _reveal.append(True)
     try:
         yield

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from qed.cli.chat_session import Partner
     from qed.console.live import Console
 
-IN_EACH_RANK = True  # it talks with the terminal that it was started in
+IN_EACH_RANK = True  # it uses the terminal in which it was started
 ABOUT = """Talk to a model in the terminal.
 
 Answers appear as they are sampled. A run is asked with its own prompt and tags; any other model with its chat
-template. A prompt with a chat template remembers the conversation, a plain one such as r1_zero gets every question
-alone. Without a terminal, every line of the input is a question.
+template. With a chat template the conversation is remembered; a plain prompt such as r1_zero answers every question
+on its own. Without a terminal, every line of the input is a question.
 
-With --url nothing is loaded here: a server answers, one of `qed serve`, vLLM or any other with OpenAI's chat route, and
+With --url no model is loaded here: a server answers (`qed serve`, vLLM or any other with OpenAI's chat route), and
 MODEL is the model's name there."""
 EPILOG = """in the conversation:
   /reset  /thinking  /save FILE  /help  /exit
@@ -43,7 +43,7 @@ examples:
   echo "What is 6 times 7?" | qed chat runs/first --temperature 0
   qed chat --url http://127.0.0.1:8000
   qed chat gpt-4.1-mini --url https://api.openai.com/v1"""
-# Options that load a model here, with what stands for not given.
+# Options for a model that is loaded here, with the values that mean "not given".
 LOCAL = {
     "checkpoint": "last",
     **dict.fromkeys(("prompt", "prompt_options", "revision", "device", "precision", "threads")),

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _verify_checkpoints(run_folder: Path, fast: bool) -> dict[str, list[str]]:
-    """Map each checkpoint of a run, newest first, to what is wrong with it; an empty list if it is whole."""
+    """Map each checkpoint of a run, newest first, to its problems; an empty list if it is whole."""
     if not run_folder.is_dir():
         raise UsageError(f"There is no run {run_folder}: it is not a folder.")
     folders = manifest.list_checkpoints(run_folder).values()

@@ -14,10 +14,10 @@ from qed.errors import UsageError
 
 ABOUT = """Compare evaluations on the same problems, A before and B after.
 
-A and B are runs (their last evaluation is used), folders eval/step_N, or files of answers. A pattern in quotes, or
-several of these with commas between them, is an arm of several runs with other seeds: the spread between seeds counts
-too. What differs besides the model is said. With --rollouts A and B are runs of the same settings, and what is shown
-is where they part: the first sampled token that differs, and how close the draw was."""
+A and B are runs (their last evaluation is used), folders eval/step_N, or files of answers. A quoted pattern, or a
+comma-separated list of these, is an arm of several runs with different seeds: the spread between seeds counts too.
+Differences besides the model are reported. With --rollouts, A and B are runs with the same settings, and the command
+shows where they diverge: the first sampled token that differs, and how close the draw was."""
 EPILOG = """examples:
   qed compare runs/base runs/trained
   qed compare runs/x/eval/step_000000 runs/x/eval/step_000200 --measure pass@8
@@ -31,8 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     args = _build_parser().parse(arguments)
     if args.more:
         raise UsageError(
-            f"qed compare takes A and B, and here are {2 + len(args.more)} paths. For arms of several runs keep the "
-            f"patterns in quotes: qed compare 'runs/a-*' 'runs/b-*'."
+            f"qed compare takes A and B, but got {2 + len(args.more)} paths. For arms of several runs, quote the "
+            f"patterns: qed compare 'runs/a-*' 'runs/b-*'."
         )
     if not args.after and (args.rollouts or not args.power):
         raise UsageError("qed compare takes A and B; with --power, A alone. `qed compare --help` shows how.")
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
     places = [place for name in (args.before, args.after) if name for place in find_places(name)]
     if args.policy != "math" and not all(place.is_file() for place in places):
-        raise UsageError("--policy is for files of answers, which are graded here. An evaluation has its verdicts.")
+        raise UsageError("--policy is for files of answers, which are graded here. An evaluation is already graded.")
     console = Console(args.json)
     if args.rollouts:
         from qed.evaluation.parting import show_parting  # loads torch, which evaluations do not need

@@ -25,17 +25,17 @@ from qed.config.unread import describe_unread
 from qed.config.values import format_value
 from qed.errors import UsageError
 
-IN_EACH_RANK = True  # it prints what a run here would have
+IN_EACH_RANK = True  # the settings may depend on the machine
 ACTIONS = ("list", "show", "validate", "import")
 USAGE = (
     "Usage: qed config list\n"
     "       qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
     "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n"
     "       qed config import trl|open-r1|verl|luffy|llama-factory|axolotl FILE… [--out FILE.yaml] [-- ARGUMENT…]\n\n"
-    "`list` prints the configurations that a name finds, in ./configs and with qed. `show` prints every setting with\n"
-    "the origin of its value; `validate` only checks the command line. `import` turns YAML files, shell scripts and\n"
-    "arguments of another system into a configuration, and says on stderr what became of each setting: taken over,\n"
-    "renamed, or without an equivalent, and why. Scripts are read, never run."
+    "`list` prints the configurations that can be used by name, of ./configs and of qed. `show` prints every setting\n"
+    "with the origin of its value; `validate` only checks the command line. `import` converts YAML files, shell\n"
+    "scripts and arguments of another system to a configuration, and reports on stderr what became of each setting:\n"
+    "kept, renamed, or without an equivalent, and why. Scripts are read, never executed."
 )
 
 

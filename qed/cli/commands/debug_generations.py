@@ -20,7 +20,7 @@ tags and the final answer of each, its reward, and how much the answers differ. 
 the run's settings. Settings are those of `qed grpo`, for example --tasks, --prompt, --reward and
 --sampling.temperature."""
 SHORT = {"--problems": "--sampling.problems_per_step", "--answers": "--sampling.group_size"}
-# A run's tracker, which may be code that is not here, is not started.
+# A run's tracker is not started; it may be code that is not available here.
 DEFAULTS = ("--sampling.problems_per_step", "4", "--sampling.group_size", "4", "--run.trackers", "[]")
 
 
@@ -43,9 +43,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _take_single(words: Sequence[str]) -> tuple[list[str], int]:
-    """Take out `--answers 1`, and return the rest and 1; else all and 0.
+    """Remove `--answers 1`, and return the other arguments and 1; without it, all arguments and 0.
 
-    As a size of groups an algorithm that compares the answers of a group would refuse it, and none is trained here.
+    An algorithm that compares the answers of a group would refuse a group size of 1, but nothing is trained here.
     """
     places = [number for number, word in enumerate(words) if word == "--answers"]
     if not places or list(words[places[-1] + 1 : places[-1] + 2]) != ["1"]:

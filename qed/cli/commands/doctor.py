@@ -15,7 +15,7 @@ from qed.errors import UsageError
 if TYPE_CHECKING:
     from qed.doctor.trial import Lengths
 
-IN_EACH_RANK = True  # it is about this machine
+IN_EACH_RANK = True  # each rank may check its own machine
 ABOUT = """Check this machine, and measure which settings fit it.
 
 Without options, shows devices, their hardware precisions, attention kernels, threads, versions, disk and the hub's
@@ -94,7 +94,7 @@ def _run_measurement(args: argparse.Namespace) -> Any:
 
 
 def _compute_fit(args: argparse.Namespace) -> Any:
-    """Compute what fits devices that need not be here."""
+    """Compute what fits devices that this machine need not have."""
     if args.fit is None or "=" in args.fit or not args.fit:
         raise UsageError("qed doctor: --device-memory takes a model by name or path: --fit qwen2.5-7b.")
     if not 0 < args.device_memory < float("inf") or args.devices < 1 or args.memory:
@@ -142,7 +142,7 @@ def _build_arguments(args: argparse.Namespace, lengths: Lengths) -> list[str]:
 
 
 def _require_single(settings: Sequence[str], key: str, value: int, option: str) -> None:
-    """Refuse another value of a sampling setting beside the option that decides it."""
+    """Raise UsageError if a sampling setting contradicts the option that determines it."""
     for given in settings:
         written, equals, text = given.partition("=")
         named = written.lstrip("-").replace("-", "_").removeprefix("sampling.") == key
