@@ -427,4 +427,4 @@ def test_worked_examples_stand_before_a_question(qed: Qed, shared: Path, tmp_pat
     other = qed("evaluate", *asked, "--exemplars", "gsm8k_cot", "--shots", 2, "--max-tokens", 4)
     assert (other.code, "exemplars" in other.err) == (2, True), "another number is another evaluation"
     refused = qed("evaluate", *asked, "--shots", 1, "--prompt", "boxed")
-    assert (refused.code, "bring their own prompt" in refused.err) == (2, True)
+    assert (refused.code, "use their own prompt" in refused.err) == (2, True)

@@ -151,7 +151,7 @@ def test_what_nobody_else_has_is_merged(qed: Callable[..., Any], lora_run: Path,
     (run / "settings.yaml").write_text(settings.replace(name, "new:tiny"))
     done = qed("export", run)
     assert done.code == 0, done.err
-    assert "exists nowhere but in this run" in done.out
+    assert "exists only in this run" in done.out
     assert (run / "export" / "model.safetensors").is_file()
     (run / "settings.yaml").write_text(re.sub("quantization: .*", "quantization: nf4", settings))
     assert "no GPU is needed" in " ".join(qed("export", run, "--merge", "--out", tmp_path / "merged").out.split())
@@ -312,7 +312,7 @@ def test_a_push_is_private_unless_public_is_asked_for(
     qed: Callable[..., Any], lora_run: Path, hub: dict[str, Any], tmp_path: Path
 ) -> None:
     refused = qed("export", lora_run, "--push", "me/mine", "--out", tmp_path / "adapter")
-    assert (refused.code, "which nobody else has. Add --merge" in refused.err) == (2, True)
+    assert (refused.code, "which others cannot load. Add --merge" in refused.err) == (2, True)
     hub["files"] = {"adapter_config.json": b"{}", "figure.png": b"."}  # of an earlier upload
     hub["repos"]["me/mine"] = True
     done = qed("export", lora_run, "--merge", "--push", "mine", "--out", tmp_path / "merged", "--json")

@@ -173,7 +173,7 @@ def test_a_verdict_is_explained(run: Run) -> None:
 def test_a_verdict_takes_two_texts(run: Run, arguments: list[str]) -> None:
     code, out, err = run("grade", *arguments)
     assert (code, out) == (2, "")
-    assert "takes GOLD and ANSWER, and 3 is one more. Is a quote missing?" in err
+    assert "takes GOLD and ANSWER, but got 3 too. Is a quote missing?" in err
 
 
 WEIRD = """{"gold": 12, "prediction": 12, "seconds": 5, "m": {"a": 1}}

@@ -1,5 +1,5 @@
-"""Options of the commands that ask a server: inference servers by token ids, or any OpenAI-compatible endpoint."""
-# ruff: noqa: PLC0415 -- what asks the endpoint is imported after the options are parsed
+"""Options of the commands that query a server: inference servers by token ids, or any OpenAI-compatible endpoint."""
+# ruff: noqa: PLC0415 -- the endpoint's client is imported after the options are parsed
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from qed.evaluation.endpoint.model import EndpointSettings
 
 PREFIX = "openai:"
-# Options of a model that is loaded here, which an endpoint ignores.
+# Options for a model that is loaded here; they have no effect on an endpoint.
 LOCAL = ("sampler", "device", "precision", "attention", "revision", "step", "cluster")
 
 
 def add_endpoint_options(add: Any) -> None:
     """Add the options."""
     add(
-        "--url", metavar="ADDRESS,…", help="of servers for --sampler server, or of the endpoint for --model openai:NAME"
+        "--url", metavar="ADDRESS,…", help="servers of --sampler server, or the endpoint of --model openai:NAME"
     )
     add("--api", choices=("chat", "completions"), help="the endpoint's API: messages or text (default: chat)")
     add("--key-variable", metavar="NAME", help="environment variable with the key (default: OPENAI_API_KEY)")
     add("--concurrency", type=int, metavar="N", help="requests to the endpoint at the same time (default: 16)")
     add("--request-seconds", metavar="SECONDS", help="deadline of a request to a server or endpoint (default: 600)")
-    add("--extra", metavar="JSON", help='more fields of each request, such as {"seed": null}; null removes one')
+    add("--extra", metavar="JSON", help='additional fields of each request, such as {"seed": null}; null removes one')
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Return whether a model is one behind an endpoint."""
+    """Return whether the name is that of a model behind an endpoint, `openai:NAME`."""
     return model is not None and model.startswith(PREFIX)
 
 
 def find_served(args: argparse.Namespace) -> None:
-    """Take the model that is served at the first address, if servers are to be asked and no model is named."""
+    """Set the model to the one served at the first address, if the sampler uses servers and no model is named."""
     if args.sampler == "server" and args.url:
         from qed.evaluation.served import find_model
 
@@ -46,10 +46,10 @@ def find_served(args: argparse.Namespace) -> None:
 
 
 def add_addresses(args: argparse.Namespace, settings: Settings) -> Settings:
-    """Return the settings with the addresses of servers that the command line gives.
+    """Return the settings with the server addresses of the command line.
 
     Raises:
-        UsageError: there are addresses, and the sampler asks no servers.
+        UsageError: there are addresses, but the sampler uses no servers.
     """
     given: dict[str, Any] = {"url": tuple(args.url.split(","))} if args.url else {}
     if args.request_seconds is not None:
@@ -61,7 +61,7 @@ def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | 
     """Return the endpoint of the command line; None for a model that is loaded or sampled by token ids.
 
     Raises:
-        UsageError: options do not go together.
+        UsageError: options contradict each other.
     """
     given: dict[str, Any] = {
         "api": args.api,
@@ -88,7 +88,7 @@ def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | 
 
 
 def resolve_endpoint_settings(args: argparse.Namespace) -> tuple[Settings, str]:
-    """Return the settings of a model behind an endpoint with its prompt, and a name for people."""
+    """Return the settings of a model behind an endpoint with its prompt, and a display name."""
     from qed.cli.commands.policy_options import PASSED
     from qed.rollout.trained import resolve_model_settings
 

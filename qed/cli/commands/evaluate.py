@@ -45,7 +45,7 @@ EPILOG = """examples:
   qed evaluate --responses answers.jsonl --gold-key answer --response-key completion"""
 TIES = ("split", "first", "lowest")
 MODES = ("strict", "flexible", "lenient", "last-line")
-# Options that are settings of a run, with the name of the setting.
+# Maps options that are settings of a run to the name of the setting.
 PASSED = {
     "prompt": "data.prompt",
     "prompt_options": "data.prompt_options",
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
     written, chosen = list(arguments), list(arguments)
     if args.config:
         from_file = read_options(args.config, parser, PASSED, args.allow_user_code)
-        # What the command line gives comes later and counts.
+        # The command line comes after the file, so it takes precedence.
         written, chosen = [*from_file, *arguments], [*pick_own_options(args.config, from_file), *arguments]
         args = parser.parse(written, layered=True)
         report_training_sampling(args, [action.dest for _, action in parser.list_given(written)])
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    """Evaluate what the options name; `arguments` are recorded as the command."""
+    """Evaluate a model or stored answers by the options; `arguments` are recorded as the command."""
     check_sharing(args, args.model is not None and is_run(Path(args.model)))
     if args.model is None and args.responses is None:
         find_served(args)
@@ -105,7 +105,7 @@ def _evaluate(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, A
 
 
 def _check_cell(args: argparse.Namespace, parser: Parser, given: Sequence[str]) -> None:
-    """Refuse the options of one evaluation of a sweep before the first one starts; `given` are those of its command."""
+    """Check the options of one evaluation of a sweep before the first starts; `given` are those of its command."""
     check_modes(parser, args, given)
     if args.responses is None and args.model is not None:
         _check_numbers(args)
@@ -124,7 +124,7 @@ def _build_parser() -> Parser:
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
-    add("--ties", choices=TIES, default="split", help="a tie in maj@k: split, or to the first or lowest answer")
+    add("--ties", choices=TIES, default="split", help="how to break a tie in maj@k: split it, or take the first or lowest answer")
     add_policy_option(add)
     add_also_option(add)
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
@@ -145,7 +145,7 @@ def _add_model_options(add: Any) -> None:
     add_chat_option(add)
     add("--environment", metavar="NAME", help="what replies after each turn (default: the run's)")
     add("--environment-options", metavar="NAME.FIELD=VALUE,…", help="options of the environment")
-    add("--stop", metavar="TEXT,…", help="texts that end an answer, besides the prompt's own; as a list if with commas")
+    add("--stop", metavar="TEXT,…", help="stop strings besides the prompt's own; a list in brackets if one has a comma")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add_likelihood_options(add)
     add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
@@ -193,7 +193,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     settings = _resolve_settings(args, run_folder, model)
     tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
     if not tasks and run_folder is None:
-        known = f"Only a run has tasks of its own, and {args.model} is none.{suggest_run(Path(args.model))}"
+        known = f"Only a run has default tasks, and {args.model} is not a run.{suggest_run(Path(args.model))}"
         raise UsageError(f"qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test. {known}")
     folder = _choose_folder(args, run_folder)
     from qed.evaluation.request import EvaluationRequest
@@ -238,7 +238,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
 
 
 def _choose_model(args: argparse.Namespace) -> tuple[Path | None, str, int]:
-    """Return the run's folder, or None for another model, the model's name or folder, and its step."""
+    """Return the run's folder (None if the model is not a run), the model's name or folder, and its step."""
     if not is_run(Path(args.model)):
         return None, args.model, args.step or 0
     checkpoint, step = choose_checkpoint(Path(args.model), FINAL if args.step is None else str(args.step))
@@ -268,7 +268,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 
 def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: str, grades: bool = True) -> Settings:
-    """Return the settings of a run or a model with the options of the command line; `grades`: its reward is needed."""
+    """Return the settings of a run or model with the command line's options; `grades` says if the reward is needed."""
     from qed.rollout.trained import UNGRADED, resolve_model_settings
 
     asked = ("url", "request_seconds") if is_endpoint(args.model) else ()
@@ -325,10 +325,10 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
     args = parser.parse(options)
     check_greedy(parser, args, options)
     if args.sweep:
-        raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
+        raise UsageError("--sweep is for the command line; in Python, call evaluate once per value.")
     if args.responses is not None:
         raise UsageError(
-            "Python evaluates a model; the command line scores stored answers: qed evaluate --responses FILE."
+            "qed.evaluate evaluates a model; the command line scores stored answers: qed evaluate --responses FILE."
         )
     check_modes(parser, args, list_given(parser, args, options))
     if args.model is None:
@@ -344,7 +344,7 @@ def is_switch(option: str) -> bool:
 
 
 def resolve_model(options: Sequence[str]) -> tuple[Settings, int]:
-    """Return the settings of `--model`, to sample and not to grade, and the step of its checkpoint."""
+    """Return the settings of `--model` for sampling without grading, and the step of its checkpoint."""
     args = _build_parser().parse(options)
     run_folder, model, step = _choose_model(args)
     return _resolve_settings(args, run_folder, model, grades=False), step

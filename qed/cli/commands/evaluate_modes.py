@@ -1,4 +1,4 @@
-"""The options that a mode of `qed evaluate` has no use for: one that the user gives is refused by its name."""
+"""Raise an error for given options that have no effect in the chosen mode of `qed evaluate`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from qed.cli.commands.endpoint_options import is_endpoint
 from qed.errors import UsageError
 
 DECODING = ("temperature", "top_p", "top_k", "min_p")
-NEUTRAL = {"samples": 1, "top_p": 1.0, "top_k": 0, "min_p": 0.0}  # values that change nothing
-# Of answers that a model writes: how they are asked for and sampled.
+NEUTRAL = {"samples": 1, "top_p": 1.0, "top_k": 0, "min_p": 0.0}  # values without effect
+# Options of answers that a model writes: how they are requested and sampled.
 WRITING = (
     *("prompt", "prompt_options", "system_prompt", "chat_template_options", "environment", "environment_options"),
     *("exemplars", "samples", "greedy", *DECODING, "max_tokens", "stop", "sampler", "preflight"),
@@ -24,11 +24,11 @@ MODEL = (
 STORED = ("gold_key", "response_key", "id_key", "lists", "extract")
 # What a mode does, and the options that have no effect on it.
 UNUSED = {
-    "responses": ("--responses scores every answer of a file, and asks no model.", MODEL),
-    "sampled": ("A model's answers are read by its reward, and without --responses no file of answers is.", STORED),
+    "responses": ("--responses scores every answer of a file, and uses no model.", MODEL),
+    "sampled": ("Without --responses, no file of answers is read.", STORED),
     "endpoint": (
-        "A model behind an endpoint is asked by single requests, and none is loaded here.",
-        (*STORED, "rows_per_batch", "preflight"),  # threads are those of a reward model, too
+        "A model behind an endpoint gets single requests, and no model is loaded here.",
+        (*STORED, "rows_per_batch", "preflight"),  # not threads: a reward model uses them too
     ),
     "likelihood": (
         "--scoring likelihood samples and grades no text: it compares the log-probs of the choices.",
@@ -40,7 +40,7 @@ UNUSED = {
 def list_given(parser: Parser, args: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
     """Return the names of the options that a command line gives, and of those that it sweeps.
 
-    Empty if it sweeps modes, because each option may be of use to one of them.
+    Empty if it sweeps modes, because each option may have an effect in one of them.
     """
     named = [action.dest for _, action in parser.list_given(arguments)]
     swept = [sweep.partition("=")[0].strip().removeprefix("--").replace("-", "_") for sweep in args.sweep]
@@ -48,16 +48,16 @@ def list_given(parser: Parser, args: argparse.Namespace, arguments: Sequence[str
 
 
 def check_modes(parser: Parser, args: argparse.Namespace, given: Sequence[str]) -> None:
-    """Refuse the options that the mode of the evaluation has no use for; `given` are those of the user.
+    """Require that every option that the user has given has an effect in the mode of the evaluation.
 
     Raises:
-        UsageError: there is one; the message names all of them.
+        UsageError: some have none; the message names all of them.
     """
     if (args.model is None) == (args.responses is None) and args.url is None:
-        return  # which of the two is meant is asked first
+        return  # another error reports that exactly one of the two is needed
     mode = "responses" if args.responses is not None else args.scoring
     mode = "endpoint" if mode == "sampled" and is_endpoint(args.model) else mode
-    # A server that is to compute log-likelihoods is refused where models are loaded, which says what to do instead.
+    # `--sampler server` with log-likelihoods is refused where models are loaded, with advice on what to do instead.
     useful = "sampler" if mode == "likelihood" and args.sampler == "server" else ""
     about, unused = UNUSED[mode]
     wrong = [name for name in given if name in unused and name != useful and _has_effect(parser, args, name)]
@@ -68,19 +68,19 @@ def check_modes(parser: Parser, args: argparse.Namespace, given: Sequence[str]) 
 def check_greedy(
     parser: Parser, args: argparse.Namespace, arguments: Sequence[str], chosen: Sequence[str] = ()
 ) -> None:
-    """Refuse parameters of sampling beside --greedy, which has no use for them.
+    """Check for sampling parameters that have no effect because of --greedy.
 
-    Those of a file are refused beside its own `greedy`. Where the command line says --greedy it counts, as it always
-    does, and they are only told: the file may be meant for other evaluations too.
+    Those of a file are an error together with its own `greedy`. If --greedy comes from the command line, which always
+    takes precedence, they are only reported: the file may be meant for other evaluations too.
 
     Args:
-        parser: of the command.
+        parser: the parser of the command.
         args: the options of the file and the command line.
-        arguments: of the command line.
-        chosen: the options that the file gives under their own names, and `arguments` behind them.
+        arguments: the arguments of the command line.
+        chosen: the options that the file gives under their own names, followed by `arguments`.
 
     Raises:
-        UsageError: there are such parameters.
+        UsageError: the same source gives --greedy and such parameters, or the command line gives such parameters.
     """
     if not args.greedy:
         return
@@ -88,7 +88,7 @@ def check_greedy(
     given, in_file = ([action.dest for _, action in parser.list_given(part)] for part in (arguments, own))
     both = set(in_file if "greedy" in in_file else ()) | set(given)
     if wrong := [name for name in DECODING if name in both and _has_effect(parser, args, name)]:
-        raise UsageError(f"qed evaluate: --greedy has no use for {_join(wrong)}: leave one of the two out.")
+        raise UsageError(f"qed evaluate: --greedy ignores {_join(wrong)}: leave one of the two out.")
     if unused := [name for name in DECODING if name in in_file and _has_effect(parser, args, name)]:
         from qed.console.live import Console  # noqa: PLC0415 -- only if there is something to say
 
@@ -97,7 +97,7 @@ def check_greedy(
 
 
 def _has_effect(parser: Parser, args: argparse.Namespace, name: str) -> bool:
-    """Return whether an option has another value than without it."""
+    """Return whether the value of an option differs from its default and is not neutral."""
     value = getattr(args, name)
     return bool(value) and value not in (parser.get_default(name), NEUTRAL.get(name))
 

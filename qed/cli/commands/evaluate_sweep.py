@@ -23,7 +23,7 @@ from qed.guards.signals import EXIT_CODES
 if TYPE_CHECKING:
     from qed.evaluation.sweeping import Cell, CellOutcome, SweepTable
 
-# Options of the whole sweep.
+# Options that apply to the whole sweep.
 NEVER = {"out", "sweep", "shard", "cluster"}
 CellRunner = Callable[[argparse.Namespace, Sequence[str]], dict[str, Any]]
 
@@ -42,20 +42,20 @@ def add_sweep_option(parser: Parser) -> None:
 def run_sweep(
     parser: Parser, arguments: Sequence[str], check: Callable[[argparse.Namespace], None], evaluate: CellRunner
 ) -> int:
-    """Evaluate every cell in a folder of its own, and print one table; see `qed.evaluation.sweeping` for the files.
+    """Evaluate every cell in a separate folder, and print one table; see `qed.evaluation.sweeping` for the files.
 
     Args:
-        parser: of the command.
-        arguments: the command line with its sweep, and with the options of a configuration before it.
-        check: refuses the options of a cell, before the first one starts.
+        parser: the parser of the command.
+        arguments: the options of a configuration, followed by the command line with its sweep.
+        check: checks the options of a cell before the first one starts.
         evaluate: evaluates one cell.
 
     Returns:
-        the exit code: 1 if a cell has failed.
+        The exit code: 1 if a cell failed.
 
     Raises:
         UsageError: the sweep or one of its cells is invalid.
-        Interrupted: a signal has stopped it; finished cells are in the table and in the files.
+        Interrupted: a signal stopped it; finished cells are in the table and in the files.
     """
     args = parser.parse(arguments, layered=True)
     cells, table = _list_cells(parser, args, arguments)
@@ -99,7 +99,7 @@ def _evaluate_cell(args: argparse.Namespace, cell: Cell, evaluate: CellRunner) -
         return CellOutcome(cell, evaluate(args, cell.arguments))
     except Interrupted:
         raise
-    except Exception as error:  # whatever ends one cell must not lose the others
+    except Exception as error:  # the failure of one cell must not stop the others
         if follows_interrupt(error):
             raise KeyboardInterrupt from error
         if args.debug:
@@ -116,12 +116,12 @@ def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[st
 
     if args.shard or args.cluster:
         raise UsageError(
-            "A sweep runs in one process. Start a command with --shard or --cluster for each of its cells."
+            "A sweep runs in one process. Start a separate command with --shard or --cluster for each of its cells."
         )
     swept = _parse_swept(parser, args.sweep)
     folder = args.out or Path(time.strftime("runs/sweep-evaluate-%Y%m%d-%H%M%S"))
     if args.greedy and "temperature" in swept:
-        raise UsageError("--greedy leaves no temperature to sweep: leave it out; the value 0 is greedy decoding.")
+        raise UsageError("--greedy contradicts a sweep of temperature. Leave it out: temperature 0 is greedy decoding.")
     if args.resume and not args.out:
         raise UsageError("--resume needs the sweep's folder: add --out DIR.")
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / CELLS_FIGURES).is_file()):
@@ -132,7 +132,7 @@ def _list_cells(parser: Parser, args: argparse.Namespace, arguments: Sequence[st
         point = dict(zip(swept, values, strict=True))
         own = table.choose_folder(point, name_folder(point))
         options = [option for key, value in point.items() for option in _write_option(key, value)]
-        # What a resumed sweep has not begun starts anew.
+        # Cells that a resumed sweep has not started yet have nothing to resume.
         resume = ["--resume"] if args.resume and (own / "eval").is_dir() else []
         cells.append(Cell(point, own, (*rest, *options, f"--out={own}", *resume)))
     return cells, table
@@ -152,7 +152,7 @@ def _parse_swept(parser: Parser, sweeps: Sequence[str]) -> dict[str, list[str]]:
         name = written.strip().removeprefix("--").replace("_", "-")
         if name in NEVER:
             raise UsageError(
-                f"--sweep {name}: this option is for the whole sweep, which makes a folder for each value."
+                f"--sweep {name}: this option applies to the whole sweep, which creates a folder for each value."
             )
         if name not in known:
             raise UsageError(
@@ -161,15 +161,15 @@ def _parse_swept(parser: Parser, sweeps: Sequence[str]) -> dict[str, list[str]]:
         items = split_items(text)
         values = [raw.text if raw.items is None else ",".join(item.text for item in raw.items) for raw in items]
         if not equals or not values or not all(values):
-            raise UsageError(f"--sweep {sweep} lacks values: write --sweep {name}=VALUE,VALUE.")
+            raise UsageError(f"--sweep {sweep} has no values: write --sweep {name}=VALUE,VALUE.")
         if name in swept:
-            raise UsageError(f"--sweep names {name} twice; give all of its values in one.")
+            raise UsageError(f"--sweep names {name} twice; give all of its values in one --sweep.")
         swept[name] = list(dict.fromkeys(values))
     return swept
 
 
 def _write_option(key: str, value: str) -> list[str]:
-    """Return an option of a cell; a temperature of 0 is greedy decoding, with one answer."""
+    """Return a swept value as options; a temperature of 0 becomes greedy decoding with one answer."""
     try:
         greedy = key == "temperature" and float(value) == 0
     except ValueError:

@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     args = _build_parser().parse(arguments)
     if not is_run(args.run):
         raise UsageError(
-            f"{args.run} is no run: there is no settings.yaml in it. Name the folder of a run.{suggest_run(args.run)}"
+            f"{args.run} is not a run: it has no settings.yaml. Name the folder of a run.{suggest_run(args.run)}"
         )
     result = _export(args)
     if args.json:
@@ -96,7 +96,7 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Path, console: Console) -> bool:
-    """Return whether to export the adapter alone, and say what the choice means."""
+    """Return whether to export the adapter alone, and print what the choice means."""
     from qed.models.adapters import read_base
 
     model = settings.model
@@ -111,7 +111,7 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
     if base and Path(base).is_dir():
         if args.push:
             raise UsageError(
-                f"The adapter's base model is the folder {base}, which nobody else has. Add --merge to upload "
+                f"The adapter's base model is the local folder {base}, which others cannot load. Add --merge to upload "
                 "complete weights."
             )
         console.say(f"The adapter's base model is the folder {base}; --merge exports complete weights.")
@@ -119,7 +119,7 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
         console.say(
             f"The base model was quantized to {model.quantization} in training. "
             + (
-                "The merged weights are those of the quantized base with the adapters, as trained; no GPU is needed."
+                "The adapters are merged into the quantized weights, as in training; no GPU is needed."
                 if args.merge
                 else "On the unquantized base the adapter computes slightly different outputs; load the base in 4 bits "
                 "(a CUDA device, and bitsandbytes), or export with --merge."
@@ -129,15 +129,15 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
 
 
 def _find_reason_to_merge(settings: Settings, adapter: Path) -> str:
-    """Return why the adapter of a run is of no use alone, or an empty string."""
+    """Return why the adapter of a run cannot be used alone, or an empty string."""
     from qed.models.adapters import is_adapter, read_base
 
     if settings.model.name.startswith("new:"):
-        return f"their base, {settings.model.name}, exists nowhere but in this run"
+        return f"their base model, {settings.model.name}, exists only in this run"
     if settings.algorithm.has_scalar_head:
-        return "rewards read the scale of a reward model in its own configuration"
+        return "the scale of a reward model is read from its own configuration"
     base = read_base(adapter).name
-    return f"their base, {base}, is an adapter, in whose place peft would load them" if is_adapter(base) else ""
+    return f"their base, {base}, is itself an adapter, which peft would replace by them" if is_adapter(base) else ""
 
 
 def _build_card(args: argparse.Namespace, settings: Settings, export: Export, step: int, title: str) -> str:
@@ -152,7 +152,7 @@ def _build_card(args: argparse.Namespace, settings: Settings, export: Export, st
     benchmarks = {
         label: find_hub_name(label.replace("-", ":", 1)) for label in evaluated if label.split("-")[0] in leaves
     }
-    # An adapter on a local model is none of what that model was made from.
+    # An adapter on a local folder is not an adapter of a model on the hub.
     on_hub = not Path(settings.model.name).is_dir()
     contents = Contents(
         step,
@@ -168,7 +168,7 @@ def _build_card(args: argparse.Namespace, settings: Settings, export: Export, st
 
 
 def _describe_usage(settings: Settings, export: Export) -> str:
-    """Describe how to load the model, and how it was asked in training."""
+    """Describe how to load the model, and which prompt training used."""
     from qed.data.prompts.base import PromptTemplate
     from qed.data.splits import load_prompt, resolve_prompt_name
     from qed.models.adapters import read_base
@@ -189,6 +189,6 @@ def _describe_usage(settings: Settings, export: Export) -> str:
     stops = " or ".join(f"`{stop}`" for stop in template.stop)
     way = "The tokenizer's chat template renders it." if template.leaf.CHAT else "It is plain text."
     return (
-        f"{load}\n\nIn training a question was asked by the prompt `{resolve_prompt_name(settings.data)}`. {way}"
+        f"{load}\n\nTraining used the prompt `{resolve_prompt_name(settings.data)}` for each question. {way}"
         f"{f' Generation stops after {stops}.' if stops else ''}\n\n{fence}text\n{prompt}\n{fence}"
     )

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 ABOUT = """Answer the prompts of a file with a model.
 
 FILE is a text file with a prompt in each line, or any data file that qed reads. Every question is asked with the run's
-own prompt, or the model's chat template; --prompt question_only sends it as it is. Every answer is a row of OUT, with
-the columns of its prompt's row. The same command continues an interrupted one, and a larger --n adds answers."""
+own prompt, or the model's chat template; --prompt question_only sends it verbatim. Every answer is a row of OUT, with
+the columns of its prompt's row. The same command resumes after an interruption, and a larger --n adds answers."""
 EPILOG = """examples:
   qed generate runs/first prompts.txt
   qed generate runs/first test.jsonl --n 4 --out answers.jsonl
@@ -80,7 +80,7 @@ def _choose_output(args: argparse.Namespace) -> Path:
     if out.suffix != ".jsonl":
         raise UsageError(f"--out must be a .jsonl file, not {out}.")
     if out.exists() and args.file.exists() and out.samefile(args.file):
-        raise UsageError(f"--out {out} is the file of the prompts itself; choose another name.")
+        raise UsageError(f"--out {out} is the prompt file itself; choose another name.")
     return out
 
 
@@ -121,7 +121,7 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
         console.end_phase()
     if not output.prompts and isinstance(policy, Policy):
         raise DataError(
-            f"No prompt of {args.file} fits: besides {sampling.max_tokens} tokens of an answer, the model's window has "
+            f"No prompt of {args.file} fits: with {sampling.max_tokens} tokens for the answer, the model's window has "
             f"space for {max(0, policy.max_prompt_tokens(sampling.max_tokens))}. Use a smaller --max-tokens."
         )
     for reason, count in left_out.items():
@@ -133,7 +133,7 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
 def _load_policy(
     args: argparse.Namespace, endpoint: EndpointSettings | None, settings: Settings, console: Console
 ) -> tuple[Policy | EndpointPolicy, Sampling]:
-    """Return what answers, and how it samples."""
+    """Return the policy and its sampling parameters."""
     if endpoint is not None:
         asked = load_endpoint_policy(endpoint, settings)
         return asked, read_sampling(args, args.max_tokens or DEFAULT_TOKENS, asked.template.stop)

@@ -20,8 +20,8 @@ from qed.guards.redaction import strip_control
 
 ABOUT = """Grade answers stored in jsonl, csv or parquet files.
 
-Every row needs the correct answer and a model's response. Rows of kind `answer` are graded as they are; from the
-others the final answer is extracted. With --reward, a reward grades them: one of qed's, or your own."""
+Every row needs the correct answer and a model's response. Rows of kind `answer` are graded verbatim; from the others
+the final answer is extracted. With --reward, a built-in or custom reward grades them."""
 EPILOG = """examples:
   qed grade answers.jsonl --response-key completion --out graded.jsonl
   qed grade rollouts.parquet --gold-key reward_model.ground_truth --reward r1_zero --json
@@ -37,8 +37,8 @@ def run(arguments: Sequence[str]) -> int:
     args = _build_parser().parse(arguments)
     if args.explain and args.files:
         raise UsageError(
-            f"qed grade --explain takes GOLD and ANSWER, and {args.files[0]} is one more. Is a quote missing? A text "
-            "with spaces needs quotes: qed grade --explain 0.5 'It is 1/2.' To grade a file, leave --explain out."
+            f"qed grade --explain takes GOLD and ANSWER, but got {args.files[0]} too. Is a quote missing? A text with "
+            "spaces needs quotes: qed grade --explain 0.5 'It is 1/2.' To grade a file, leave --explain out."
         )
     if args.explain:
         from qed.grading.explain import explain_response
@@ -71,10 +71,10 @@ def _build_parser() -> Parser:
     add("--reward-options", default="", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add_policy_option(add)
     add_also_option(add)
-    add("--seconds", type=float, default=10.0, help="CPU seconds for one answer, for a reward of your own")
+    add("--seconds", type=float, default=10.0, help="CPU seconds per answer for a custom reward (default: 10)")
     add("--out", type=Path, metavar="FILE", help="rows with their verdicts: .jsonl, .jsonl.gz, .csv or .parquet")
     add_sharing_options(parser)
-    add("--overwrite", action="store_true", help="with --shard or --cluster, start again if there are other shards")
+    add("--overwrite", action="store_true", help="with --shard or --cluster, start over if there are other shards")
     add("--json", action="store_true", help="print a summary as one line of JSON, as the last line of stdout")
     add("--explain", nargs=2, metavar=("GOLD", "ANSWER"), help="show each step of one verdict")
     return parser

@@ -19,7 +19,7 @@ ABOUT = """Let a model judge outputs for which no correct answer exists.
 
 `qed evaluate` writes such outputs for alpaca_eval and simple_safety_tests; any file with instructions and outputs will
 do. The judge is a chat model behind an OpenAI-compatible endpoint (--url), or a model that qed loads. Its replies are
-kept beside the verdicts: an interrupted judgement continues, and a second one asks nothing again."""
+saved with the verdicts, so that an interrupted judgement resumes and a second one asks nothing twice."""
 EPILOG = """examples:
   qed judge runs/x/eval/step_000100/alpaca_eval.outputs.json --url http://127.0.0.1:8000/v1 --model llama-70b
   qed judge simple_safety_tests.outputs.json --rubric safety --model Qwen/Qwen2.5-7B-Instruct
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
 def _build_parser() -> Parser:
     parser = Parser("judge", ABOUT, EPILOG)
     add = parser.add_argument
-    add("outputs", type=Path, metavar="FILE", help="json or jsonl with an instruction and an output in each row")
+    add("outputs", type=Path, metavar="FILE", help="json or jsonl rows with an instruction and an output")
     add("--model", required=True, metavar="NAME", help="the judge: its name at the server, or a model that qed loads")
     add("--url", default="", metavar="URL", help="the server's address, such as http://127.0.0.1:8000/v1")
     add(
@@ -67,7 +67,7 @@ def _build_parser() -> Parser:
     add("--concurrency", type=int, default=16, metavar="N", help="requests at the same time (default: 16)")
     add("--seconds", type=float, default=120.0, metavar="S", help="deadline of a request (default: 120)")
     add("--max-tokens", type=int, default=1024, metavar="N", help="longest reply of the judge (default: 1024)")
-    add("--extra", default="{}", metavar="JSON", help="further fields of each request, such as '{\"seed\": 1}'")
+    add("--extra", default="{}", metavar="JSON", help="additional fields of each request, such as '{\"seed\": 1}'")
     add("--device", default="auto", metavar="NAME", help="device of a judge that qed loads")
     add("--json", action="store_true", help="print the figures as one line of JSON, as the last line of stdout")
     return parser
@@ -83,7 +83,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 
 def _load_judge(args: argparse.Namespace) -> tuple[Ask, list[Any]]:
-    """Return what asks the judge, and what determines its replies besides the requests."""
+    """Return a function that asks the judge, and what determines its replies besides the requests."""
     if not args.url:
         from qed.evaluation.judges import ask_local
         from qed.evaluation.weights import hash_weights

@@ -35,12 +35,12 @@ def add_likelihood_options(add: Any) -> None:
 
 
 def check_likelihood(args: argparse.Namespace) -> None:
-    """Refuse a number of worked examples below 0, and examples beside a prompt, which they bring.
+    """Check the options of worked examples.
 
     Raises:
-        UsageError: there is one.
+        UsageError: their number is negative, or --prompt is given too although they have their own prompt.
     """
     if (args.shots or 0) < 0:
         raise UsageError("qed evaluate: --shots must not be negative.")
     if args.scoring == "sampled" and args.prompt and (args.exemplars or args.shots is not None):
-        raise UsageError("qed evaluate: --shots and --exemplars bring their own prompt; leave --prompt out.")
+        raise UsageError("qed evaluate: --shots and --exemplars use their own prompt; leave --prompt out.")

@@ -1,4 +1,4 @@
-"""Join the shards of `qed evaluate --shard` or `qed grade --shard` into the files of one process."""
+"""Join the shards of `qed evaluate --shard` or `qed grade --shard` into the files that one process would write."""
 # ruff: noqa: PLC0415, T201 -- numpy is imported once the options are read, and this prints results
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from qed.cli.commands.base import Parser
 
-ABOUT = """Join the shards that `qed evaluate --shard I/N` or `qed grade --shard I/N` has made.
+ABOUT = """Join the shards that `qed evaluate --shard I/N` or `qed grade --shard I/N` has written.
 
-OUT becomes what one process writes: the same rows in the same order, and figures over all of them. Every shard must be
-there once, whole, and of the same settings and data. Shards that lie with OUT are deleted after they are joined."""
+OUT becomes what one process would write: the same rows in the same order, and figures over all of them. Every shard
+must be present once, complete, and from the same settings and data. Shards inside OUT are deleted after joining."""
 EPILOG = """examples:
   qed evaluate --model runs/first --shard 1/2 --out runs/eval
   qed evaluate --model runs/first --shard 2/2 --out runs/eval

@@ -1,4 +1,4 @@
-"""Options of the commands that answer questions with a model: which one, how it is asked, and how it samples."""
+"""Options of the commands that answer questions with a model: the model, its prompt and its sampling."""
 # ruff: noqa: PLC0415 -- torch is imported after the options are parsed
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qed.sampling.base import Sampling
 
 DEFAULT_TOKENS = 2_048
-# Options that are settings of a run, with the name of the setting.
+# Maps options that are settings of a run to the name of the setting.
 PASSED = {
     "prompt": "data.prompt",
     "prompt_options": "data.prompt_options",
@@ -38,7 +38,7 @@ PASSED = {
 
 
 def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add the options; `required` says whether the model is."""
+    """Add the options; `required` says whether a model must be named."""
     add = parser.add_argument
     count = None if required else "?"
     add(
@@ -47,7 +47,7 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
         nargs=count,
         help="a run's folder, a Hugging Face or adapter folder, or a hub name",
     )
-    add("--checkpoint", default=LAST, metavar="WHICH", help="of a run: last, best or the number of a step")
+    add("--checkpoint", default=LAST, metavar="WHICH", help="for a run: last, best or the number of a step")
     add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the model's chat template)")
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
     add_chat_option(add)
@@ -67,14 +67,14 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
 
 def add_chat_option(add: Callable[..., object]) -> None:
     """Add the option for variables of the chat template."""
-    add("--chat-template-options", metavar="NAME=VALUE,…", help="of the chat template, such as enable_thinking=false")
+    add("--chat-template-options", metavar="NAME=VALUE,…", help="chat template variables, such as enable_thinking=false")
 
 
 def check_numbers(args: argparse.Namespace, command: str) -> None:
-    """Refuse invalid numbers.
+    """Check the numbers.
 
     Raises:
-        UsageError: a number is out of its range.
+        UsageError: a number is out of range.
     """
     checks = (
         (is_temperature(args.temperature), "--temperature must be 0, or at least 1e-6"),
@@ -89,7 +89,7 @@ def check_numbers(args: argparse.Namespace, command: str) -> None:
 
 
 def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
-    """Return the settings of the model with its folder or name, and a name for people: the run's with its step.
+    """Return the settings of the model with its folder or name, and a display name, with the step for a run.
 
     Raises:
         QedError: the model or the checkpoint does not exist, or an option is invalid.
@@ -98,7 +98,7 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
     from qed.rollout.trained import UNGRADED, resolve_model_settings
 
     options = {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
-    # Nothing plays the turns of an environment here: an answer is one turn.
+    # No environment runs here: an answer is one turn.
     options |= {"data.environment": "single", "data.environment_options": "[]", **UNGRADED}
     run_folder = Path(args.model)
     if is_run(run_folder):
@@ -108,7 +108,7 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
         model = replace(settings.model, lora_rank=0, lora_targets=(), quantization="none")
         return replace(settings, model=model), f"{args.model} after step {step}"
     if args.checkpoint != LAST:
-        raise UsageError(f"--checkpoint is for a run, and {args.model} is none: there is no settings.yaml in it.")
+        raise UsageError(f"--checkpoint is for a run, but {args.model} is not one: it has no settings.yaml.")
     if not args.model or load.is_new(args.model):
         raise UsageError(f"'{args.model}' has no trained weights to answer with; name a model or a run.")
     _require_no_typo(args.model)
@@ -119,7 +119,7 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
 
 
 def _require_no_typo(name: str) -> None:
-    """Refuse a folder that does not exist, and a name close to that of a run, for which the hub would be asked."""
+    """Raise UsageError for a missing folder or a misspelled run, instead of looking the name up on the hub."""
     place = Path(name)
     suggestion = "" if place.exists() else suggest_run(place)
     if suggestion or (not place.exists() and (place.is_absolute() or name.count("/") > 1)):
@@ -127,7 +127,7 @@ def _require_no_typo(name: str) -> None:
 
 
 def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Policy:
-    """Load the model with its prompt and sampler onto its device, in the precision of the computation."""
+    """Load the model onto its device in the compute precision, with its prompt and sampler."""
     from torch import bfloat16
 
     from qed.models import load, lora, threads
@@ -147,7 +147,7 @@ def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Pol
 
 
 def choose_max_tokens(args: argparse.Namespace, settings: Settings, policy: Policy) -> int:
-    """Return the longest answer: as asked, else that of the run, else half of the window but at most 2,048 tokens."""
+    """Return the maximum tokens of an answer: as given, else the run's, else half of the window, at most 2,048."""
     from qed.models.load import read_window
 
     trained = settings.sampling.max_tokens if is_run(Path(args.model)) else 0

@@ -1,5 +1,5 @@
 """Write one self-contained HTML file about a run or several."""
-# ruff: noqa: PLC0415 -- the report is imported once it is clear that one is to be written
+# ruff: noqa: PLC0415 -- the report is imported only after the options are parsed
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run(arguments: Sequence[str]) -> int:
     """Write the report and print where it is."""
     parser = Parser("report", "Write one self-contained HTML file about a run or several.")
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or one that `qed evaluate` has written"
+        "runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or a folder written by `qed evaluate`"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write (default: RUN/report.html)")
     asked = parser.parse(arguments)

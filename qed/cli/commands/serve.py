@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from qed.serving.options import ServerOptions
     from qed.serving.server import Ready
 
-IN_EACH_RANK = True  # a machine may have a server of its own
+IN_EACH_RANK = True  # each machine may run its own server
 ABOUT = """Serve a model behind an OpenAI-compatible API: completions, chat, streams and log-probs.
 
-The server stays in the foreground and prints its address with an example. It answers programs of this machine alone,
-unless --host and a token are given. SIGTERM and Ctrl-C end it within seconds."""
+The server stays in the foreground and prints its address with an example. It answers only programs on this machine
+unless --host and a token are given. SIGTERM and Ctrl-C stop it within seconds."""
 EPILOG = """examples:
   qed serve runs/first
   qed serve Qwen/Qwen2.5-0.5B-Instruct --port 8000 --precision bfloat16
@@ -41,7 +41,7 @@ EPILOG = """examples:
   qed serve runs/first --engine vllm"""
 ENGINES = ("native", "vllm")
 TOKEN = "QED_SERVE_TOKEN"  # environment variable
-# Options that are settings of a run, with the name of the setting.
+# Maps options that are settings of a run to the name of the setting.
 PASSED = {
     "model": "model.name",
     "device": "model.device",
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parser.parse(arguments)
     source: str | None = args.source
     if source is not None and Path(source).suffix in SUFFIXES:
-        # What the command line gives comes later and counts.
+        # The command line comes after the file, so it takes precedence.
         args = parser.parse([*read_options(source, parser, PASSED, args.allow_user_code), *arguments], layered=True)
         source = None
     if args.install:
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.engine == "vllm":
         return serve_vllm(args, choose_name(args), format_curl)
     if args.devices:
-        raise UsageError("qed serve computes on one device: name it with --device. --devices is for --engine vllm.")
+        raise UsageError("qed serve uses one device: name it with --device. --devices is for --engine vllm.")
     return _serve_native(args)
 
 
@@ -81,9 +81,9 @@ def _build_parser() -> Parser:
     parser = Parser("serve", ABOUT, EPILOG)
     add = parser.add_argument
     add("source", nargs="?", metavar="MODEL|RUN|CONFIG.yaml", help="what to serve; a YAML file has these options")
-    add("--model", metavar="MODEL|RUN", help="what to serve, as a YAML file names it")
-    add("--checkpoint", default=LAST, metavar="WHICH", help="of a run: last, best or the number of a step")
-    add("--engine", choices=ENGINES, default="native", help="what computes (default: native, qed's own)")
+    add("--model", metavar="MODEL|RUN", help="what to serve, for use in a YAML file")
+    add("--checkpoint", default=LAST, metavar="WHICH", help="for a run: last, best or the number of a step")
+    add("--engine", choices=ENGINES, default="native", help="inference engine (default: native, qed's own)")
     add("--name", metavar="NAME", help="the model's name for clients (default: MODEL, or the name of the run's folder)")
     add(
         "--host",
@@ -92,7 +92,7 @@ def _build_parser() -> Parser:
         help="where to listen (default: 127.0.0.1); others need a token",
     )
     add("--port", type=int, default=0, metavar="N", help="the port (default: 0, a free one)")
-    add("--token", metavar="TEXT", help=f"what clients must send; {TOKEN} does the same and is not seen in `ps`")
+    add("--token", metavar="TEXT", help=f"token that clients must send; {TOKEN} sets it without showing it in `ps`")
     add("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
     add("--precision", metavar="NAME", help="float32, bfloat16 or float64")
     add("--dtype", metavar="NAME", help="precision of the weights: float32 or bfloat16")
@@ -100,7 +100,7 @@ def _build_parser() -> Parser:
     add("--revision", metavar="REV", help="the hub revision of the model")
     add("--threads", metavar="N", help="CPU threads of the engine")
     add("--rows-per-batch", metavar="N", help="maximum answers generated at the same time (default: 128)")
-    add("--max-body-mb", type=float, default=10.0, metavar="MB", help="longest body of a request (default: 10)")
+    add("--max-body-mb", type=float, default=10.0, metavar="MB", help="largest request body (default: 10)")
     add("--allow-user-code", action="store_true", help="allow the run's settings to name code outside of qed")
     add("--json", action="store_true", help="print one line of JSON with url, model and pid once the server answers")
     add_vllm_options(parser)
@@ -110,9 +110,9 @@ def _build_parser() -> Parser:
 def _serve_native(args: argparse.Namespace) -> int:
     from qed.serving.engine_start import start_process
 
-    args.token = args.token or os.environ.pop(TOKEN, "")  # which is not passed on to other processes
+    args.token = args.token or os.environ.pop(TOKEN, "")  # removed, so that child processes do not inherit it
     options = _read_options(args)
-    with closing(start_process()) as process:  # it imports its libraries while this process does
+    with closing(start_process()) as process:  # both processes import their libraries at the same time
         return _serve_from(process, args, options)
 
 
@@ -127,7 +127,7 @@ def _serve_from(process: EngineProcess, args: argparse.Namespace, options: Serve
     console = Console(args.json)
     console.say(f"Loading {shown} …")
     prompt = load_prompt(settings.data)
-    # As training does: `load_policy`.
+    # Same as in training, see `load_policy`.
     tokenizer.chat_template = getattr(prompt, "chat_template", tokenizer.chat_template)
     source = build_source(settings, prompt.CHAT)
     report = _choose_report(args.json, console.say, options)
@@ -148,7 +148,7 @@ def build_source(settings: Settings, chat: bool) -> ModelSource:
 
 
 def _read_options(args: argparse.Namespace) -> ServerOptions:
-    """Return where to listen, and who may ask."""
+    """Return where to listen, and who may connect."""
     from qed.serving.options import ServerOptions
 
     if not 0 < args.max_body_mb <= 10_000:
@@ -186,7 +186,7 @@ def _choose_report(as_json: bool, say: Callable[[str], None], options: ServerOpt
 
 
 def format_curl(url: str, name: str, has_token: bool) -> str:
-    """Return a command line that asks a server; the token is taken from the environment, and not shown."""
+    """Return a curl command for an example request; it reads the token from the environment instead of showing it."""
     body: dict[str, Any] = {"model": name, "prompt": "1 + 1 =", "max_tokens": 16}
     key = f' -H "Authorization: Bearer ${TOKEN}"' if has_token else ""
     return (

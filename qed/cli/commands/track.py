@@ -1,5 +1,5 @@
 """Show a run in a tracker afterwards: TensorBoard, W&B or Trackio."""
-# ruff: noqa: PLC0415 -- what reads a run is imported once it is clear that one is to be shown
+# ruff: noqa: PLC0415 -- heavy modules are imported only after the options are parsed
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qed.errors import QedError, UsageError
 
 ABOUT = """Show a run in a tracker afterwards: settings, metrics, evaluations, a sample of rollouts, alarms, the report.
 
-It may be done as often as you like: the tracker shows one run, with the same id. During training, --run.trackers does
-it. Keys come from the environment, such as WANDB_API_KEY, or from the tracker's own login."""
+The command can be repeated: the tracker shows one run, with the same id. During training, use --run.trackers instead.
+Keys come from the environment, such as WANDB_API_KEY, or from the tracker's own login."""
 EPILOG = """examples:
   qed track runs/first --to tensorboard
   qed track runs/first --to wandb --project reasoning
@@ -21,7 +21,7 @@ EPILOG = """examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the run, and print where it is to be seen."""
+    """Show the run in the tracker, and print where to find it."""
     parser = Parser("track", ABOUT, EPILOG)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="a run's folder")

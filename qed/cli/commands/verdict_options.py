@@ -1,4 +1,4 @@
-"""Options about verdicts that several commands share: the conventions of a comparison, and other graders."""
+"""Options about verdicts that several commands share: what counts as the same answer, and second graders."""
 # ruff: noqa: PLC0415 -- the graders are imported after the options are parsed
 
 from __future__ import annotations

@@ -22,28 +22,28 @@ from qed.runs.choose import suggest_run
 if TYPE_CHECKING:
     from qed.viewer.server import ViewerOptions
 
-IN_EACH_RANK = True  # it shows what this machine has
+IN_EACH_RANK = True  # each machine may show its own folders
 ABOUT = """Look at runs in a browser: curves, answers token by token, problems through training, run against run.
 
 The server stays in the foreground and prints its address. It reads the given folders and changes nothing in them. It
-answers this machine alone, unless --host and a token are given. Ctrl-C ends it."""
+answers only this machine unless --host and a token are given. Ctrl-C stops it."""
 EPILOG = """examples:
   qed view runs/first
   qed view runs --open
   qed view runs/a runs/b --port 8000
   qed view runs --host 0.0.0.0 --token auto
   qed view runs/first --export first.html --steps 1,10-20"""
-RUNS = "runs"  # the folder that is shown if none is given
+RUNS = "runs"  # the default folder
 AUTO = "auto"
 TOKEN = "QED_VIEW_TOKEN"  # environment variable
-MOST_STEPS = 10_000  # that --steps may name
+MOST_STEPS = 10_000  # the most steps that --steps may name
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve runs until a signal comes, or write a static copy."""
     args = _build_parser().parse(arguments)
     if args.steps is not None and args.export is None:
-        raise UsageError("qed view: --steps chooses what --export writes. Give --export PATH, or leave --steps out.")
+        raise UsageError("qed view: --steps is for --export. Add --export PATH, or leave --steps out.")
     from qed.runs.folder import drop_tables
 
     args.places = list(map(str, drop_tables([Path(name) for name in args.places])))
@@ -76,13 +76,13 @@ def _build_parser() -> Parser:
         help="where to listen (default: 127.0.0.1); others need a token",
     )
     add("--open", action="store_true", help="open the browser")
-    add("--token", metavar=f"TEXT|{AUTO}", help=f"what a browser must know; {AUTO} makes one; {TOKEN} does the same")
+    add("--token", metavar=f"TEXT|{AUTO}", help=f"token that a browser must send; {AUTO} creates one; {TOKEN} does the same")
     add(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME[:PORT]",
-        help="a further name that the viewer is opened as, such as localhost for a tunnel to another port",
+        help="an additional host name for opening the viewer, such as localhost for a tunnel to another port",
     )
     add("--export", metavar="PATH", help="write a static copy instead: one file PATH.html, or a folder")
     add("--steps", metavar="LIST", help="the steps of the copy, such as 1,10-20 (default: a few of each run)")
@@ -91,10 +91,10 @@ def _build_parser() -> Parser:
 
 
 def _require_runs(place: Path, has_runs: Callable[[Path], bool], given: bool) -> None:
-    """Refuse a place without runs.
+    """Require that a place has runs.
 
     Raises:
-        UsageError: it does not exist, is no folder, or holds no run.
+        UsageError: it does not exist, is not a folder, or contains no run.
     """
     if "\0" in str(place) or not place.is_dir():
         what = "It is not a folder." if "\0" not in str(place) and place.exists() else "There is no such folder."
@@ -117,7 +117,7 @@ def _suggest(place: Path) -> str:
 
 
 def _read_options(args: argparse.Namespace) -> ViewerOptions:
-    """Return where to listen, and who may ask; the environment's token is not passed on to other processes."""
+    """Return where to listen and who may connect; the token is removed from the environment of child processes."""
     from qed.viewer.guard import create_token
     from qed.viewer.server import ViewerOptions
 
@@ -141,7 +141,7 @@ def _report(args: argparse.Namespace, options: ViewerOptions, url: str) -> None:
         note = f"; port {PORT} is in use" if moved else ""
         print(f"Viewing {_describe(args.places)} at {shown} (Ctrl-C ends the viewer{note})", flush=True)
     if args.open:
-        # In a thread, because some browsers keep the call until they end.
+        # In a thread, because with some browsers the call blocks until they exit.
         threading.Thread(target=webbrowser.open, args=(with_token,), daemon=True).start()
 
 
@@ -157,7 +157,7 @@ def parse_steps(text: str) -> list[int]:
     """Return the steps that a list names, such as `1,10-20`, in order.
 
     Raises:
-        UsageError: it is no list of steps.
+        UsageError: it is not a list of steps.
     """
     steps: set[int] = set()
     for part in text.split(","):
