@@ -21,9 +21,7 @@ LOCAL = ("sampler", "device", "precision", "attention", "revision", "step", "clu
 
 def add_endpoint_options(add: Any) -> None:
     """Add the options."""
-    add(
-        "--url", metavar="ADDRESS,…", help="servers of --sampler server, or the endpoint of --model openai:NAME"
-    )
+    add("--url", metavar="ADDRESS,…", help="servers of --sampler server, or the endpoint of --model openai:NAME")
     add("--api", choices=("chat", "completions"), help="the endpoint's API: messages or text (default: chat)")
     add("--key-variable", metavar="NAME", help="environment variable with the key (default: OPENAI_API_KEY)")
     add("--concurrency", type=int, metavar="N", help="requests to the endpoint at the same time (default: 16)")

@@ -124,7 +124,7 @@ def _build_parser() -> Parser:
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
-    add("--ties", choices=TIES, default="split", help="how to break a tie in maj@k: split it, or take the first or lowest answer")
+    add("--ties", choices=TIES, default="split", help="break a tie in maj@k: split, first or lowest answer")
     add_policy_option(add)
     add_also_option(add)
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")

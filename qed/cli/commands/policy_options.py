@@ -67,7 +67,7 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
 
 def add_chat_option(add: Callable[..., object]) -> None:
     """Add the option for variables of the chat template."""
-    add("--chat-template-options", metavar="NAME=VALUE,…", help="chat template variables, such as enable_thinking=false")
+    add("--chat-template-options", metavar="NAME=VALUE,…", help="template variables, such as enable_thinking=false")
 
 
 def check_numbers(args: argparse.Namespace, command: str) -> None:

@@ -76,7 +76,7 @@ def _build_parser() -> Parser:
         help="where to listen (default: 127.0.0.1); others need a token",
     )
     add("--open", action="store_true", help="open the browser")
-    add("--token", metavar=f"TEXT|{AUTO}", help=f"token that a browser must send; {AUTO} creates one; {TOKEN} does the same")
+    add("--token", metavar=f"TEXT|{AUTO}", help=f"token a browser must send; {AUTO} creates one; {TOKEN} does the same")
     add(
         "--allow-host",
         action="append",
