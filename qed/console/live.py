@@ -18,12 +18,12 @@ from qed.guards.redaction import redact, strip_control
 
 LINES_A_PHASE = 20
 PIPE_WIDTH = 140  # columns
-REFRESHES = 8  # of the live line, per second
-TRAINED = ("⟦", "⟧")  # around trained tokens, where bold is not available
+REFRESHES = 8  # refreshes of the live line per second
+TRAINED = ("⟦", "⟧")  # mark trained tokens where bold is not available
 
 
 class NotebookLine:
-    """A line in the output of a notebook's cell, updated in place."""
+    """A line in the output of a notebook cell, updated in place."""
 
     def __init__(self) -> None:
         from IPython.display import display  # noqa: PLC0415 -- it is there in a notebook, and only there
@@ -45,10 +45,10 @@ class NotebookLine:
 
 
 class LastingConsole(RichConsole):
-    """Goes on when the reader of its output has gone, where rich ends the process in the middle of its work."""
+    """A console that survives a broken pipe, where rich would end the process in the middle of its work."""
 
     def on_broken_pipe(self) -> None:
-        """Print nothing more."""
+        """Stop printing."""
         self.quiet = True
         drop_unread(self.file)
 
@@ -57,29 +57,29 @@ class Console:
     """Prints to stdout, or to stderr if stdout is for JSON.
 
     Args:
-        json: whether stdout is for JSON.
-        log_every: steps between two progress lines where there is no terminal; 0 chooses about 20 lines a phase.
+        json: whether stdout is reserved for JSON.
+        log_every: steps between two progress lines without a terminal; 0 prints about 20 lines per phase.
         quiet: print nothing, and only write to the log.
     """
 
     def __init__(self, json: bool = False, log_every: int = 0, quiet: bool = False) -> None:
         file = sys.stderr if json else sys.stdout
-        # A file or a pipe has no width, and its tables should not be cut to rich's default.
+        # A file or a pipe has no width; its tables should not be truncated to rich's default.
         width = None if file.isatty() else PIPE_WIDTH
         self.rich = LastingConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width, quiet=quiet)
         self.log_every = log_every
-        self.log: Callable[[str], None] | None = None  # receives every line that is printed, and every step's
+        self.log: Callable[[str], None] | None = None  # receives every printed line, and a line for every step
         self.live: Live | NotebookLine | None = None
         self.began, self.first, self.shown, self.unit = 0.0, 0, 0, "step"
 
     def say(self, text: str = "") -> None:
-        """Print a line without interpreting markup, and without control characters and keys."""
+        """Print a line verbatim, without markup, with control characters removed and API keys redacted."""
         line = strip_control(redact(text))
         self.rich.print(escape(line))
         self._write_log(line)
 
     def phase(self, title: str, first: int, unit: str = "step") -> None:
-        """Begin a phase of steps or other units; the remaining time is estimated from here."""
+        """Start a phase of steps or other units; the remaining time is estimated from here on."""
         self.end_phase()
         if title:
             self.say(title)
@@ -93,7 +93,7 @@ class Console:
             self.live.start()
 
     def step(self, step: int, last: int, metrics: Mapping[str, float]) -> None:
-        """Show a step: on the live line, or every few steps as a line."""
+        """Show a step on the live line, or print a line every few steps."""
         line = self._format_line(step, last, metrics)
         self._write_log(line)
         every = self.log_every or max(1, (last - self.first) // LINES_A_PHASE)
@@ -121,7 +121,7 @@ class Console:
             self._write_log("  ".join(map(strip_control, row)))
 
     def marked(self, prefix: str, trained: str) -> None:
-        """Print a text whose end is trained: in bold on a terminal, between brackets elsewhere."""
+        """Print a text whose last part is trained: bold on a terminal, in brackets elsewhere."""
         prefix, trained = strip_control(prefix), strip_control(trained)
         if self.rich.is_terminal:
             self.rich.print(Text.assemble((prefix, "dim"), (trained, "bold")))

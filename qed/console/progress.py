@@ -1,4 +1,4 @@
-"""Say now and then how far long work is that has no live line."""
+"""Report the progress of long work that has no live line."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def report_progress(
     total: int | None = None,
     count: Callable[[], int] | None = None,
 ) -> Iterator[tuple[int, T]]:
-    """Yield items with their numbers, and say now and then how many of them have been read.
+    """Yield items with their numbers, and print at intervals how many of them are done.
 
     Args:
-        items: what is worked on.
+        items: the items to process.
         say: prints a line.
         doing: the work, such as `Tokenising`.
-        what: the items, such as `problems`.
-        total: the number of items, if it is known.
-        count: returns the number to print, where an item stands for several.
+        what: what the items are, such as `problems`.
+        total: the number of items, if known.
+        count: returns the number to print, if an item stands for several.
     """
     due = 0.0
     of = f" of {total:,}" if total is not None else ""
     for number, item in enumerate(items):
         check_signals("load")
         now = time.monotonic()
-        if not number:  # the time before may be that of a download
+        if not number:  # the first item may have waited for a download
             due = now + SAID_AFTER
         elif now >= due:
             due = now + SAID_EVERY
@@ -50,7 +50,7 @@ def report_progress(
 
 @contextmanager
 def say_if_slow(say: Callable[[str], None], text: str, seconds: float) -> Iterator[None]:
-    """Say a text if what is done in this context takes longer than that."""
+    """Print a text if the block takes longer than `seconds`."""
     timer = threading.Timer(seconds, say, (text,))
     timer.daemon = True
     timer.start()
@@ -61,5 +61,5 @@ def say_if_slow(say: Callable[[str], None], text: str, seconds: float) -> Iterat
 
 
 def say_on_stderr(text: str) -> None:
-    """Print a line on stderr; of the ranks of a machine only the first does."""
+    """Print a line on stderr; only the first rank of a machine prints."""
     Console(json=True, quiet=os.environ.get("LOCAL_RANK", "0") != "0").say(text)

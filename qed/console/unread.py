@@ -1,4 +1,4 @@
-"""Go on when nobody reads the output any more, as behind `| head`: what is printed then is lost, and nothing else."""
+"""Continue when nobody reads the output any more, as after `| head`; only further output is lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import IO
 
 
 def drop_unread(stream: IO[str]) -> bool:
-    """Discard what is written to a stream from here on, if the reader of its pipe has gone; return whether it has.
+    """If the reader of a stream's pipe is gone, discard all further output to it; return whether the reader is gone.
 
-    What is left in the stream's buffer is discarded too, so that flushing it at exit does not raise.
+    The stream's buffer is discarded too, so that flushing it at exit does not raise.
     """
     poll = select.poll()
     try:
         poll.register(stream.fileno(), 0)
-    except (OSError, ValueError):  # no file, or a closed one
+    except (OSError, ValueError):  # not a file, or closed
         return False
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         return False

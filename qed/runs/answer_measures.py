@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-REPEATED_GRAM = 8  # tokens: a shorter gram is repeated by formulas that are worked step by step
+REPEATED_GRAM = 8  # tokens: step-by-step algebra repeats shorter n-grams
 CONTENT_GRAM = 5
 RARE_LOGP = math.log(0.01)
 DIGITS = 4
-# Odd multipliers, from the fractional part of the golden ratio and the finaliser of splitmix64.
+# Odd multipliers, from the fractional part of the golden ratio and the finaliser of SplitMix64.
 STEP = 0x9E3779B97F4A7C15
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHINGLES = np.array([[(STEP * (2 * number + 1)) % (1 << 64)] for number in range(1, 9)], np.uint64)
 POWERS = np.array([pow(STEP, number, 1 << 64) for number in range(REPEATED_GRAM)], np.uint64)  # a gram is a polynomial
-MANY_GRAMS = 1 << 16  # of an answer: above, eight products of each at once would take much memory
+MANY_GRAMS = 1 << 16  # of an answer; with more, computing eight products of each at once would take too much memory
 Hashes = NDArray[np.uint64]
 
 
 def measure_answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the tokens of an answer; a measure that the row does not allow is None.
+    """Measure the tokens of an answer; a measure that cannot be computed from the row is None.
 
     Returns:
-        `repetition`, the share of its 8-grams of tokens that occurred before in it; `rare`, the share of its sampled
-        tokens whose log-prob is below ln 0.01; `shingles`, 8 minima of 32-bit hashes of its 5-grams (minhash): two
-        answers share about as many as they share 5-grams. What an environment wrote is in none of them.
+        `repetition`, the share of its token 8-grams that occurred earlier in it; `rare`, the share of its sampled
+        tokens whose log-prob is below ln 0.01; `shingles`, 8 minima of 32-bit hashes of its 5-grams (minhash): the
+        share that two answers have in common estimates how many 5-grams they share. All exclude an environment's text.
     """
     tokens = _read_array(row.get("tokens"), np.int64)
     logps = _read_array(row.get("logps"), np.float64)
@@ -45,7 +45,7 @@ def measure_answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drop_replies(tokens: NDArray[np.int64], sampled: Any, trained: Any) -> NDArray[np.int64]:
-    """Leave out the tokens of an environment, which are neither sampled nor trained."""
+    """Remove the tokens of an environment, which are neither sampled nor trained."""
     if sampled is None or trained is None or not len(sampled) == len(trained) == len(tokens):
         return tokens
     own: NDArray[np.int64] = tokens[(sampled != 0) | (trained != 0)]
@@ -72,7 +72,7 @@ def _compute_share(chosen: NDArray[np.bool_]) -> float:
 
 
 def _hash_content(mixed: Hashes) -> list[int]:
-    """Return the minhash of an answer; a shorter one than a gram is a single gram."""
+    """Return the minhash of an answer; an answer shorter than an n-gram counts as one n-gram."""
     if not len(mixed):
         return []
     grams = _hash_grams(mixed, min(CONTENT_GRAM, len(mixed)))
@@ -86,16 +86,16 @@ def _hash_content(mixed: Hashes) -> list[int]:
 
 
 def _hash_grams(mixed: Hashes, length: int) -> Hashes:
-    """Hash all grams of so many tokens."""
+    """Hash all n-grams of `length` tokens."""
     if len(mixed) < length:
         return np.zeros(0, np.uint64)
     hashes = np.convolve(mixed, POWERS[:length], "valid")  # modulo 2^64
-    # The upper bits depend on all tokens, and the lower ones are mixed with them.
+    # The upper bits depend on all tokens; mix them into the lower ones.
     return hashes ^ (hashes >> np.uint64(29))
 
 
 def _mix(tokens: NDArray[np.int64]) -> Hashes:
-    """Spread token ids over 64 bits, as splitmix64 does."""
+    """Spread token ids over 64 bits, as SplitMix64 does."""
     mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(MIX[0])
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(MIX[1])
@@ -103,7 +103,7 @@ def _mix(tokens: NDArray[np.int64]) -> Hashes:
 
 
 def _read_array(values: Any, dtype: Any) -> Any:
-    """Return a list of numbers as an array; None where it is none."""
+    """Return a list of numbers as an array; None if it is not a list of numbers."""
     if not isinstance(values, list):
         return None
     try:

@@ -13,19 +13,19 @@ FINAL, LAST, BEST = "final", "last", "best"
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is a run's."""
+    """Return whether a folder is a run's folder."""
     return (folder / "settings.yaml").is_file()
 
 
 def suggest_run(place: Path) -> str:
-    """Return a sentence that suggests the run around a path or one with a similar name, or an empty text."""
+    """Return a sentence that suggests the run that contains a path, or one with a similar name; empty if none."""
     inside = next((parent for parent in place.absolute().parents if is_run(parent)), None) if place.exists() else None
     if inside is not None:
         return f" Did you mean '{os.path.relpath(inside)}'?"
     beside: list[Path] = []
-    with suppress(OSError):  # a folder may be used and not listed
+    with suppress(OSError):  # a folder may be accessible but not readable
         beside = sorted(place.parent.iterdir())
-    # Unlike `is_run`, this passes over the folders of others that may not be read.
+    # Unlike `is_run`, `os.path.isfile` skips folders of other users without read permission.
     return suggest_nearest(str(place), [str(folder) for folder in beside if os.path.isfile(folder / "settings.yaml")])
 
 
@@ -33,7 +33,7 @@ def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:
     """Return the folder of a run's checkpoint that has a model, and its step.
 
     Args:
-        run_folder: of the run.
+        run_folder: the folder of the run.
         which: `last` for the newest, `final` for that of a finished run, `best` for the best on the validation split,
             or the number of a step.
 
@@ -46,7 +46,7 @@ def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:
     found = {step: path for step, path in manifest.list_checkpoints(run_folder).items() if (path / "hf").is_dir()}
     final = run_folder / FINAL
     if which == FINAL and (final / "hf").is_dir():
-        # Where it cannot be a link, it is a folder, without a step in its name.
+        # Where links are not supported, it is a folder, without a step in its name.
         return final, manifest.parse_step(final.resolve().name) or max(found, default=0)
     wanted = {
         FINAL: None,
@@ -65,7 +65,7 @@ def _explain_missing(which: str, step: int | None) -> str:
     return {
         FINAL: "no final model: it has not finished",
         LAST: "no checkpoint",
-        BEST: "no best checkpoint: that needs a validation split, data.validation_split, which is evaluated",
+        BEST: "no best checkpoint: that needs evaluations on a validation split (data.validation_split)",
     }[which]
 
 

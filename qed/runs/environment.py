@@ -37,7 +37,7 @@ def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> di
 
 @cache
 def read_version(name: str) -> str | None:
-    """Return the version of an installed package; None of one that is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -45,7 +45,7 @@ def read_version(name: str) -> str | None:
 
 
 def _read_commit() -> str | None:
-    """Return the commit of qed's checkout, with `-dirty` if files differ; None without a checkout or without git."""
+    """Return the commit of qed's git checkout, with `-dirty` if files are modified; None without checkout or git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

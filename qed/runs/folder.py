@@ -18,10 +18,10 @@ from qed.runs.manifest import list_checkpoints
 from qed.runs.run import Launch
 
 LOCK = ".lock"
-# Files that a process creates before settings.yaml, without which a folder is not a run.
+# Files that a process creates before settings.yaml; a folder with only these is not yet a run.
 BEFORE_SETTINGS = {LOCK, "logs", "events.jsonl", "heartbeat.json", ".heartbeat.json.part"}
-REPLACED = ".replaced-"  # in the name of a run that is moved aside while another is prepared in its folder
-# The tables in a sweep's folder: of trained runs, and of evaluations with all of their figures.
+REPLACED = ".replaced-"  # marks a run that is moved aside while its replacement is prepared
+# The tables in a sweep's folder: one of trained runs, and one of evaluations with all figures.
 RUNS_TABLE, CELLS_TABLE, CELLS_FIGURES = "runs.csv", "sweep.csv", "sweep.json"
 NO_RUN = "{folder} holds no run to resume: it has no settings.yaml. Start one without --resume."
 
@@ -37,7 +37,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
         launch: whether an existing run is resumed or replaced.
 
     Returns:
-        the folder, and where the run that it replaces has been moved, or None.
+        The folder, and where a run that it replaces was moved, or None.
 
     Raises:
         UsageError: the folder cannot be used; the message says why, and what to do.
@@ -50,7 +50,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
     _require_unused(folder)
     _restore_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
-    if launch.resume and not is_run:  # what was moved aside cannot come back into a folder in use
+    if launch.resume and not is_run:  # a replaced run cannot be restored into a folder in use
         raise UsageError(NO_RUN.format(folder=folder))
     if _is_occupied(folder) and not launch.resume:
         if not (launch.overwrite and is_run):
@@ -75,10 +75,10 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
 
 
 def require_run(out: str) -> None:
-    """Check that a folder has a run to resume, or one that a killed process has moved aside to replace it.
+    """Check that a folder has a run to resume, or one that a killed process moved aside in order to replace it.
 
     Raises:
-        UsageError: it has none, no folder is named, or another process writes it.
+        UsageError: it has none, no folder is named, or another process is writing to it.
     """
     if not out:
         raise UsageError("--resume needs the run's folder: add --out DIR.")
@@ -133,7 +133,7 @@ def _open_lock(folder: Path) -> IO[str] | None:
 
 
 def _require_unused(folder: Path) -> None:
-    """Raise `UsageError` if another process writes this folder."""
+    """Raise UsageError if another process is writing to this folder."""
     if (folder / LOCK).is_file():
         with lock_folder(folder):
             pass
@@ -146,21 +146,22 @@ def _has_begun(folder: Path) -> bool:
 
 
 def _is_occupied(folder: Path) -> bool:
-    """Return whether the folder has any other files than those in BEFORE_SETTINGS."""
+    """Return whether the folder has files besides those in BEFORE_SETTINGS."""
     if not folder.is_dir():
         return folder.exists()
     return any(path.name not in BEFORE_SETTINGS for path in folder.iterdir())
 
 
 def _resolve(folder: Path) -> Path:
-    """Return a folder's absolute path, also where links lead in a circle: making the folder then fails."""
-    return Path(os.path.realpath(folder))  # `Path.resolve` raises a RuntimeError of such links before Python 3.13
+    """Return a folder's absolute path, even if links form a cycle; creating the folder then fails."""
+    return Path(os.path.realpath(folder))  # `Path.resolve` raises RuntimeError for such links before Python 3.13
 
 
 def _restore_replaced(folder: Path) -> None:
-    """Clean up after a process that was killed while it prepared a run that replaces another.
+    """Clean up after a process that was killed while preparing a run that replaces another.
 
-    A prepared run has a metrics.jsonl, even an empty one. Without it the replaced run is restored, with it deleted.
+    A fully prepared run has a metrics.jsonl, possibly empty. If there is one, delete the replaced run; otherwise
+    restore it.
     """
     folder = _resolve(folder)
     asides = _list_replaced(folder)
@@ -177,14 +178,14 @@ def _restore_replaced(folder: Path) -> None:
 
 
 def _list_replaced(folder: Path) -> list[Path]:
-    """Return where runs are that were moved aside to be replaced by one in this folder, whose path is absolute."""
+    """Return the runs that were moved aside to be replaced by one in this folder, whose path is absolute."""
     try:
         return [path for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}{REPLACED}")]
-    except OSError:  # there is no parent, or it may be used and not listed
+    except OSError:  # the parent does not exist, or may not be listed
         return []
 
 
 def drop_tables(paths: Sequence[Path]) -> list[Path]:
-    """Return paths without the tables of a sweep, which `FOLDER/*` names beside its runs; all if there is no other."""
+    """Return paths without a sweep's tables, which `FOLDER/*` matches besides its runs; all paths if none is left."""
     tables = (RUNS_TABLE, CELLS_TABLE, CELLS_FIGURES)
     return [path for path in paths if path.name not in tables or not path.is_file()] or list(paths)

@@ -1,4 +1,4 @@
-"""The run folder as the other ranks of a run see it: rank 0 writes it, and they write only logs of their own."""
+"""The run folder for the ranks other than 0: rank 0 writes it, and the others write only their own logs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class FollowerRun(Run):
     """A run's folder in which this process writes only its log, `logs/attempt_N/rank_K.log`.
 
     Args:
-        folder: of the run.
-        home: the folder that messages about resuming name, if it is not the run's own.
-        attempt: the number that rank 0 has given to this attempt.
-        rank: of this process.
+        folder: the folder of the run.
+        home: the folder to name in messages about resuming, if it is not the run's own.
+        attempt: the number that rank 0 has assigned to this attempt.
+        rank: the rank of this process.
     """
 
     def __init__(self, folder: Path, home: str, attempt: int, rank: int) -> None:
@@ -34,11 +34,11 @@ class FollowerRun(Run):
 
     @property
     def reward_log(self) -> Path:
-        """The file for what this rank's rewards print."""
+        """The file for the output of this rank's rewards."""
         return self.log.with_name(f"rank_{self.rank}.rewards.log")
 
     def require_shared(self, host: str) -> None:
-        """Refuse a folder in which this process does not see what rank 0 has written.
+        """Check that this process sees what rank 0 has written to the folder.
 
         Args:
             host: the name of this machine, for the message.
@@ -48,7 +48,7 @@ class FollowerRun(Run):
         """
         if not self.log.parent.is_dir():
             raise UsageError(
-                f"{host} does not see the run's folder {self.folder.resolve()}, in which rank 0 writes. Put --out on "
+                f"{host} does not see the run's folder {self.folder.resolve()}, to which rank 0 writes. Put --out on "
                 "storage that all machines share, under the same path."
             )
 
@@ -62,22 +62,22 @@ class FollowerRun(Run):
                 super().event("failed", reason=str(error)[:500], exit_code=code, rank=self.rank)
 
     def event(self, kind: str, **what: Any) -> None:
-        """Leave it to rank 0, which has the same events."""
+        """Do nothing: rank 0 records the same events."""
 
     def metrics(self, row: Row) -> None:
-        """Leave it to rank 0, which has the same metrics."""
+        """Do nothing: rank 0 has the same metrics."""
 
     def rollouts(self, step: int, groups: Groups, trained: Groups | None = None) -> None:
-        """Leave it to rank 0, which has all rollouts."""
+        """Do nothing: rank 0 has all rollouts."""
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
-        """Leave it to rank 0, which has all answers."""
+        """Do nothing: rank 0 has all answers."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Leave it to rank 0."""
+        """Do nothing: rank 0 writes the files."""
 
     def sync(self) -> None:
-        """Leave it to rank 0."""
+        """Do nothing: rank 0 writes the files."""
 
     def truncate(self, step: int) -> None:
-        """Leave it to rank 0."""
+        """Do nothing: rank 0 deletes the files."""

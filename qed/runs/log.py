@@ -1,4 +1,4 @@
-"""Copy warnings into a run's log: those of Python's `warnings`, and those that libraries log."""
+"""Copy warnings into a run's log: those of Python's `warnings` module, and those that libraries log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Libraries whose loggers do not pass their records on to the root logger.
+# Libraries whose loggers do not propagate their records to the root logger.
 SEPARATE = ("transformers", "datasets", "huggingface_hub")
 
 
@@ -20,7 +20,7 @@ class _LogHandler(logging.Handler):
         self.write, self.echo = write, echo
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; errors of the formatting are reported as logging does."""
+        """Write a record; formatting errors are reported as `logging` does."""
         try:
             self.write(f"{record.levelname} {record.name}: {record.getMessage()}")
         except Exception:  # noqa: BLE001 -- a broken message of a library must not end a run
@@ -31,7 +31,7 @@ class _LogHandler(logging.Handler):
 
 @contextmanager
 def copy_warnings(write: Callable[[str], None]) -> Iterator[None]:
-    """Copy all warnings to a function while the block runs; they are also shown as before."""
+    """Pass all warnings to a function while the block runs; they are still shown as well."""
     show = warnings.showwarning
 
     def show_and_write(
@@ -42,7 +42,7 @@ def copy_warnings(write: Callable[[str], None]) -> Iterator[None]:
 
     root, separate = logging.getLogger(), [logging.getLogger(name) for name in SEPARATE]
     loggers = [root, *(logger for logger in separate if not logger.propagate)]
-    # Logging prints to stderr by itself only as long as there is no handler.
+    # `logging` prints to stderr by default only while there is no handler.
     handlers = [_LogHandler(write, echo=not logger.hasHandlers()) for logger in loggers]
     warnings.showwarning = show_and_write
     for logger, handler in zip(loggers, handlers, strict=True):

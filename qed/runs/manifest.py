@@ -43,9 +43,9 @@ def write_manifest(folder: Path, step: int, settings: Path, world_size: int = 1)
     """Sync a checkpoint's files to disk, then write and sync their manifest.
 
     Args:
-        folder: of the checkpoint, under any name.
-        step: of the checkpoint.
-        settings: the run's settings.yaml; the manifest has its checksum if it exists.
+        folder: the folder of the checkpoint, under any name.
+        step: the step of the checkpoint.
+        settings: the run's settings.yaml; its checksum is recorded if it exists.
         world_size: the number of processes that wrote the checkpoint; any number can read it.
     """
     fsync_tree(folder)
@@ -69,7 +69,7 @@ def list_damage(folder: Path, fast: bool = False) -> list[str]:
     Files that the manifest does not list are ignored, see `list_extra_files`.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
         fast: compare only sizes, and read no file but the manifest.
     """
     try:
@@ -114,9 +114,9 @@ def fsync(path: Path) -> None:
 
 
 def _check_manifest(content: Mapping[str, Any], step: int | None) -> str | None:
-    """Say what is wrong with the manifest itself."""
+    """Return what is wrong with the manifest itself, or None."""
     if content["schema"] != SCHEMA:
-        return f"is of schema {content['schema']}, and this version of qed reads schema {SCHEMA}"
+        return f"has schema {content['schema']}, but this version of qed reads schema {SCHEMA}"
     if content["sha256"] != _hash_manifest({key: value for key, value in content.items() if key != "sha256"}):
         return "is damaged"
     if content["step"] != step:
@@ -125,11 +125,11 @@ def _check_manifest(content: Mapping[str, Any], step: int | None) -> str | None:
 
 
 def _check_file(file: Path, size: int, sha: str) -> str | None:
-    """Say what is wrong with a file; without a checksum only its size is compared."""
+    """Return what is wrong with a file, or None; without a checksum, compare only its size."""
     try:
         actual_size = file.stat().st_size
         if actual_size != size:
-            return f"is damaged: it has {actual_size:,} bytes and had {size:,}"
+            return f"is damaged: it has {actual_size:,} bytes instead of {size:,}"
         return None if not sha or hash_file(file) == sha else "is damaged: its checksum is different"
     except FileNotFoundError:
         return "is missing"

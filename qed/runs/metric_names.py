@@ -1,4 +1,4 @@
-"""Renamed metrics: rows that an earlier version wrote are read with the current names."""
+"""Renamed metrics: read rows that an earlier version wrote under the current names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qed.runs.run import Row, read_lines
 
-# The old and the current name of each metric. The old stages covered more: `sample_s` included grading, and `train_s`
-# scoring and the sync of the sampler's weights, so rows with old names lack these stages.
+# Maps the old name of each metric to the current one. The old stages covered more: `sample_s` included grading, and
+# `train_s` scoring and the sync of the sampler's weights, so rows with old names lack these stages.
 RENAMED: Mapping[str, str] = {
     "time/step_s": "time/step",
     "time/sample_s": "time/sample",
@@ -18,10 +18,10 @@ RENAMED: Mapping[str, str] = {
 
 
 def rename_old_metrics(row: Row) -> Row:
-    """Return a row of metrics with the current names."""
+    """Return a row of metrics under the current names."""
     return {RENAMED.get(name, name): value for name, value in row.items()}
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Read the rows of a metrics.jsonl with the current names, see `read_lines`."""
+    """Read the rows of a metrics.jsonl under the current names, see `read_lines`."""
     return [rename_old_metrics(row) for row in read_lines(path)]

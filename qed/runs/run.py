@@ -1,12 +1,12 @@
-"""Writes and reads a run's folder, the only interface between training, evaluation, report and viewer.
+"""Write and read a run's folder, the only interface between training, evaluation, report and viewer.
 
     settings.yaml  settings.origin.json  env.json  command.txt  tokenizer.json  README.md
     metrics.jsonl  events.jsonl  logs/attempt_N/main.log
     rollouts/step_000010.{jsonl,index,stats}.zst  eval/step_000010/TASK.jsonl + summary.json
     checkpoints/step_000010/{hf/, state.*, answers.jsonl, MANIFEST.json}  checkpoints/LATEST  final
 
-Files are written atomically: to a temporary name, then renamed. If a line of a JSON lines file does not fit on the
-disk, its written part is removed.
+Files are written atomically: under a temporary name, then renamed. If a line of a JSON lines file does not fit on the
+disk, the part already written is removed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from qed.runs.token_stats import encode_stats, name_stats
 from qed.types import Groups, Rollout
 
 Row = dict[str, Any]
-# How the work goes on after a file could not be written: that of most commands, and training.
-REPEAT = "give the same command again"
+# How to continue after a file could not be written: for most commands, and for training.
+REPEAT = "run the same command again"
 RESUME = "continue with --resume"
-ROWS_AT_ONCE = 1_000  # of an evaluation that are encoded for one write
-# In a rollout's row `source` names the origin of the answer, so the source of the problem has another name.
+ROWS_AT_ONCE = 1_000  # rows of an evaluation that are encoded per write
+# In a rollout's row `source` is the origin of the answer, so the source of the problem has another name.
 PROBLEM_COLUMNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
 
@@ -50,22 +50,22 @@ class Launch:
     origins: Mapping[str, str] = field(default_factory=dict)
     resume: bool = False
     overwrite: bool = False
-    requeue: bool = False  # whether a run without a checkpoint may start again
+    requeue: bool = False  # whether a run without a checkpoint may start over
     json: bool = False
-    home: str = ""  # the folder that messages about resuming name, if it is not the run's own
+    home: str = ""  # the folder to name in messages about resuming, if it is not the run's own
     allow_change: tuple[str, ...] = ()  # settings that may change when the run is resumed
-    fast: bool = False  # whether a checkpoint is verified by the sizes of its files only
+    fast: bool = False  # whether to verify a checkpoint by file sizes only
 
 
 class Run:
     """Writes a run's folder; as a context manager it writes the traceback of a failure into the run's log.
 
     Args:
-        folder: of the run.
-        home: the folder that messages about resuming name, if it is not the run's own.
+        folder: the folder of the run.
+        home: the folder to name in messages about resuming, if it is not the run's own.
     """
 
-    undone = False  # whether the folder is gone, or is again that of the run which this one was to replace
+    undone = False  # whether the folder was deleted, or given back to the run that this one was to replace
 
     def __init__(self, folder: Path, home: str = "") -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def reward_log(self) -> Path:
-        """The file for what rewards print."""
+        """The file for the output of rewards."""
         return self.log.with_name("rewards.log")
 
     def __enter__(self) -> Run:
@@ -102,7 +102,7 @@ class Run:
             file.write(redact(text).rstrip("\n") + "\n")
 
     def log_line(self, text: str) -> None:
-        """Append text with the time to the run's log, at once; a full disk is reported by what must be written."""
+        """Append text with the time to the run's log; ignore errors, because required writes report a full disk."""
         if text.strip():
             with contextlib.suppress(OSError):
                 self.write_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}")
@@ -119,9 +119,9 @@ class Run:
         """Write all rollouts of a step, compressed, one group at a time; then their index.
 
         Args:
-            step: of the run.
-            groups: those that were sampled.
-            trained: those that have advantages, all by default; the others were filtered out or wait for a later step.
+            step: the step of the run.
+            groups: the sampled groups.
+            trained: the groups with advantages (default: all); the others were filtered out or wait for a later step.
         """
         data, builder = self.folder / name_step_file(step), IndexBuilder()
         known = {id(rollout) for group in (groups if trained is None else trained) for rollout in group}
@@ -136,7 +136,7 @@ class Run:
         self.write(str(name_index(data).relative_to(self.folder)), encode_index(index))
 
     def token_stats(self, step: int, rows: Sequence[Row]) -> None:
-        """Write the statistics of single tokens of some of a step's answers, see `qed.runs.token_stats`."""
+        """Write the per-token statistics of some of a step's answers, see `qed.runs.token_stats`."""
         self.write(str(name_stats(Path(name_step_file(step)))), encode_stats(rows))
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
@@ -150,7 +150,7 @@ class Run:
 
     def sync(self) -> None:
         """Sync all written files to disk, so that no checkpoint outlives the metrics of its steps."""
-        written, self._written = self._written, set()  # another thread may write an event meanwhile
+        written, self._written = self._written, set()  # another thread may write an event in the meantime
         for path in {*written, *(path.parent for path in written)}:
             with contextlib.suppress(FileNotFoundError):
                 manifest.fsync(path)
@@ -170,7 +170,7 @@ class Run:
             write_bytes(path, (json.dumps(row) + "\n").encode(), append=True)
             self._written.add(path)
         except OSError as error:
-            with contextlib.suppress(OSError):  # a disk that can only be read has nothing to remove either
+            with contextlib.suppress(OSError):  # on a read-only disk nothing was written either
                 os.truncate(path, size)  # an incomplete line would break every reader
             raise _explain_unwritable(path, error, RESUME) from error
 
@@ -188,21 +188,21 @@ def write_whole(path: Path, content: bytes, advice: str = REPEAT) -> None:
     """Write a file under a temporary name and rename it.
 
     Args:
-        path: of the file.
-        content: of the file.
-        advice: how the work goes on once the file can be written.
+        path: the path of the file.
+        content: the new content.
+        advice: how to continue once the file can be written, for the message.
 
     Raises:
-        QedError: the disk is full or the folder is gone; the previous content stays.
+        QedError: the disk is full or the folder is gone; the previous content is kept.
     """
     write_parts(path, [content], advice)
 
 
 def write_parts(path: Path, parts: Iterable[bytes], advice: str = REPEAT) -> None:
-    """Write a file of several parts, see `write_whole`; only one part need be in memory."""
+    """Write a file from several parts, see `write_whole`; only one part must be in memory at a time."""
     temporary = path.with_name(f".{path.name}.part")
     try:
-        if not path.parent.exists():  # of a file in its place mkdir would say that it exists
+        if not path.parent.exists():  # for a file in place of the folder, mkdir would only say that it exists
             path.parent.mkdir(parents=True, exist_ok=True)
         for number, part in enumerate(chain([b""], parts)):  # without any part the file is empty
             write_bytes(temporary, part, append=number > 0)
@@ -216,12 +216,12 @@ def write_parts(path: Path, parts: Iterable[bytes], advice: str = REPEAT) -> Non
 def write_evaluation(
     folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row, advice: str = REPEAT
 ) -> tuple[Path, Path]:
-    """Write the answers to a task to `eval/step_N/TASK.jsonl` and add its summary to the step's summary.json.
+    """Write the answers to a task to `eval/step_N/TASK.jsonl`, and add its summary to the step's summary.json.
 
-    `advice` is that of `write_whole`.
+    For `advice`, see `write_whole`.
 
     Returns:
-        the paths of both files.
+        The paths of both files.
     """
     answers, figures = (folder / name_step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
     parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
@@ -237,7 +237,7 @@ def name_step_folder(step: int) -> str:
 
 
 def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
-    """Write or append to a file; all metrics, events, rollouts and evaluations are written by this function."""
+    """Write or append to a file; this function writes all metrics, events, rollouts and evaluations."""
     with path.open("ab" if append else "wb") as file:
         file.write(content)
 
@@ -276,13 +276,13 @@ def build_row(rollout: Rollout, step: int) -> Row:
 
 
 def _count_tokens(rollout: Rollout) -> int:
-    """Count the tokens that no environment wrote: those that are sampled or trained."""
+    """Count the tokens that are sampled or trained, which excludes those of an environment."""
     sampled = rollout.sampled_mask or (True,) * len(rollout.output)
     return sum(map(or_, sampled, rollout.trained))
 
 
 def describe_turns(rollout: Rollout) -> list[Row]:
-    """Describe the turns that an environment answered; the text of the last turn is that of the row."""
+    """Describe the turns to which an environment replied; the text of the last turn is in the row itself."""
     pairs = zip(rollout.turns, rollout.turn_rewards, strict=True)
     return [{"text": text, "reply": reply, "reward": reward} for (text, reply), reward in pairs]
 
@@ -321,7 +321,7 @@ def read_json(path: Path, default: Any) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise DataError(f"{path} cannot be read: {error}. Restore it from a copy, or take it away.") from error
+        raise DataError(f"{path} cannot be read: {error}. Restore it from a copy, or delete it.") from error
 
 
 def read_evaluation(folder: Path, step: int) -> dict[str, Row]:

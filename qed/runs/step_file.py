@@ -1,7 +1,7 @@
-"""Streams files of JSON lines, compressed or not, in bounded memory.
+"""Stream JSON lines files, compressed or not, in bounded memory.
 
-A step's answers, `rollouts/step_000010.jsonl.zst`, have a zstd frame of their own for each group, so that one group can
-be read without the others.
+A step's answers, `rollouts/step_000010.jsonl.zst`, have a separate zstd frame for each group, so that one group can be
+read without the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_BYTES = 1 << 20
 # A block of zeros takes 4 bytes and expands to 128 KiB, so a piece of this size expands to 32 MiB at most.
 PIECE_BYTES = 1 << 10
 MAX_LINE = 1 << 28  # bytes; the row of an answer of a million tokens takes about 3 % of them
-MAX_VALUES = 1 << 24  # of a row, which take up to 60 bytes of memory each
+MAX_VALUES = 1 << 24  # of a row; each takes up to 60 bytes of memory
 
 
 def name_step_file(step: int) -> str:
@@ -37,9 +37,9 @@ def compress_frame(content: bytes) -> bytes:
 
 
 def iterate_lines(data: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a file, without their ends; an incomplete last line is skipped.
+    """Yield the complete lines of a file, without their line ends; skip an incomplete last line.
 
-    Only line feeds end a line: model text may contain other line separators of Unicode.
+    Only line feeds end a line: model text may contain other Unicode line separators.
 
     Raises:
         DataError: the file is damaged.
@@ -58,17 +58,17 @@ def explain_damage(data: Path, error: Exception, line: int = 0) -> DataError:
     Args:
         data: the file.
         error: the reason.
-        line: of the file, counted from 1; 0 if it is unknown.
+        line: the line number, counted from 1; 0 if unknown.
     """
     where = f", line {line}," if line else ""
-    return DataError(f"{data}{where} cannot be read: {error}. Restore it from a copy, or take it away.")
+    return DataError(f"{data}{where} cannot be read: {error}. Restore it from a copy, or delete it.")
 
 
 def parse_row(line: bytes) -> Row:
     """Parse a line of a JSON lines file; a blank line is an empty row.
 
     Raises:
-        ValueError: it is damaged, or no row with columns.
+        ValueError: it is damaged, or not a row with columns.
     """
     if len(line) > MAX_VALUES and sum(map(line.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES:,} values")
@@ -86,13 +86,13 @@ def read_span(file: BinaryIO, offset: int, skip: int, size: int, compressed: boo
 
     Args:
         file: the file.
-        offset: where the part begins, or its first frame.
+        offset: where the part, or its first frame, begins in the file.
         skip: bytes of the frame's content before the part.
-        size: of the part in bytes.
+        size: the size of the part in bytes.
         compressed: whether the file consists of zstd frames.
 
     Returns:
-        the part, shorter if the file ends before.
+        The part; shorter if the file ends earlier.
     """
     if not compressed:
         file.seek(offset + skip)
@@ -109,17 +109,17 @@ def read_span(file: BinaryIO, offset: int, skip: int, size: int, compressed: boo
 
 
 class FrameReader:
-    """Iterates over the content of a file in pieces, and notes where its frames begin.
+    """Iterates over the content of a file in pieces, and records where its frames begin.
 
     Args:
-        file: opened at its beginning.
+        file: the file, positioned at its beginning.
         compressed: whether it consists of zstd frames; otherwise it counts as one frame.
     """
 
     def __init__(self, file: BinaryIO, compressed: bool) -> None:
         self._file = file
         self.compressed = compressed
-        self.size = 0  # bytes of the file that were read
+        self.size = 0  # bytes read from the file
         # Where each frame begins, in the file and in the content.
         self.offsets: list[int] = [0]
         self.begins: list[int] = [0]
@@ -145,20 +145,20 @@ class FrameReader:
                     yield content
 
     def find_frame(self, position: int) -> int:
-        """Return the number of the frame that holds a byte of the content that was read."""
+        """Return the number of the frame that contains the byte at a position of the content read so far."""
         return bisect_right(self.begins, position) - 1
 
     def begins_frame(self, position: int) -> bool:
-        """Return whether a frame begins at a byte of the content that was read."""
+        """Return whether a frame begins at a position of the content read so far."""
         return self.begins[self.find_frame(position)] == position
 
     def find_end(self, frame: int) -> int:
-        """Return where a frame ends in the file; of the last one, the file's size when everything was read."""
+        """Return where a frame ends in the file; for the last frame, the bytes read so far."""
         return self.offsets[frame + 1] if frame + 1 < len(self.offsets) else self.size
 
 
 def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Split pieces of a file into complete lines, without their ends.
+    """Split pieces of a file into complete lines, without their line ends.
 
     Raises:
         ValueError: a line is longer than `MAX_LINE`.
@@ -177,7 +177,7 @@ def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
             held, size = [lines[-1]], len(lines[-1])
 
 
-_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for every call
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps creates an encoder on every call
 
 
 def encode_line(row: Row) -> str:
@@ -191,5 +191,5 @@ def encode_lines(lines: str) -> bytes:
 
 
 def compress_rows(rows: Sequence[Row]) -> bytes:
-    """Compress rows to a frame of their own."""
+    """Compress rows to one frame."""
     return compress_frame(encode_lines("".join(map(encode_line, rows))))

@@ -1,10 +1,10 @@
-"""The index beside a step's answers: where each group is, and a table of all answers without their texts and tokens.
+"""The index of a step's answers: where each group is, and a table of all answers without their texts and tokens.
 
     rollouts/step_000010.index.zst   two zstd frames of JSON: the size of the data file with its groups, then the table
 
-A viewer lists and sorts the answers of a step by its index, and reads the few groups that it shows. `build_index` makes
-the same of any file of answers: one without an index, one that was compressed as a single frame, or the plain JSON
-lines of an evaluation.
+A viewer lists and sorts the answers of a step by its index, and reads only the groups that it shows. `build_index`
+builds an index for any file of answers: one without an index, one compressed as a single frame, or the plain JSON lines
+of an evaluation.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from qed.runs.step_file import (
 SCHEMA = 1
 MAX_GROUP = 1 << 30  # bytes of a group's rows
 MAX_SKIP = 1 << 34  # bytes of a frame before a group, which are decompressed with it
-MAX_LINES = 1 << 20  # of a file; a small one may expand to lines without end
-MAX_COLUMNS = 100  # a damaged file may name countless parts of rewards
+MAX_LINES = 1 << 20  # of a file; a small compressed file may expand to an enormous number of lines
+MAX_COLUMNS = 100  # a damaged file may name any number of reward parts
 TEXT = 300  # characters of a group's question and answer in the index
 LABELS = ("subject", "level", "data_source", "decoding")
 REWARDS = ("reward_mean", "reward_min", "reward_max")
@@ -53,9 +53,9 @@ PLACES = ("offset", "length", "skip", "size", "n")
 class StepIndex:
     """Where the groups of a file of answers are, and a table of its answers.
 
-    `bytes` is the size of the file. A group has `id`, `question`, `gold`, its `LABELS`, `offset` and `length` of its
-    frames in the file, `skip` and `size` of its lines in their content, and `n`, `n_right`, `reward_mean`, `reward_min`
-    and `reward_max` of its answers. Each column has a value for every answer, in the order of the file.
+    `bytes` is the size of the file. A group has `id`, `question`, `gold`, its `LABELS`, the `offset` and `length` of
+    its frames in the file, the `skip` and `size` of its lines in their content, and `n`, `n_right`, `reward_mean`,
+    `reward_min` and `reward_max` of its answers. Each column has a value for every answer, in file order.
     """
 
     bytes: int
@@ -69,11 +69,11 @@ class IndexBuilder:
     def __init__(self) -> None:
         self.groups: list[Row] = []
         self.columns: dict[str, list[Any]] = {}
-        self._count = 0  # of all answers
-        self._rewards: list[list[float]] = []  # of the answers of each group
+        self._count = 0  # the number of all answers
+        self._rewards: list[list[float]] = []  # the rewards of each group's answers
 
     def begin_group(self, row: Row) -> None:
-        """Begin a group with its first answer, which `add` takes as well."""
+        """Start a group by its first answer, which must also be passed to `add`."""
         labels = {name: cut(row[name], CELL) for name in LABELS if row.get(name) is not None}
         named = {"id": cut(row.get("group_id"), TEXT), "question": cut(row.get("question"), TEXT)}
         self.groups.append({**named, "gold": cut(row.get("gold"), TEXT), **labels, "n": 0, "n_right": 0})
@@ -89,7 +89,7 @@ class IndexBuilder:
             if name not in self.columns and len(self.columns) >= MAX_COLUMNS:
                 continue
             column = self.columns.setdefault(name, [])
-            column.extend([None] * (self._count - len(column)))  # answers without it
+            column.extend([None] * (self._count - len(column)))  # for earlier answers without this cell
             column.append(value)
         self._count += 1
         group["n"] += 1
@@ -100,7 +100,7 @@ class IndexBuilder:
         self.groups[group] |= {"offset": offset, "length": length, "skip": skip, "size": size}
 
     def encode_groups(self, groups: Iterable[Sequence[Row]]) -> Iterator[bytes]:
-        """Yield the frame of each group, to be written one after the other from the beginning of a file."""
+        """Yield the frame of each group; write them in this order from the beginning of a file."""
         offset = 0
         for rows in groups:
             self.begin_group(rows[0])
@@ -113,7 +113,7 @@ class IndexBuilder:
             yield frame
 
     def build(self, size: int) -> StepIndex:
-        """Return the index of a file of so many bytes."""
+        """Return the index of a file of `size` bytes."""
         for column in self.columns.values():
             column.extend([None] * (self._count - len(column)))
         for group, rewards in zip(self.groups, self._rewards, strict=True):
@@ -123,7 +123,7 @@ class IndexBuilder:
 
 
 def name_index(data: Path) -> Path:
-    """Return the path of the index beside a file of answers, `.jsonl` or `.jsonl.zst`."""
+    """Return the path of the index of a file of answers, `.jsonl` or `.jsonl.zst`."""
     return data.with_name(f"{data.name.removesuffix(SUFFIX).removesuffix('.jsonl')}.index.zst")
 
 
@@ -149,11 +149,11 @@ def write_index(path: Path, index: StepIndex) -> None:
 
 
 def read_index(path: Path, data: Path | None = None) -> StepIndex | None:
-    """Read an index; None if it is missing, damaged or of a file of another size.
+    """Read an index; None if it is missing, damaged, or belongs to a file of another size.
 
     Args:
-        path: of the index.
-        data: the file of answers; by default the one beside the index, if there is one.
+        path: the path of the index.
+        data: the file of answers; by default the one next to the index, if it exists.
     """
     head, table = _read_parts(path, 2)
     groups = _read_groups(head, path, data)
@@ -167,18 +167,18 @@ def read_index(path: Path, data: Path | None = None) -> StepIndex | None:
 
 
 def read_index_groups(path: Path, data: Path | None = None) -> list[Row] | None:
-    """Read only the groups of an index, which takes a small part of the time; see `read_index`."""
+    """Read only the groups of an index, which is much faster; see `read_index`."""
     return _read_groups(_read_parts(path, 1)[0], path, data)
 
 
 def read_listed_groups(path: Path) -> list[Row]:
-    """Read the groups that an index lists, whatever size its file of answers has now; none if it is damaged."""
+    """Read the groups that an index lists, whatever the present size of its file of answers; none if damaged."""
     groups = _read_parts(path, 1)[0].get("groups")
     return [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
 
 
 def _read_parts(path: Path, count: int) -> list[Row]:
-    """Read the first parts of an index; a missing or damaged one is empty."""
+    """Read the first `count` parts of an index; a missing or damaged part is empty."""
     try:
         parts = [parse_row(line) for line in islice(iterate_lines(path), count)]
     except (OSError, ValueError, DataError):
@@ -187,7 +187,7 @@ def _read_parts(path: Path, count: int) -> list[Row]:
 
 
 def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
-    """Return the groups of an index if it is complete, and of a file of answers of the present size."""
+    """Return the groups of an index; None if it is incomplete, or does not match the size of the file of answers."""
     beside = data or path.with_name(path.name.removesuffix(".index.zst") + ".jsonl.zst")
     groups, size = head.get("groups"), head.get("bytes", -1)
     if head.get("schema") != SCHEMA or not isinstance(groups, list) or not _is_count(size):
@@ -198,23 +198,23 @@ def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
 
 
 def _is_placed(group: Any, size: int) -> bool:
-    """Return whether a group of an index has a place within a file of so many bytes."""
+    """Return whether a group of an index lies within a file of `size` bytes."""
     known = isinstance(group, dict) and all(_is_count(group.get(name)) for name in PLACES)
     return known and bool(group["offset"] + group["length"] <= size)
 
 
 def build_index(data: Path) -> StepIndex:
-    """Build the index of any file of answers by reading all of it, one answer in memory at a time.
+    """Build the index of any file of answers by reading it completely, with one answer in memory at a time.
 
-    A group is the consecutive answers to one problem, decoded in one way, and ends with its frame. An incomplete last
-    line is skipped.
+    A group consists of consecutive answers to one problem with the same decoding, and ends at the latest with its
+    frame. An incomplete last line is skipped.
 
     Raises:
         DataError: the file is damaged.
         OSError: the file cannot be opened.
     """
     builder = IndexBuilder()
-    spans: list[tuple[int, int]] = []  # of the groups in the content
+    spans: list[tuple[int, int]] = []  # where the groups are in the content
     key: object = None
     with data.open("rb") as file:
         reader = FrameReader(file, data.suffix == SUFFIX)
@@ -257,18 +257,18 @@ def _find_place(reader: FrameReader, begin: int, end: int) -> tuple[int, int, in
 
 
 def read_group(data: Path, index: StepIndex, group: int, texts_only: bool = False) -> list[Row]:
-    """Read the answers of a group; with `texts_only` without their tokens and what comes after these, much faster.
+    """Read the answers of a group; with `texts_only`, skip their tokens and later fields, which is much faster.
 
     Raises:
-        DataError: the file is damaged, or the index is not its own.
+        DataError: the file is damaged, or does not match the index.
         OSError: the file cannot be opened.
     """
     place = index.groups[group]
     skip, size = place["skip"], place["size"]
     if size > MAX_GROUP or skip > MAX_SKIP:
         raise DataError(
-            f"{data}: group {group} takes {size >> 20} MiB after {skip >> 20} MiB, and at most {MAX_GROUP >> 20} after "
-            f"{MAX_SKIP >> 20} are read."
+            f"{data}: group {group} takes {size >> 20} MiB after {skip >> 20} MiB; at most {MAX_GROUP >> 20} MiB after "
+            f"{MAX_SKIP >> 20} MiB can be read."
         )
     try:
         with data.open("rb") as file:
@@ -278,12 +278,12 @@ def read_group(data: Path, index: StepIndex, group: int, texts_only: bool = Fals
     except (ValueError, zstandard.ZstdError) as error:
         raise explain_damage(data, error) from error
     if len(rows) != place["n"]:
-        raise DataError(f"{data}: group {group} has {len(rows)} answers, and its index says {place['n']}.")
+        raise DataError(f"{data}: group {group} has {len(rows)} answers, but its index says {place['n']}.")
     return rows
 
 
 def _cut_tokens(line: bytes) -> bytes:
-    """Cut a row before its tokens. Within a JSON string the quotes of the name would be escaped."""
+    """Cut a row before its tokens. Inside a JSON string, the quotes of the key would be escaped."""
     begin = line.find(TOKENS)
     return line if begin < 0 else line[:begin] + b"}"
 
