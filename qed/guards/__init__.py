@@ -1,1 +1,1 @@
-"""Guards: what watches over a run."""
+"""Guards: checks and watchers that detect what goes wrong in a run."""

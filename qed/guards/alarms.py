@@ -1,6 +1,6 @@
-"""Alarms: problems of a run that its metrics show but that do not end it, each reported once.
+"""Alarms: problems that a run's metrics reveal but that do not stop it, each reported once.
 
-Every condition is a function of the metrics so far; it returns the message of its alarm, or None.
+Every condition is a function of the metrics so far that returns the message of its alarm, or None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE = 3
 # Nats per token. Low entropy is normal if nearly all answers are right; otherwise the policy has stopped exploring.
 # The quickstart ends at .05.
 ENTROPY_FLOOR, ENTROPY_SHARE, MOSTLY_RIGHT = 0.02, 0.1, 0.9
-# Longer answers are fine while accuracy rises: the alarm is for answers that are truncated and no better.
+# Longer answers are fine while accuracy rises: the alarm is for answers that are truncated without being better.
 LENGTH_FACTOR, CUT_OFF, HELPS = 2.0, 0.25, 0.02
 # A KL of .1 nats per token is ten times the usual value of runs with a reference.
 SPIKE_FACTOR, KL_SPIKE = 10.0, 0.1
@@ -24,20 +24,20 @@ SPIKE_FACTOR, KL_SPIKE = 10.0, 0.1
 RATIO_SPIKE = 5.0
 # With the same weights, two bfloat16 implementations differ by about .01 in log-probs and by less than .001 in KL.
 MISMATCH_LOGP, MISMATCH_KL = 0.2, 0.05
-# The gap of a server's log-probs stays what rounding makes it, 0.001 to 0.02 nats, while it has the learner's weights.
+# While a server has the learner's weights, its log-prob gap is only due to rounding, 0.001 to 0.02 nats.
 GAP_NOW, GAP_FACTOR = 0.02, 3.0
 # A rise of the mean reward between two windows of WINDOW steps, while held-out accuracy does not rise.
 REWARD_RISE, HELD_OUT_RISE, SOLVED = 0.1, 0.01, 0.95
-# A format that is being learned inverts some pairs of answers; a fifth of them teaches to answer wrong.
+# While a format is being learned, some wrong answers earn more than right ones; a fifth of the pairs is harmful.
 INVERTED = 0.2
-# Answers without a verdict are left out, and the policy learns from the others: a few are noise, a tenth is a bias.
+# Answers without a verdict are left out of training: a few are noise, a tenth is a bias.
 UNGRADED_NOW, UNGRADED_LATELY = 0.1, 0.02
 FORMAT_BEFORE, FORMAT_AFTER, ANSWERS_RISE, ANSWERS_GOOD = 0.5, 0.9, 0.05, 0.5
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """The name of a condition, and the message (`told`)."""
+    """The name of a condition, and the alarm message (`told`)."""
 
     name: str
     told: str
@@ -58,7 +58,7 @@ def _has_no_signal(history: History) -> bool:
 
 
 def all_truncated(history: History) -> str | None:
-    """Check whether every answer is truncated, so that all of a group have the same reward."""
+    """Check whether every answer is truncated, so that all answers of a group have the same reward."""
     if not (_has_no_signal(history) and _are_all(history, "length/truncated_frac", 1)):
         return None
     return (
@@ -69,13 +69,13 @@ def all_truncated(history: History) -> str | None:
 
 
 def all_empty(history: History) -> str | None:
-    """Check whether every answer is only an end token."""
+    """Check whether every answer consists of the end token alone."""
     if not (_has_no_signal(history) and _are_all(history, "length/mean", 1)):
         return None
     return (
-        f"Every answer of the last {PATIENCE} steps was a single token: the model ends at once. Does the prompt end in "
-        "the middle of a turn, or does the tokenizer's chat template close it? qed debug-generations shows the prompt "
-        "and the answers."
+        f"Every answer of the last {PATIENCE} steps was a single token: the model stops immediately. Does the prompt "
+        "end in the middle of a turn, or does the tokenizer's chat template close it? qed debug-generations shows the "
+        "prompt and the answers."
     )
 
 
@@ -159,7 +159,7 @@ def length_runaway(history: History) -> str | None:
 
 
 def _find_spike(history: History, key: str, threshold: float) -> tuple[float, float] | None:
-    """Return the last value of a metric and its median before, if the last one is a spike."""
+    """Return the last value of a metric and the median of earlier values, if the last one is a spike."""
     values = history.recent(key, WINDOW + 1)
     if not values:
         return None
@@ -179,7 +179,7 @@ def kl_spike(history: History) -> str | None:
 
 
 def ratio_spike(history: History) -> str | None:
-    """Check whether a token's probability has changed far too much within a step."""
+    """Check whether the probability of a token has changed far too much within a step."""
     spike = _find_spike(history, "ratio/log_max", RATIO_SPIKE)
     if spike is None:
         return None
@@ -196,11 +196,11 @@ def mismatch(history: History) -> str | None:
     if not ((logps and min(logps) > MISMATCH_LOGP) or (kl and min(kl) > MISMATCH_KL)):
         return None
     return (
-        f"The sampler's and the learner's log-probs of the same tokens differ by {fmean(logps or [0]):.2g} nats in the "
-        f"mean (KL {fmean(kl or [0]):.2g}) over the last {PATIENCE} steps, so the policy is trained on answers of "
-        "another one. Take --sampling.sampler hf or model.precision=float32 to find out which is wrong, or "
-        "algorithm.correction to correct for it; many learner.passes and a rollout.max_staleness show in this "
-        "figure too."
+        f"The sampler's and the learner's log-probs of the same tokens differ by {fmean(logps or [0]):.2g} nats on "
+        f"average (KL {fmean(kl or [0]):.2g}) over the last {PATIENCE} steps, so the policy is trained on answers of "
+        "another one. Use --sampling.sampler hf or model.precision=float32 to find out which is wrong, or "
+        "algorithm.correction to correct for it; many learner.passes and a rollout.max_staleness raise this figure "
+        "too."
     )
 
 
@@ -210,8 +210,8 @@ def growing_gap(history: History) -> str | None:
     if gap is None or gap[1] < GAP_NOW or gap[1] < GAP_FACTOR * gap[0]:
         return None
     return (
-        f"The sampler's log-probs drift away from the learner's: by {gap[0]:.2g} nats a token in the first steps, by "
-        f"{gap[1]:.2g} in the last ones (sampler/logp_gap_mean). Its weights or its precision no longer fit the "
+        f"The sampler's log-probs drift away from the learner's: by {gap[0]:.2g} nats per token in the first steps, by "
+        f"{gap[1]:.2g} in the last ones (sampler/logp_gap_mean). Its weights or its precision no longer match the "
         "learner's. Restart the servers and resume; --sampling.sampler native shows whether they are the cause, and "
         "model.precision=float32 whether rounding is."
     )
@@ -240,8 +240,8 @@ def wrong_earns_more(history: History) -> str | None:
     return (
         f"In {fmean(shares):.0%} of the pairs of a right and a wrong answer to the same problem, over the last "
         f"{WINDOW} steps, the wrong one earned more: the policy is taught to answer wrong. Compare such pairs in "
-        "rollouts/; the option robust of a reward closes its known holes, and a smaller weight of what is not "
-        "correctness (data.reward) helps."
+        "rollouts/; the option robust of a reward closes its known loopholes, and smaller weights for reward parts "
+        "other than correctness (data.reward) help."
     )
 
 
@@ -252,9 +252,9 @@ def ungraded(history: History) -> str | None:
         return None
     late, failed = (history.recent(key, 1)[0] for key in ("grading/timeouts", "grading/errors"))
     return (
-        f"{share:.1%} of the answers could not be graded ({late:.0f} ran out of time and "
-        f"{failed:.0f} failed in this step); they are not trained on, whatever they say. See reason in rollouts/ and "
-        "rewards.log; data.reward_seconds gives more time."
+        f"{share:.1%} of the answers could not be graded ({late:.0f} timed out and "
+        f"{failed:.0f} failed in this step); they are excluded from training, right or wrong. See reason in rollouts/ "
+        "and rewards.log; data.reward_seconds gives more time."
     )
 
 
@@ -264,13 +264,13 @@ def without_reward(history: History) -> str | None:
     if share is None:
         return None
     return (
-        f"{share:.1%} of the answers have no reward: every reward function returned None or NaN for them. They train "
-        "nothing and stay out of their group's statistics; in rollouts/ their reward is null."
+        f"{share:.1%} of the answers have no reward: every reward function returned None or NaN for them. They are "
+        "excluded from training and from their group's statistics; in rollouts/ their reward is null."
     )
 
 
 def _compute_share(history: History, *keys: str) -> float | None:
-    """Return the share of answers in these counts, if it is large in this step or in the last WINDOW steps."""
+    """Return the share of answers in these counts if it is large in this step or over the last WINDOW steps."""
     now, lately = history.shares_of_answers(*keys)
     return max(now, lately) if now >= UNGRADED_NOW or lately >= UNGRADED_LATELY else None
 
@@ -290,15 +290,15 @@ def format_only(history: History) -> str | None:
 
 
 def blind_critic(history: History) -> str | None:
-    """Check whether the critic's values say nothing about the outcomes of answers."""
+    """Check whether the critic's values explain nothing about the outcomes of answers."""
     explained = history.recent("critic/explained_variance", WINDOW)
     if not explained or max(explained) > 0:
         return None
     return (
-        f"For {WINDOW} steps the critic's values explain nothing of how answers end (critic/explained_variance is "
-        f"{fmean(explained):.2g} in the mean, and never above 0), so that they only add noise to the advantages. Train "
-        "it alone first (algorithm.critic.warmup_steps), give it another algorithm.critic.lr or more "
-        "algorithm.critic.passes, or take an algorithm without a critic, such as qed grpo."
+        f"For {WINDOW} steps the critic's values have not predicted the outcomes (critic/explained_variance is "
+        f"{fmean(explained):.2g} on average, and never above 0), so they only add noise to the advantages. Train "
+        "the critic alone first (algorithm.critic.warmup_steps), give it another algorithm.critic.lr or more "
+        "algorithm.critic.passes, or use an algorithm without a critic, such as qed grpo."
     )
 
 
@@ -332,7 +332,7 @@ class Alarms:
         self.reported: set[str] = set()
 
     def check(self, row: Row) -> list[Alarm]:
-        """Add a row of metrics, and return the alarms that it raises for the first time."""
+        """Add a row of metrics, and return the alarms that are raised for the first time."""
         self.history.add(row)
         alarms = []
         for condition in CONDITIONS:

@@ -1,9 +1,9 @@
 """Fault injection for tests: QED_FAULT=point:kind or point:kind:n or point:kind:n:rank causes a fault at a named point.
 
 The points are the arguments of `signals.check_signals`, and `save`, which every stage of a save passes; numbers pass
-through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first; of
-several ranks on every one, or on the one that is given. Kinds: `kill`, a signal by its name such as `sigterm`, `error`
-for an error of the program, `enospc`, `oom`, `sleep`, and `nan` for a number.
+through `loss` and `reward`. The fault occurs when the point is passed for the n-th time, by default the first; with
+several ranks on every one, or on the given one. Kinds: `kill`, a signal by its name such as `sigterm`, `error` for an
+unexpected exception, `enospc`, `oom`, `sleep`, and `nan` for a number.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 VARIABLE = "QED_FAULT"
 SIGNALS = {"kill": "SIGKILL", **{name: name.upper() for name in ("sigterm", "sigint", "sighup", "sigusr1")}}
 KINDS = (*SIGNALS, "error", "enospc", "oom", "sleep", "nan")
-LONG = 3600.0  # seconds of a sleep: until the test ends the process
+LONG = 3600.0  # seconds to sleep: until the test ends the process
 Number = TypeVar("Number", float, "Tensor")
 ARMED = os.environ.get(VARIABLE, "")  # read once, because points may be passed at every token
 _passed: Counter[str] = Counter()
 
 
 def hit(point: str) -> None:
-    """Pass a point, and cause its fault if it is due; outside of tests nothing happens."""
+    """Cause the fault of a point if it is due; does nothing outside of tests."""
     if ARMED:
         _inject_fault(point)
 
 
 def pass_through(point: str, value: Number) -> Number:
-    """Return a number, or a tensor of one, that passes a point: unchanged, or NaN if that fault is due."""
+    """Return a number or a tensor unchanged, or NaN if that fault is due at a point."""
     return value * math.nan if ARMED and _count_passing(point) == "nan" else value
 
 
@@ -56,10 +56,10 @@ def _inject_fault(point: str) -> None:
 
 
 def _count_passing(point: str) -> str:
-    """Count that a point is passed, and return the kind of fault that is due; empty for none.
+    """Count the passing of a point, and return the kind of fault that is due; empty for none.
 
     Raises:
-        UsageError: the variable's value is not valid.
+        UsageError: the variable's value is invalid.
     """
     armed, kind, number, rank = [*ARMED.split(":"), "", "", ""][:4]
     if kind not in KINDS or not (number or "1").isdecimal():

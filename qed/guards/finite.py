@@ -1,4 +1,4 @@
-"""Checks that rewards, advantages and log-probs are finite before the optimizer makes a step with them."""
+"""Check that rewards, advantages and log-probs are finite before the optimizer step that uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STOPPED = "stopped before the optimizer step"
 
 
 def find_not_finite(rollout: Rollout) -> list[str]:
-    """Name the values of a rollout that are not finite, causes before consequences.
+    """Return the names of a rollout's values that are not finite, causes before consequences.
 
     A sampled log-prob is NaN where the sampler reports none; only an infinite one is an error.
     """
@@ -28,7 +28,7 @@ def find_not_finite(rollout: Rollout) -> list[str]:
 
 
 def require_finite(rollouts: Sequence[Rollout]) -> None:
-    """Refuse an update with values that are not finite.
+    """Check that all values of an update are finite.
 
     Raises:
         Diverged: some are not; the message names the value, the number of answers and the first of them.
@@ -40,7 +40,7 @@ def require_finite(rollouts: Sequence[Rollout]) -> None:
     first = rollouts[number]
     value = f" ({first.advantage})" if names[0] == "advantage" and isinstance(first.advantage, float) else ""
     raise Diverged(
-        f"The {names[0]} of {len(wrong)} of {len(rollouts)} answers is not finite, first of answer {first.index} to "
+        f"The {names[0]} of {len(wrong)} of {len(rollouts)} answers is not finite, first in answer {first.index} to "
         f"problem {first.problem.id}{value}: {STOPPED}. {_advise(names[0])}",
         rollouts,
     )
@@ -49,27 +49,27 @@ def require_finite(rollouts: Sequence[Rollout]) -> None:
 def describe_update(
     rollouts: Sequence[Rollout], scores: Sequence[tuple[float, float]], loss: float, norm: float, rate: float
 ) -> Diverged:
-    """Build the error of an update whose loss or gradient is not finite.
+    """Build the error for an update whose loss or gradient is not finite.
 
     Args:
-        rollouts: of the update.
+        rollouts: the rollouts of the update.
         scores: the mean entropy and the mean log-prob of each rollout under the policy.
         loss, norm, rate: the loss, the norm of its gradient and the learning rate.
     """
     broken = sum(not _is_finite(score) for score in scores)
     what = "gradient" if math.isfinite(loss) else "loss"
     return Diverged(
-        f"The {what} is not finite (the loss is {loss} and the gradient's norm {norm} at learning rate {rate:g}); of "
-        f"{broken} of {len(rollouts)} answers the policy's own log-probs are not: {STOPPED}. A smaller learner.lr, or "
-        "float32 in place of bfloat16, is the usual cure.",
+        f"The {what} is not finite (the loss is {loss} and the gradient norm {norm} at learning rate {rate:g}); the "
+        f"policy's own log-probs are not finite in {broken} of {len(rollouts)} answers: {STOPPED}. A smaller "
+        "learner.lr, or float32 in place of bfloat16, is the usual remedy.",
         rollouts,
     )
 
 
 def _advise(name: str) -> str:
-    """Say what to do about a value that is not finite."""
+    """Return what to do about a value that is not finite."""
     if name == "reward":
-        return "A reward must be a finite number: look for a division or a logarithm in your own."
+        return "A reward must be a finite number: look for a division or a logarithm in your reward function."
     if name == "advantage":
         return "It follows from finite rewards, so the algorithm makes it: is algorithm.std_epsilon 0?"
     return "The weights have been broken by an earlier update: a smaller learner.lr, or float32, is the usual cure."

@@ -1,4 +1,4 @@
-"""Errors that travel from one rank of a run to the others, which raise them too."""
+"""Errors of one rank that are sent to the other ranks of the run, which raise them too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qed.errors import Diverged, Interrupted, QedError
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Describe an error for the other ranks."""
+    """Describe an error, so that it can be sent to the other ranks."""
     known = isinstance(error, QedError)
     text = str(error) if known else "".join(traceback.format_exception_only(error)).strip()
     rollouts = error.rollouts if isinstance(error, Diverged) else ()
@@ -20,7 +20,7 @@ def describe_error(error: Exception) -> dict[str, Any]:
 
 
 def rebuild_error(described: Mapping[str, Any], rank: int) -> QedError:
-    """Return the error that another rank has described."""
+    """Rebuild the error that another rank has described."""
     if described["type"] == Interrupted.__name__:
         return Interrupted(described["text"], described["code"])
     if described["type"] == Diverged.__name__:

@@ -1,4 +1,4 @@
-"""What the ranks of a run tell each other about themselves, and where they write it."""
+"""The heartbeats that the ranks of a run exchange, and the store that they write them to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qed.guards.watchdog import LOAD
 
 
 class Store(Protocol):
-    """What is used of a `torch.distributed.Store`; a clone with a timeout of a few seconds, used by nobody else."""
+    """The used part of `torch.distributed.Store`; a clone for this use alone, with a timeout of a few seconds."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
@@ -21,15 +21,15 @@ class Store(Protocol):
         """Return whether all keys exist."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number that begins at 0, and return the sum."""
+        """Add to a number that starts at 0, and return the sum."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank says of itself.
+    """What a rank reports about itself.
 
-    `count` rises with every heartbeat; `waiting` is the collective that it waits in, or empty; `sequence` the number of
-    collectives that it has entered; `left` why it has ended, or empty.
+    `count` rises with every heartbeat; `waiting` is the collective in which it waits, or empty; `sequence` is the
+    number of collectives that it has entered; `left` is why it has ended, or empty.
     """
 
     count: int = 0
@@ -44,7 +44,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Missing:
-    """A rank that the others cannot count on: where it runs, its last known step and stage, and why it is missing."""
+    """A missing rank: where it runs, its last known step and stage, and why it is missing."""
 
     rank: int
     host: str

@@ -10,11 +10,12 @@ from statistics import fmean
 
 Row = Mapping[str, object]
 
-# Steps of a window whose means are compared: accuracy varies by .1 between steps of 128 answers, by .03 between means.
+# Steps per window; the means of windows are compared. Accuracy varies by .1 between steps of 128 answers, by .03
+# between means.
 WINDOW = 10
 # The first and the last window must not overlap.
 ENOUGH = 2 * WINDOW
-RECENT_ROWS = 30  # stored besides the first ones
+RECENT_ROWS = 30  # stored in addition to the first ones
 HELD_OUT = re.compile(r"eval/.+/greedy/avg@\d+")
 
 
@@ -39,7 +40,7 @@ class History:
                 self.first.append(row)
 
     def list_held_out(self) -> list[float]:
-        """List each evaluation's mean greedy accuracy over the tasks of all: some have the validation part only."""
+        """List each evaluation's mean greedy accuracy over the tasks that all share; some have only the validation."""
         common = [key for key in (self.evaluations or [{}])[0] if all(key in own for own in self.evaluations)]
         return [fmean(own[key] for key in common) for own in self.evaluations] if common else []
 
@@ -48,15 +49,15 @@ class History:
         return _read_column(list(self.last)[-steps:], key) if self.steps >= steps else []
 
     def means(self, key: str) -> tuple[float, float] | None:
-        """Return the means of a metric over the first and the last WINDOW steps; None as long as these overlap."""
+        """Return the means of a metric over the first and the last WINDOW steps; None while these overlap."""
         now = self.recent(key, WINDOW)
         before = _read_column(self.first, key)
         return (fmean(before), fmean(now)) if self.steps >= ENOUGH and now and before else None
 
     def shares_of_answers(self, *counts: str) -> tuple[float, float]:
-        """Return the share of answers in these counts, in the last step and in the last WINDOW steps.
+        """Return the share of answers in these counts, in the last step and over the last WINDOW steps.
 
-        A share is 0 if a step lacks a count; the second is 0 as long as there are fewer steps.
+        A share is 0 if a step lacks a count; the second is 0 while there are fewer than WINDOW steps.
         """
         keys = (*counts, "length/total", "length/mean")
         columns = [self.recent(key, min(self.steps, WINDOW)) for key in keys]

@@ -1,4 +1,4 @@
-"""Refuses a process in which the libraries would fail later, with an error that names no cause."""
+"""Reject a process in which libraries would fail later with an obscure error."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from qed.errors import UsageError
 
 
 def require_usable_process() -> None:
-    """Check the current folder, which MKL needs to find its libraries, and the docstrings, which transformers reads.
+    """Check that the current folder exists, which MKL needs, and that docstrings are kept, which transformers reads.
 
     Raises:
-        UsageError: the current folder is gone, or Python leaves docstrings out.
+        UsageError: the current folder is gone, or Python strips docstrings.
     """
     try:
         os.getcwd()
@@ -21,6 +21,6 @@ def require_usable_process() -> None:
         raise UsageError(f"The current folder {what}. Go to a folder that exists (cd), and start again.") from error
     if sys.flags.optimize > 1:
         raise UsageError(
-            "Python leaves out docstrings here (python -OO, or PYTHONOPTIMIZE of 2 or more), and the library "
-            "transformers needs them. Start again without -OO, and with PYTHONOPTIMIZE unset."
+            "Python strips docstrings here (python -OO, or PYTHONOPTIMIZE of 2 or more), but transformers needs them. "
+            "Start again without -OO, and with PYTHONOPTIMIZE unset."
         )

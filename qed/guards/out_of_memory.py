@@ -1,4 +1,4 @@
-"""Lets go of everything that a computation held which failed for lack of memory."""
+"""Free everything that a computation held after it ran out of memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ Result = TypeVar("Result")
 
 
 def call_if_it_fits(compute: Callable[[], Result]) -> list[Result]:
-    """Return a function's result in a list, which is empty if memory has run out.
+    """Return a function's result in a list, which is empty if the call ran out of memory.
 
-    The memory of a failed call is free afterwards: the frames of an error's traceback hold the graph and its
-    activations.
+    The memory of a failed call is freed: the frames in an error's traceback would keep the graph and its activations.
     """
     try:
         return [compute()]
@@ -33,12 +32,12 @@ def call_if_it_fits(compute: Callable[[], Result]) -> list[Result]:
 
 
 def free_failed() -> None:
-    """Free what a failed computation held: its frames and tensors refer to each other."""
+    """Free what a failed computation held; its frames and tensors form reference cycles."""
     gc.collect()
     free_cache()
 
 
 def free_cache() -> None:
-    """Return memory that nothing uses to the device."""
+    """Return unused cached memory to the device."""
     if "torch" in sys.modules:
-        sys.modules["torch"].cuda.empty_cache()  # does nothing where CUDA is not in use
+        sys.modules["torch"].cuda.empty_cache()  # does nothing if CUDA is not in use

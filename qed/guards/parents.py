@@ -1,4 +1,4 @@
-"""Starts child processes that run qed, and ties them to their parent, so that they end with it in every case."""
+"""Start child processes that run qed, and tie them to their parent, so that they always end with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-LAUNCHER = "QED_LAUNCHER"  # environment variable: the process that has started this one as a rank of a run
+LAUNCHER = "QED_LAUNCHER"  # environment variable: the id of the process that started this one as a rank of a run
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, an option of prctl(2)
 
 
@@ -17,7 +17,7 @@ def die_with_parent(parent: int) -> Callable[[], None]:
     """Return a function for a child to call, so that the kernel kills the child when its parent ends; Linux only.
 
     Args:
-        parent: process id; 0 removes the tie.
+        parent: the parent's process id; 0 removes the tie.
     """
     if sys.platform != "linux":
         return lambda: None
@@ -32,7 +32,7 @@ def die_with_parent(parent: int) -> Callable[[], None]:
 
 
 def die_with_launcher() -> None:
-    """Tie this process to its launcher if it is a rank of a run; what it starts itself is not tied to that one."""
+    """Tie this process to its launcher if it is a rank of a run; its own children are not tied to the launcher."""
     if launcher := os.environ.pop(LAUNCHER, ""):
         die_with_parent(int(launcher))()
 
@@ -40,8 +40,8 @@ def die_with_launcher() -> None:
 def build_child_command(arguments: Sequence[str], module: str = "qed") -> list[str]:
     """Return the command of a child that runs `qed ARGUMENTS`, or another module, with this interpreter.
 
-    The current folder is on the child's import path only if it is on ours: a user's `datasets.py` there must not stand
-    in for the library.
+    The current folder is on the child's import path only if it is on ours: a user's `datasets.py` there must not shadow
+    the library.
     """
     safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
     return [sys.executable, *safe, "-m", module, *arguments]
@@ -50,8 +50,8 @@ def build_child_command(arguments: Sequence[str], module: str = "qed") -> list[s
 def build_code_command(code: str, *arguments: str) -> list[str]:
     """Return the command of a child that runs code with this interpreter and our import path.
 
-    `sys.argv[2:]` are the arguments. The current folder is not on the path with which the child starts: a user's
-    `types.py` there would stand in for Python's own.
+    The code finds the arguments in `sys.argv[2:]`. The child starts without the current folder on its path, because a
+    user's `types.py` there would shadow Python's own.
     """
     take_path = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     return [sys.executable, "-P", "-c", take_path + code, json.dumps(sys.path), *arguments]

@@ -1,6 +1,6 @@
 """Rules of the preflight check: turn the figures of a few sampled answers into findings.
 
-Only a run that can never work is refused; everything else is a warning, because a model that cannot answer yet may
+Only a run that can never work is rejected; everything else is a warning, because a model that cannot answer yet may
 still learn to.
 """
 
@@ -21,7 +21,7 @@ BYTES_PER_TOP_LOGP = 6  # the id of a likely token and its log-prob, compressed
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the table; `advice` says what is wrong and which setting to change, `fatal`: it cannot work."""
+    """A line of the table; `advice` says what is wrong and what to change; `fatal` means that the run cannot work."""
 
     what: str
     found: str
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Answers:
-    """Shares of the sampled answers; `reward` is the mean of those that have one, `signal` a share of the groups."""
+    """Shares of the sampled answers; `reward` is the mean over answers with one, `signal` a share of the groups."""
 
     truncated: float
     readable: float
@@ -47,15 +47,15 @@ def check_answers(
     """Check truncation, format, correctness and rewards of the sampled answers.
 
     Args:
-        figures: of the answers.
-        max_tokens: the longest answer.
-        rewarded: whether the loss reads rewards.
-        joined: whether demonstrations join the groups, which then vary also where all sampled answers are alike.
-        turns: whether an environment speaks in the answers.
+        figures: the figures of the answers.
+        max_tokens: the maximum tokens of an answer.
+        rewarded: whether the loss uses rewards.
+        joined: whether demonstrations join the groups; rewards then differ even if all sampled answers are alike.
+        turns: whether the answers contain replies of an environment.
     """
     truncated, unreadable = "", ""
     if figures.truncated >= MANY:
-        counted = ", in which what the environment says counts too" if turns else ""
+        counted = ", which includes the environment's replies" if turns else ""
         truncated = (
             f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}{counted}: raise "
             "it, or teach the model to end its answers first (SFT)."
@@ -84,8 +84,8 @@ def check_answers(
 def _describe_missing_rewards(share: float) -> Finding:
     """Explain answers without a reward."""
     advice = (
-        f"For {share:.0%} of the answers every reward function returns None or NaN. They train nothing and stay out of "
-        "their group's statistics. A function that is meant to apply should return a number."
+        f"For {share:.0%} of the answers every reward function returns None or NaN. They are excluded from training "
+        "and from their group's statistics. A function that is meant to apply should return a number."
     )
     return Finding("answers without a reward", f"{share:.0%}", advice)
 
@@ -102,10 +102,10 @@ def check_ends(trained: int, count: int, what: str, imitated: bool) -> list[Find
     """Check that the end token of the answers is in the loss.
 
     Args:
-        trained: answers whose last token is an end token and is in the loss.
-        count: answers that have ended.
-        what: a noun for them, such as "rows".
-        imitated: whether this is SFT, where a model learns to end only from these end tokens.
+        trained: the number of answers whose last token is an end token and is in the loss.
+        count: the number of answers that have ended.
+        what: what to call them, such as "rows".
+        imitated: whether this is SFT, where the model learns to end its answers only from these end tokens.
     """
     if not count:
         return [Finding("end token in the loss", "no answer has ended")]
@@ -113,13 +113,13 @@ def check_ends(trained: int, count: int, what: str, imitated: bool) -> list[Find
     if imitated and not trained:
         advice = (
             f"The end token is in the loss of none of the {what}, so the model would never learn to end its answers. "
-            "Does algorithm.loss or a field weights of your own leave it out, or does the prompt's demonstration?"
+            "Is it left out by algorithm.loss, by a weights field in your data, or by the prompt's demonstration?"
         )
     return [Finding("end token in the loss", f"{trained} of {count} {what}", advice, fatal=bool(advice))]
 
 
 def check_prefixes(same: int, count: int) -> list[Finding]:
-    """Check whether a prompt and its answer, tokenised as one text, begin with the tokens of the prompt."""
+    """Check whether prompt and answer, tokenised as one text, begin with the tokens of the prompt."""
     if not count:
         return []
     advice = ""
@@ -133,22 +133,22 @@ def check_prefixes(same: int, count: int) -> list[Finding]:
 
 
 def check_form(prompt: str, rewards: Sequence[str], own: str) -> list[Finding]:
-    """Warn of a reward that finds no right answer in the tags of the prompt; `own` is the prompt's own reward."""
+    """Warn about a reward that cannot read the prompt's answer tags; `own` is the prompt's own reward."""
     advice = (
-        f"An answer that is right in the tags of the prompt {prompt}, and in no other form, is wrong to the reward "
-        f"{','.join(rewards)}. Take the prompt's own reward ({own}) or another --prompt, unless the questions ask for "
-        "the form that this reward reads."
+        f"The reward {','.join(rewards)} grades a right answer in the tags of the prompt {prompt} as wrong if the "
+        f"answer is given in no other form. Use the prompt's own reward ({own}) or another --prompt, unless the "
+        "questions ask for the form that this reward reads."
     )
     return [Finding("right answers in the prompt's tags", "not found by the reward", advice)]
 
 
 def check_demonstrations(troubles: Sequence[str], rewritten: int = 0, whose: str = "prompt") -> list[Finding]:
-    """Check the demonstrations that an answer can judge.
+    """Check the demonstrations that can be graded by a reference answer.
 
     Args:
         troubles: why each does not earn the full reward; "" if it does.
-        rewritten: how many are replies of the data that the prompt has written anew, in its form.
-        whose: the reward is, "prompt" or "run".
+        rewritten: the number of replies in the data that the prompt has rewritten in its format.
+        whose: whose reward it is, "prompt" or "run".
     """
     if not troubles:
         return []
@@ -195,9 +195,9 @@ def check_memory(training: int, sampling: int, free: int | None) -> list[Finding
     """Check whether the longest micro-batch and the largest KV cache fit; only a warning, because it is an estimate.
 
     Args:
-        training: bytes that a learner's step needs besides what is allocated already.
-        sampling: bytes that the sampler needs besides.
-        free: bytes that are free; None if that is not known.
+        training: bytes that a learner's step needs in addition to what is already allocated.
+        sampling: bytes that the sampler needs in addition.
+        free: the free bytes; None if unknown.
     """
     needed = max(training, sampling)
     if free is None:
@@ -219,9 +219,9 @@ def check_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Fi
 
     Args:
         checkpoint: bytes of one checkpoint.
-        saves: checkpoints that are kept at the same time.
+        saves: the number of checkpoints kept at the same time.
         rollouts: bytes of all rollouts, if every answer has the maximum length.
-        free: bytes that are free on the disk.
+        free: the free bytes on the disk.
     """
     needed, advice = checkpoint * saves, ""
     if needed > free:
@@ -241,19 +241,19 @@ def check_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Fi
 
 
 def count_token_bytes(answers: int, with_stats: int, top: int) -> int:
-    """Return the bytes that a step's answers take on the disk for each token of the longest.
+    """Return the bytes that a step's answers take on the disk per token of the longest.
 
     Args:
-        answers: of a step.
-        with_stats: those whose tokens have statistics, at most.
-        top: the likeliest tokens that these save at each position.
+        answers: the number of answers of a step.
+        with_stats: the largest number of answers with per-token statistics.
+        top: the number of most likely tokens that these save at each position.
     """
     of_stats = min(with_stats, answers) * (BYTES_PER_STATS_TOKEN + top * BYTES_PER_TOP_LOGP)
     return answers * BYTES_PER_ROLLOUT_TOKEN + of_stats
 
 
 def refuse(findings: Sequence[Finding]) -> None:
-    """Refuse a run that cannot work.
+    """Reject a run that cannot work.
 
     Raises:
         UsageError: a finding is fatal; the message says which settings to change.

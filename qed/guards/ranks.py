@@ -1,7 +1,7 @@
-"""Watches the ranks of a run: each writes a heartbeat into a common store, and reads those of the others.
+"""Watch the ranks of a run: each writes a heartbeat to a common store, and reads those of the others.
 
-So a rank that has died or hangs is named, a signal to one rank reaches all, and one rank prints an error that all have.
-Time is counted in ticks, not read from a clock: after a machine was suspended no rank is taken for dead.
+So a rank that died or hangs is named, a signal to one rank reaches all, and only one rank prints an error that all
+raise. Time is counted in ticks, not read from a clock, so that no rank counts as dead after a machine was suspended.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ TICK = 1.0  # seconds
 SILENCE = 30.0  # seconds without a heartbeat after which a rank is lost, if run.watchdog is not shorter
 FAREWELL = 5.0  # seconds that rank 0, which may hold the store, waits at the end for the others to leave
 MAX_REASON = 300  # characters
-GONE = "gone"  # of a rank that has ended as all do: its run is complete, or stopped, or has trained nothing
+GONE = "gone"  # reported by a rank that ended as all ranks do: the run is complete, stopped, or has trained nothing
 
 
 class RankMonitor:
     """Exchanges heartbeats with the other ranks in the background.
 
     Args:
-        store: shared by all ranks.
-        rank: of this process.
+        store: the store that all ranks share.
+        rank: the rank of this process.
         world: the number of ranks.
         stop: the flags of signals, which are shared with all ranks. Ranks see a flag at different times, so a loop has
             to agree with the others before it acts on one.
-        seconds: a rank whose heartbeat is missing for so long, at most 30 s, is lost: this process ends with exit code
-            75, even if it is blocked in a collective. 0 ends nothing. A rank that is loading gets ten times as long.
-        record: writes an event into the run's events.jsonl; called on the lowest rank that is left.
+        seconds: the time without a heartbeat, capped at 30 s, after which a rank is lost: this process then ends with
+            exit code 75, even if it is blocked in a collective. A rank that is loading gets ten times as long. With 0
+            no rank is ever lost.
+        record: writes an event to the run's events.jsonl; called on the lowest remaining rank.
         tick: seconds between two heartbeats.
     """
 
@@ -60,16 +61,16 @@ class RankMonitor:
         self.record = record
         self.tick = tick
         self.beats = {other: Beat() for other in range(world) if other != rank}
-        self.silent = dict.fromkeys(self.beats, 0.0)  # seconds since the last change of each one's heartbeat
-        self.unanswered = 0.0  # seconds since the store has answered
-        self._rounds = self._counted = 0  # exchanges with the store, and how many of them have been seen by `check`
+        self.silent = dict.fromkeys(self.beats, 0.0)  # seconds since each rank's heartbeat last changed
+        self.unanswered = 0.0  # seconds since the store last answered
+        self._rounds = self._counted = 0  # exchanges with the store, and how many of them `check` has seen
         self._waiting, self._sequence, self._left = "", 0, ""
         self._shared_stop, self._saves, self._save_known = False, 0, False
         self._claimed: bool | None = None
         self._done = threading.Event()
         self._threads = [threading.Thread(target=run, daemon=True, name="ranks") for run in (self._talk, self._watch)]
 
-    # What the loop calls
+    # Called by the training loop
 
     def start(self) -> None:
         """Start the heartbeats."""
@@ -78,7 +79,7 @@ class RankMonitor:
             thread.start()
 
     def is_open(self) -> bool:
-        """Return whether it watches."""
+        """Return whether heartbeats are being exchanged."""
         return not self._done.is_set()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -92,23 +93,23 @@ class RankMonitor:
             thread.join(FAREWELL)
 
     def end_with(self, error: BaseException | None) -> None:
-        """Note for the last heartbeat how this rank ends; of an error, whether this rank prints it."""
+        """Record for the last heartbeat how this rank ends, and settle whether it prints its error."""
         if error is not None:
             claim_failure()
         agreed = error is None or isinstance(error, Interrupted | NothingTrained)
         self._left = GONE if agreed else f"has ended with {type(error).__name__}: {error}"[:MAX_REASON]
 
     def enter(self, name: str) -> None:
-        """Say that this rank enters a collective."""
+        """Record that this rank enters a collective."""
         self._sequence += 1
         self._waiting = name
 
     def leave(self) -> None:
-        """Say that the collective is over."""
+        """Record that the collective is over."""
         self._waiting = ""
 
     def claim_failure(self) -> bool:
-        """Return whether this rank is the one to print an error; the first to ask is, and its answer stays."""
+        """Return whether this rank prints an error: the first rank to ask does; the answer never changes."""
         if self._claimed is None:
             try:
                 self._claimed = self.store.add("failed", 1) == 1
@@ -134,7 +135,7 @@ class RankMonitor:
         return found
 
     def _find_silence(self, rank: int) -> float:
-        """Return the seconds since a rank's last heartbeat; rank 0 usually holds the store, and is silent with it."""
+        """Return the seconds since a rank's last heartbeat; for rank 0, which usually holds the store, the store's."""
         return max(self.silent[rank], self.unanswered if rank == 0 else 0.0)
 
     def _describe_silence(self, rank: int) -> str:
@@ -144,7 +145,7 @@ class RankMonitor:
         return f"no heartbeat for {self.silent[rank]:.0f} s{never}"
 
     def explain_wait(self) -> str:
-        """Return sentences that name the ranks this one waits for; empty if it waits for none."""
+        """Return sentences that name the ranks for which this one waits; empty if there are none."""
         missing = self.find_missing(self.patience or SILENCE)
         if not missing:
             return f"All ranks have entered collective '{self._waiting}'." if self._waiting else ""
@@ -153,10 +154,10 @@ class RankMonitor:
         )
 
     def find_lost(self, seconds: float = 5.0) -> RankLost | None:
-        """Return the error for a collective that failed because a rank is missing; None if none is.
+        """Return the error for a collective that failed because a rank is missing; None if none is missing.
 
         Args:
-            seconds: how long to wait until it is clear which one: a rank that was killed is silent only after a while.
+            seconds: how long to wait to find out which one, because a killed rank is noticed only after a while.
         """
         patience, gone = 2 * self.tick, list[Missing]()
         for _ in range(int(seconds / self.tick)):
@@ -167,7 +168,7 @@ class RankMonitor:
             time.sleep(self.tick)
         return RankLost(self._describe_loss(gone)) if gone else None
 
-    # The threads. Talking may block, and then watching goes on.
+    # The two threads: talking to the store may block, while watching continues
 
     def _talk(self) -> None:
         """Exchange heartbeats until `close`, and once more."""
@@ -175,7 +176,7 @@ class RankMonitor:
         while True:
             last = self._done.is_set()
             count += 1
-            with suppress(Exception):  # a store that fails is one that does not answer
+            with suppress(Exception):  # an error of the store counts as no answer
                 self.exchange(count)
             if last:
                 break
@@ -212,7 +213,7 @@ class RankMonitor:
         self._shared_stop = self.stop.received is not None
 
     def _share_save(self) -> None:
-        """Share requests of a checkpoint; those of several ranks before it is saved are one."""
+        """Share requests for a checkpoint; requests of several ranks before it is saved count as one."""
         asked = self.store.add("save", 0)
         if asked > self._saves:
             self._saves, self._save_known, self.stop.save = asked, True, True
@@ -221,13 +222,13 @@ class RankMonitor:
         self._save_known = self._save_known and self.stop.save
 
     def _read_beats(self, seconds: float) -> None:
-        """Read the heartbeats of the others, `seconds` after the last time."""
+        """Read the heartbeats of the others, `seconds` after the previous reading."""
         for rank, before in self.beats.items():
             key = f"beat/{rank}"
             beat = Beat(**json.loads(self.store.get(key))) if before.count or self.store.check([key]) else before
             self.silent[rank] = self.silent[rank] + seconds if beat.count == before.count else 0.0
             self.beats[rank] = beat
-            # Who waits for a rank that is there does not hang: that rank has a watchdog of its own.
+            # Waiting for a rank that is alive is not a hang: that rank has its own watchdog.
             if self._waiting and beat.sequence < self._sequence and not beat.left and not self.silent[rank]:
                 watchdog.beat()
 
@@ -238,7 +239,7 @@ class RankMonitor:
                 self._end(lost)
 
     def check(self) -> list[Missing]:
-        """Count a tick, and return the ranks that are lost for good."""
+        """Count a tick, and return the ranks that are lost."""
         rounds, before, self._counted = self._rounds, self._counted, self._rounds
         self.unanswered = self.unanswered + self.tick if rounds == before else 0.0
         if self.patience <= 0:
@@ -247,17 +248,17 @@ class RankMonitor:
 
     def _is_lost(self, rank: int) -> bool:
         beat = self.beats[rank]
-        # While a model is loaded from a slow disk, no thread of Python may run for a while.
+        # While a model is loaded from a slow disk, no Python thread may run for a while.
         factor = 1 if beat.left else watchdog.PATIENCE.get(beat.stage, 1)
         return self._find_silence(rank) >= self.patience * factor
 
-    # The end
+    # Ending the process
 
     def _describe_loss(self, missing: list[Missing]) -> str:
         dog = watchdog.find_watchdog()
         report: HangReport | None = dog.report if dog is not None else None
         advice = report.advice if report is not None else "Resume from the last checkpoint with --resume --out DIR"
-        names = "; ".join(map(str, missing)) or "which one is not known, because all have sent a heartbeat lately"
+        names = "; ".join(map(str, missing)) or "it is not known which one, because all have sent a heartbeat recently"
         where = f"Rank {self.rank}" + (f", in '{self._waiting}'," if self._waiting else "")
         return f"{where} has lost another rank: {names}. {advice}."
 
@@ -279,8 +280,8 @@ class RankMonitor:
         watchdog.end_process(replace(report, event=event), breach, message)
 
 
-_active: list[RankMonitor] = []  # the last one of this process, also once it is closed
-_assigned: list[bool] = []  # whether this rank prints the error that all have raised; empty until then
+_active: list[RankMonitor] = []  # the latest monitor of this process, even after it is closed
+_assigned: list[bool] = []  # whether this rank prints the error that all ranks raise; empty until assigned
 
 
 @contextmanager
@@ -300,10 +301,10 @@ def watch_ranks(monitor: RankMonitor) -> Iterator[RankMonitor]:
 
 @contextmanager
 def in_collective(name: str) -> Iterator[None]:
-    """Say that this rank waits for the others while the block runs.
+    """Record that this rank waits for the others while the block runs.
 
     Raises:
-        RankLost: the operation failed before the ranks watch each other, which would say why.
+        RankLost: the operation failed before the ranks started to watch each other.
     """
     for monitor in _active:
         monitor.enter(name)
@@ -319,21 +320,21 @@ def in_collective(name: str) -> Iterator[None]:
 
 
 def build_early_loss(error: RuntimeError) -> RankLost:
-    """Build the error for an operation that failed while a run was opened: the ranks do not watch each other yet."""
+    """Build the error for an operation that failed while a run was opened, before the ranks watch each other."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_REASON]
     return RankLost(
         f"Rank {os.environ.get('RANK', '?')} cannot reach another rank, which has probably ended while the run was "
-        f"opened ({reason}). Start the same command again; a run that has a checkpoint goes on with --resume."
+        f"opened ({reason}). Start the same command again; resume a run that has a checkpoint with --resume."
     )
 
 
 def assign_failure(prints: bool) -> None:
-    """Say whether this rank prints the error that all ranks are about to raise."""
+    """Set whether this rank prints the error that all ranks are about to raise."""
     _assigned[:] = [prints]
 
 
 def forget_ranks() -> None:
-    """Forget the ranks of an earlier run of this process, which have nothing to say about the next one's errors."""
+    """Forget the ranks of an earlier run in this process, which must not affect the errors of the next one."""
     _active.clear()
     _assigned.clear()
 
@@ -341,6 +342,6 @@ def forget_ranks() -> None:
 def claim_failure() -> bool:
     """Return whether this process prints its error.
 
-    Of an error that all ranks raise, the one that was assigned does; else the first to ask; without ranks, always.
+    If all ranks raise it, the assigned one prints it; otherwise the first to ask; without ranks, always this process.
     """
     return all(_assigned) if _assigned else all(monitor.claim_failure() for monitor in _active)

@@ -1,4 +1,4 @@
-"""Cleans text before it is printed or written: removes control characters, API keys and passwords."""
+"""Clean text before it is printed or written: remove control characters, API keys and passwords."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import re
 from functools import lru_cache
 
-REDACTED = "REDACTED"  # has no special characters of YAML, JSON, HTML or a shell
-# Values of environment variables with such names are redacted; shorter ones could be part of ordinary words.
+REDACTED = "REDACTED"  # without special characters of YAML, JSON, HTML or shells
+# Values of environment variables with such names are redacted; shorter values could be part of ordinary words.
 NAMES = re.compile(r"KEY|TOKEN(?!IZ)|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)  # TOKENIZER may name the model
 MIN_LENGTH = 12
-# Keys in the format of their issuer, or after a telling word; group 1 of a pattern is not redacted. Each key contains
-# one of the words behind the pattern, whatever their case; looking for these first takes a tenth of the time.
+# Patterns of keys in the format of their issuer, or after a word such as "token"; group 1 is not redacted. Each match
+# contains one of the words after the pattern, in any case; searching for these first takes a tenth of the time.
 PATTERNS = {
     r"\b()hf_[A-Za-z0-9]{20,}": "hf_",
     r"\b()sk-[A-Za-z0-9_-]{20,}": "sk-",
@@ -34,17 +34,17 @@ PATTERNS = {
     r"(?i)(passw(?:or)?d['\"]?\s*[=:]\s*['\"]?)[^\s'\",}\])]{4,}": "passw",
 }
 _KEYS = [(re.compile(pattern), words.split()) for pattern, words in PATTERNS.items()]
-SHORTEST = 7  # characters of the shortest text that a pattern finds: the address a://:x@
-SHORT = 200  # names and labels repeat, and a page has tens of thousands of them; longer texts are not remembered
+SHORTEST = 7  # characters of the shortest text that a pattern matches: the address a://:x@
+SHORT = 200  # characters: results for texts up to this length are cached, because names and labels repeat often
 
 
 def strip_control(text: str) -> str:
-    """Remove the control characters with which a model's answer could control a terminal."""
+    """Remove control characters, with which a model's answer could control a terminal."""
     return "".join(char for char in text if char in "\n\t" or (char.isprintable() and char not in "\x7f"))
 
 
 def redact(text: str) -> str:
-    """Replace keys and passwords: values of environment variables, and everything that looks like a key."""
+    """Replace keys and passwords: values of secret environment variables, and everything that looks like a key."""
     if len(text) >= MIN_LENGTH:
         for name, value in os.environ.items():
             if len(value) >= MIN_LENGTH and value in text and NAMES.search(name):

@@ -1,7 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP stop a run and save it, a later one ends it at once; SIGUSR1 requests a checkpoint.
+"""SIGINT, SIGTERM and SIGHUP stop a run and save it; a later one ends it at once. SIGUSR1 requests a checkpoint.
 
-What comes within a second of the first one is the same request: `timeout` and job managers send a signal to a process
-and to its group, and `uv run` passes it on as well.
+Signals within a second of the first one count as the same request: `timeout` and job managers send a signal to a
+process and to its group, and `uv run` forwards it as well.
 
 A handler only sets a flag. Long-running code calls `check_signals` between two pieces of work, which raises
 `Interrupted` after a stop signal; the training loop catches it and saves the last complete step. The flag is global to
@@ -23,29 +23,28 @@ from qed.errors import Interrupted
 from qed.guards import faults
 from qed.guards.watchdog import beat
 
-# The shell's convention: 128 and the number of the signal.
+# The shell's convention: 128 plus the signal number.
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 SAVE = signal.SIGUSR1
 STOPPING = b"\nStopping: saving the last complete step. A later signal ends the run at once.\n"
-REPEATED = 1.0  # seconds in which a further signal is the first one again
+REPEATED = 1.0  # seconds within which another signal counts as a repetition of the first one
 SAVING = b"\nA checkpoint will be saved after this step.\n"
 
 
 class Stop:
     """The flags that signals set.
 
-    `received` is the stop signal, which another rank may have told of, and `received_at` when this process itself first
+    `received` is the stop signal, possibly reported by another rank; `received_at` is when this process itself first
     got one. `save` says whether a checkpoint is requested after the step. While `deferred` is set, `check_signals` does
-    not stop the run, because its state is between two steps.
+    not stop the run, because its state is inconsistent between two steps.
 
-    With `together` set, the process is one of several that communicate, and must not leave them alone: then
-    `check_signals` stops the run only for a signal that all have `agreed` on, or in a section of
-    `allow_stop_in_section`.
+    If `together` is set, the process communicates with others that must not be left waiting: `check_signals` then stops
+    the run only for a signal that all have `agreed` on, or inside `allow_stop_in_section`.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.received_at: float | None = None  # of the monotonic clock
+        self.received_at: float | None = None  # by the monotonic clock
         self.agreed: signal.Signals | None = None
         self.save = False
         self.deferred = False
@@ -53,23 +52,23 @@ class Stop:
 
     @property
     def wanted(self) -> signal.Signals | None:
-        """Return the signal that stops the run here; None if there is none."""
+        """The signal that stops the run here; None if there is none."""
         return None if self.deferred else self.agreed if self.together else self.received
 
 
 _watching: list[Stop] = []
-_of_thread = threading.local()  # `stop`: what ends this thread in place of the signals
+_of_thread = threading.local()  # `stop`: the flags that stop this thread in place of the process's
 
 
 def check_signals(point: str, progress: bool = True) -> None:
     """Stop here if a signal has requested it, and report progress to the watchdog.
 
     Args:
-        point: the name of this place, for fault injection.
+        point: the name of this place in the code, for fault injection.
         progress: whether work has been done since the last call; False while waiting for other processes.
 
     Raises:
-        Interrupted: a stop signal has come, and signals are not deferred.
+        Interrupted: a stop signal was received, and signals are not deferred.
     """
     if progress:
         beat()
@@ -77,14 +76,14 @@ def check_signals(point: str, progress: bool = True) -> None:
     stop = getattr(_of_thread, "stop", None) or (_watching[0] if _watching else None)
     if stop is not None and (wanted := stop.wanted) is not None:
         raise Interrupted(
-            f"Stopped by {wanted.name}. There was nothing to save; the same command starts again.",
+            f"Stopped by {wanted.name}. There was nothing to save; the same command starts over.",
             EXIT_CODES[wanted],
         )
 
 
 @contextmanager
 def allow_stop_in_section() -> Iterator[None]:
-    """Let `check_signals` stop this process alone within the block; whoever calls this tells the other processes."""
+    """Let `check_signals` stop this process alone within the block; the caller must inform the other processes."""
     for stop in _watching[:1]:
         together, stop.together = stop.together, False
         try:
@@ -97,7 +96,7 @@ def allow_stop_in_section() -> Iterator[None]:
 
 @contextmanager
 def stop_thread_by(stop: Stop) -> Iterator[None]:
-    """Let `check_signals` in this thread obey these flags alone within the block; the main thread sets them."""
+    """Make `check_signals` in this thread obey only these flags within the block; the main thread sets them."""
     _of_thread.stop = stop
     try:
         yield
@@ -109,7 +108,7 @@ def stop_thread_by(stop: Stop) -> Iterator[None]:
 def watch_signals() -> Iterator[Stop]:
     """Install the signal handlers while the block runs, and yield their flags.
 
-    Nested blocks share one set of flags. Outside of the main thread Python allows no handlers, so none is installed.
+    Nested blocks share one set of flags. Outside of the main thread no handlers are installed, as Python allows none.
     """
     stop = _watching[0] if _watching else Stop()
     if _watching or threading.current_thread() is not threading.main_thread():
@@ -129,7 +128,7 @@ def _install_handlers(stop: Stop) -> dict[signal.Signals, Any]:
     """Install handlers that set the flags, and return the previous ones."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
-        if stop.received_at is None:  # of a signal to all ranks, another one may have told before Python calls this
+        if stop.received_at is None:  # another rank may have reported the signal before Python calls this
             stop.received, stop.received_at = stop.received or signal.Signals(number), time.monotonic()
             _write_stderr(STOPPING)
         elif time.monotonic() - stop.received_at > REPEATED:
@@ -146,7 +145,7 @@ def _install_handlers(stop: Stop) -> dict[signal.Signals, Any]:
         _write_stderr(SAVING)
 
     previous = {number: signal.getsignal(number) for number in (*EXIT_CODES, SAVE)}
-    # Under nohup SIGHUP is ignored, and stays so.
+    # Under nohup SIGHUP is ignored, and stays ignored.
     stop_signals = [number for number in EXIT_CODES if number != signal.SIGHUP or previous[number] != signal.SIG_IGN]
     for number in stop_signals:
         signal.signal(number, request_stop)

@@ -1,4 +1,4 @@
-"""Times the stages of a training step, and reports the current stage to the watchdog."""
+"""Time the stages of a training step, and report the current stage to the watchdog."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ REST = "step"  # the watchdog's name for the time outside of all stages
 class StageTimer:
     """Adds up the wall-clock seconds of each stage: `with timer("sample"): ...`.
 
-    Times are exclusive: while a stage runs inside another one, as grading does inside sampling, only the inner one
-    counts. So the stages of a step never add up to more than the step.
+    Times are exclusive: while a stage runs inside another one, as grading does inside sampling, only the inner one is
+    timed. So the stages of a step never add up to more than the step.
 
     The names in metrics.jsonl are `time/STAGE`, in seconds: `sample`, `grade`, `score`, `update`, `sync` (the sampler
     loads the new weights) and `step`, the whole step. With `rollout.max_staleness`, `wait` (for answers that another
     thread samples) replaces the first two. Three stages run between steps: `time/evaluate` is in the row of the
-    evaluation, and `time/save` and `time/profile` (writing a trace) in the row of the next step, because they come
-    after the row of their step. Those after the last step of a run have no row.
+    evaluation, and `time/save` and `time/profile` (writing a trace) in the row of the next step, because they run
+    after the row of their step is written. After the last step of a run they are not recorded.
 
-    A timer belongs to one thread. That of another thread than the learner's is not `watched`: it does not tell the
-    watchdog which stage the run is in.
+    A timer belongs to one thread. Only the learner's timer is `watched`, that is, reports its stage to the watchdog.
 
     Args:
-        clock: returns seconds.
-        watched: whether the watchdog follows its stages.
+        clock: returns the time in seconds.
+        watched: whether to report the stages to the watchdog.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, watched: bool = True) -> None:
@@ -37,7 +36,7 @@ class StageTimer:
         self.watched = watched
         self.step = 0
         self.seconds: dict[str, float] = defaultdict(float)
-        # Marks a stage for a profiler while one records.
+        # Labels a stage in a profiler's trace while one is recorded.
         self.annotate: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._began = self._mark = clock()
         self._open: list[str] = []  # the current stages, outermost first

@@ -1,8 +1,8 @@
 """A watchdog: if a run makes no progress for too long, it writes the stacks of all threads and ends the process.
 
 Code that makes progress calls `beat`; a watchdog thread counts the ticks without a beat. It counts its own ticks and
-reads no clock, so a suspended process, as on a sleeping laptop or after Ctrl-Z, is not taken for a hang. Limitation: a
-thread that never releases Python's global lock stops the watchdog too.
+reads no clock, so a suspended process (a sleeping laptop, Ctrl-Z) does not count as a hang. Limitation: a thread that
+never releases Python's global interpreter lock blocks the watchdog too.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qed.runs.run import Run
 
-EXIT_CODE = 75  # EX_TEMPFAIL: a scheduler may start the run again with --resume
+EXIT_CODE = 75  # EX_TEMPFAIL: a scheduler may restart the run with --resume
 LOAD = "load"
-PATIENCE = {LOAD: 10}  # factor of a stage's deadline: a model may have to be downloaded first
+PATIENCE = {LOAD: 10}  # factors of stages' deadlines: a model may have to be downloaded first
 ADAPTED = 10  # the deadline is at least this factor times the stage's median duration
 REMEMBERED = 20  # durations of a stage, for the median
 TICK = 1.0  # seconds
-HEARTBEAT = 5.0  # seconds between two heartbeats on the disk
-WRITING = 5.0  # seconds to wait until the stacks of a hang are on the disk
+HEARTBEAT = 5.0  # seconds between two updates of the heartbeat file
+WRITING = 5.0  # seconds to wait until the stacks of a hang are written
 SHOW_CURSOR = b"\x1b[?25h"  # the live line hides the cursor
 
 _pulse = itertools.count()
-# Called wherever progress is made; it takes less than a microsecond.
+# Call it wherever progress is made; it takes less than a microsecond.
 beat: Callable[[], int] = _pulse.__next__
 
 
 _watching: list[Watchdog] = []  # of nested runs; the last one is the active run
-# Each returns sentences that the message of a hang adds, such as which rank is behind; empty for none.
+# Functions that return sentences to add to the message of a hang, such as which rank is behind; empty for none.
 explanations: list[Callable[[], str]] = []
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A deadline that has passed: the step, the stage, and the seconds without progress."""
+    """A missed deadline: the step, the stage, and the seconds without progress."""
 
     step: int
     stage: str
@@ -57,12 +57,12 @@ class Breach:
 
 
 class Watchdog:
-    """Watches the stages of a run. While a run is nested in another, only the watchdog of the inner one counts.
+    """Watches the stages of a run. While a run is nested in another one, only the inner run is watched.
 
     Args:
         heartbeat: a file that is updated every few seconds with the current step and stage; None writes none.
         seconds: the shortest deadline; 0 disables the watchdog.
-        report: how a hang is reported.
+        report: how to report a hang.
     """
 
     def __init__(self, heartbeat: Path | None, seconds: float, report: HangReport | None = None) -> None:
@@ -75,7 +75,7 @@ class Watchdog:
         self._done = threading.Event()
 
     def enter(self, stage: str, step: int) -> None:
-        """Begin a stage of a step, and end the previous one."""
+        """Enter a stage of a step, and leave the previous one."""
         now = time.monotonic()
         self.spent[self.stage].append(now - self.entered)
         self.step, self.stage, self.entered = step, stage, now
@@ -88,12 +88,12 @@ class Watchdog:
         return max(self.seconds * PATIENCE.get(self.stage, 1), ADAPTED * usual)
 
     def watch(self, breached: Callable[[Breach], None]) -> None:
-        """Count ticks until the run ends, or call `breached` once a deadline has passed."""
+        """Count ticks until the run ends; call `breached` and return if a deadline passes."""
         last, idle, since = beat(), 0.0, 0.0
-        self._write_heartbeat(idle)  # also of a run that is shorter than a tick
+        self._write_heartbeat(idle)  # so that a run shorter than a tick has one too
         while not self._done.wait(self.tick):
             since += self.tick
-            if find_watchdog() in (None, self):  # of two that call `beat`, each would take the other's for progress
+            if find_watchdog() in (None, self):  # of two watchdogs, each would take the other's `beat` for progress
                 now = beat()
                 # `beat` above counts one; any more come from progress.
                 idle, last = (idle + self.tick if now == last + 1 else 0.0), now
@@ -115,7 +115,7 @@ class Watchdog:
             return
         state = {"process": os.getpid(), "step": self.step, "stage": self.stage, "idle_s": idle, "time": time.time()}
         temporary = self.heartbeat.with_name(f".{self.heartbeat.name}.part")
-        with suppress(OSError):  # a full disk must not end the run because of a heartbeat
+        with suppress(OSError):  # a full disk must not end the run just for a heartbeat
             temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
             temporary.replace(self.heartbeat)
 
@@ -131,7 +131,7 @@ class HangReport:
 
 
 def watch_run(run: Run, seconds: float, is_first: bool = True) -> AbstractContextManager[Watchdog]:
-    """Watch a training run, see `watch`; only the first of its ranks writes the heartbeat."""
+    """Watch a training run, see `watch`; only the first rank writes the heartbeat file."""
     advice = f"Resume from the last checkpoint with --resume --out {shlex.quote(str(run.home))}"
     stacks = run.log.with_name("hang.txt" if is_first else f"{run.log.stem}.hang.txt")
     report = HangReport(stacks, advice, "run.watchdog", run.event)
@@ -153,7 +153,7 @@ def watch(report: HangReport, seconds: float, heartbeat: Path | None = None) -> 
 
 
 def enter_stage(stage: str, step: int) -> None:
-    """Begin a stage of a step in the active run."""
+    """Enter a stage of a step in the active run."""
     for dog in _watching[-1:]:
         dog.enter(stage, step)
 
@@ -167,7 +167,7 @@ def _end_process(report: HangReport, breach: Breach) -> None:
     """Report a hang, and end the process with all its children."""
     reasons = []
     for explain in explanations:
-        with suppress(Exception):  # nothing may keep the process from ending
+        with suppress(Exception):  # nothing may prevent the process from ending
             reasons.append(explain())
     end_process(
         report,
@@ -180,8 +180,8 @@ def _end_process(report: HangReport, breach: Breach) -> None:
 
 
 def end_process(report: HangReport, breach: Breach, message: str) -> None:
-    """Write the stacks and an event to the disk and a message to stderr; end the process and its children with 75."""
-    # In a thread, because writing blocks if the disk is what hangs.
+    """Write the stacks and an event to disk and a message to stderr; kill the children, and exit with code 75."""
+    # In a thread, because writing blocks if the disk is the cause of the hang.
     writing = threading.Thread(target=_record, args=(report, breach), daemon=True)
     writing.start()
     writing.join(WRITING)
@@ -212,11 +212,11 @@ def write_stacks(file: Path, breach: Breach) -> None:
 
 
 def list_children() -> list[dict[str, Any]]:
-    """List the descendants of this process with process id, parent, state and command; Linux only."""
+    """List the descendants of this process with process id, parent, state and command; on Linux only."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
-            # The process name in parentheses may contain anything, also parentheses.
+            # The process name in parentheses may contain anything, even parentheses.
             state, parent, *_ = (folder / "stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
             processes[int(folder.name)] = {"parent": int(parent), "state": state, "command": command[:200]}
