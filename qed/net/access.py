@@ -1,4 +1,4 @@
-"""Who a request comes from: its host, its page and its token, as the web servers check them."""
+"""Check where a request comes from: its host, its origin and its token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.errors import UsageError
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is of this machine alone."""
+    """Return whether a host name or address is loopback, that is, reachable only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -30,7 +30,7 @@ def read_host(header: str) -> str:
 
 
 def is_foreign_page(headers: Headers) -> bool:
-    """Return whether a page of another site sends the request: its Origin is not the host that is asked."""
+    """Return whether a page of another site sends the request: its Origin differs from the requested host."""
     origin = headers.get("origin")
     try:
         return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
@@ -50,23 +50,23 @@ def is_same_secret(given: str, secret: bytes) -> bool:
 
 
 def require_safe_address(host: str, port: int, token: str, variable: str) -> None:
-    """Refuse to listen to other machines without a token.
+    """Require a token for an address that other machines can reach.
 
     Args:
-        host: where to listen.
-        port: of it; 0 lets the system choose.
-        token: that requests must carry; empty for none.
+        host: the host to listen on.
+        port: the port; 0 lets the system choose.
+        token: the token that requests must carry; empty for none.
         variable: the environment variable that holds the token, for the message.
 
     Raises:
-        UsageError: there is no token, it is no header, or the port is out of its range.
+        UsageError: there is no token, it cannot be sent in a header, or the port is out of range.
     """
     if not is_loopback(host) and not token:
         raise UsageError(
-            f"--host {host} lets other machines in, so that it needs a token: set {variable}, or give "
-            "--token. Without --host, only this machine may ask."
+            f"--host {host} opens the server to other machines, which requires a token: set {variable}, or give "
+            "--token. Without --host, only this machine can connect."
         )
     if any(not 33 <= ord(sign) <= 126 for sign in token):
-        raise UsageError("The token must have printable ASCII characters alone, and no spaces: it is a header.")
+        raise UsageError("The token is sent in a header, so it must have only printable ASCII characters, no spaces.")
     if not 0 <= port <= 65_535:
         raise UsageError("--port must be a number from 0 to 65535; 0 lets the system choose.")

@@ -1,4 +1,4 @@
-"""Remember the replies of a server by their requests, in memory and in a file that several processes may share."""
+"""Cache the replies of a server by request, in memory and in a file that several processes may share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ReplyCache:
-    """Replies by request. It may be used from several threads.
+    """A cache of replies by request; thread-safe.
 
     Args:
         path: a JSON Lines file, read at the start and appended to; None keeps replies in memory only.
@@ -23,19 +23,19 @@ class ReplyCache:
         self._replies = dict(_read_lines(path)) if path is not None and path.exists() else {}
 
     def find(self, request: Any) -> Any:
-        """Return the reply to a request, which is any JSON value; None if it is not known."""
+        """Return the cached reply to a request, which is any JSON value; None if there is none."""
         with self._lock:
             return self._replies.get(_hash_request(request))
 
     def add(self, request: Any, reply: Any) -> None:
-        """Remember the reply to a request; a JSON value that is not None."""
+        """Cache the reply to a request; a JSON value that is not None."""
         key = _hash_request(request)
         with self._lock:
             self._replies[key] = reply
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                # One write of a whole line in append mode, so that lines of several processes do not mix. A line that
-                # an earlier process left half written is ended first.
+                # One write per line in append mode, so that lines of several processes do not mix. First end a line
+                # that an earlier process left incomplete.
                 with self.path.open("ab", buffering=0) as file:
                     torn = file.tell() > 0 and not _ends_with_newline(self.path)
                     file.write((b"\n" if torn else b"") + json.dumps([key, reply]).encode() + b"\n")
@@ -46,7 +46,7 @@ def _hash_request(request: Any) -> str:
 
 
 def _read_lines(path: Path) -> list[tuple[str, Any]]:
-    """Read the entries of a file; a line that a crash has torn is ignored, and its request is sent again."""
+    """Read the entries of a file; a line left incomplete by a crash is ignored, and its request is sent again."""
     entries = []
     for line in path.read_bytes().splitlines():
         with suppress(ValueError, TypeError):

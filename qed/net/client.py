@@ -1,7 +1,7 @@
-"""An HTTP client: JSON and streamed lines, over connections that are kept, with deadlines, and cancelled from anywhere.
+"""An HTTP client for JSON and streamed lines, with keep-alive, deadlines, and cancellation from any thread.
 
-Redirects are not followed, because the key would travel with them. Nothing is repeated here, except on a kept
-connection that the server has closed meanwhile.
+Redirects are not followed, because the key would be sent along. Nothing is retried here, except on a reused connection
+that the server has closed in the meantime.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from qed.net.deadlines import CancelScope, Deadline, keeper
 from qed.net.keys import read_key
 
 MAX_BYTES = 16 * 2**20  # of a reply
-SHOWN = 200  # characters of a refusal in a message
-IDLE = 4.0  # seconds that an unused connection is kept; servers close them after 5 (uvicorn) or more
-CONNECT = 20.0  # seconds to connect, at most
+SHOWN = 200  # the most characters of an error reply in a message
+IDLE = 4.0  # seconds to keep an unused connection; servers close them after 5 (uvicorn) or more
+CONNECT = 20.0  # the most seconds to connect
 Kind = Literal["refused", "timed out", "closed", "status", "cancelled", "invalid", "failed"]
 
 
 class RequestError(Exception):
-    """A request that has failed; the message says why.
+    """A failed request; the message says why.
 
     Args:
-        message: names the server.
-        kind: `refused`: there was no connection; `timed out`; `closed`: the connection ended in the middle; `status`:
-            the server answered with an error; `cancelled`; `invalid`: the reply is too long or cannot be read.
-        status: the status of the reply, if there was one.
-        wait: seconds that the server asks to wait.
+        message: the reason; it names the server.
+        kind: `refused`: no connection could be made; `timed out`; `closed`: the connection ended early; `status`: the
+            server replied with an error; `cancelled`; `invalid`: the reply is too long or cannot be parsed.
+        status: the status code of the reply, if there was one.
+        wait: the seconds that the server asks to wait.
     """
 
     def __init__(self, message: str, kind: Kind = "failed", status: int = 0, wait: float = 0.0) -> None:
@@ -47,7 +47,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole reply: its status, its headers with names in lower case, and its body."""
+    """A complete reply: its status, its headers with lower-case names, and its body."""
 
     status: int
     headers: dict[str, str]
@@ -55,14 +55,14 @@ class Reply:
 
 
 class HttpClient:
-    """Requests to one server. It may be used from several threads.
+    """A client of one server; thread-safe.
 
     Args:
-        url: of the server, such as http://127.0.0.1:8000; paths of requests are appended to it.
+        url: the server's address, such as http://127.0.0.1:8000, to which the paths of requests are appended.
         key_variable: the environment variable with the key, sent as a bearer token; empty or unset sends none.
 
     Raises:
-        UsageError: the address is not one of http or https, or the key cannot be sent.
+        UsageError: the address is not an http or https address, or the key cannot be sent.
     """
 
     def __init__(self, url: str, key_variable: str = "") -> None:
@@ -78,7 +78,7 @@ class HttpClient:
         self.scope = CancelScope()
 
     def close(self) -> None:
-        """End all requests, and refuse further ones."""
+        """Cancel all requests, and refuse further ones."""
         self.scope.cancel()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -98,15 +98,15 @@ class HttpClient:
         """Send a request and return the reply, whatever its status.
 
         Args:
-            method: such as GET.
-            path: begins with a slash; empty is the address itself.
-            content: is sent as JSON; None sends nothing.
-            seconds: deadline, from connecting to the last byte.
-            max_bytes: of the reply's body.
-            scopes: any of them cancels the request.
+            method: the HTTP method, such as GET.
+            path: the path, beginning with a slash; empty is the client's address itself.
+            content: a value to send as JSON; None sends no body.
+            seconds: the deadline, from connecting to the last byte.
+            max_bytes: the largest body of the reply.
+            scopes: cancelling any of them cancels the request.
 
         Raises:
-            RequestError: there was no whole reply.
+            RequestError: there was no complete reply.
         """
         deadline = Deadline(seconds, seconds)
         with self._exchange(method, path, content, deadline, scopes) as reply:
@@ -130,7 +130,7 @@ class HttpClient:
         """Send a request and return the JSON of its reply, None if it has no body; see `request`.
 
         Raises:
-            RequestError: there was no whole reply, its status is an error, or it is not JSON.
+            RequestError: there was no complete reply, its status is an error, or it is not JSON.
         """
         reply = self.request(method, path, content, seconds=seconds, max_bytes=max_bytes, scopes=scopes)
         self._require_success(reply.status, reply.body)
@@ -151,15 +151,15 @@ class HttpClient:
         max_bytes: int = MAX_BYTES,
         scopes: Sequence[CancelScope] = (),
     ) -> Iterator[bytes]:
-        """Post a request and yield the lines of its reply while they come; closing the iterator ends the request.
+        """Post a request and yield the lines of its reply as they arrive; closing the iterator ends the request.
 
         Args:
-            path: begins with a slash.
-            content: is sent as JSON.
-            silence: the most seconds in which nothing comes.
-            seconds: the most seconds altogether.
-            max_bytes: of a line.
-            scopes: any of them cancels the request.
+            path: the path, beginning with a slash.
+            content: a value to send as JSON.
+            silence: the most seconds without data.
+            seconds: the most seconds in total.
+            max_bytes: the most bytes of a line.
+            scopes: cancelling any of them cancels the request.
 
         Raises:
             RequestError: the status is an error, a line is too long, or the connection ends before the reply does.
@@ -175,7 +175,7 @@ class HttpClient:
                 for part in whole:
                     yield bytes(line) + part
                     line.clear()
-                    deadline.extend()  # the time that the caller took does not count
+                    deadline.extend()  # do not count the time that the caller took
                 line += rest
                 if len(line) > max_bytes:
                     raise RequestError(f"{self.name}: a line of the reply has more than {max_bytes:,} bytes", "invalid")
@@ -193,7 +193,7 @@ class HttpClient:
     def _exchange(
         self, method: str, path: str, content: Any, deadline: Deadline, scopes: Sequence[CancelScope]
     ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request and yield its reply; a connection is kept if the reply was read to its end."""
+        """Send a request and yield its reply; the connection is kept for reuse if the reply is read completely."""
         body = None if content is None else json.dumps(content).encode()
         scopes = (self.scope, *scopes)
         keeper.add(deadline)
@@ -216,7 +216,7 @@ class HttpClient:
             yield reply
             kept = reply.isclosed() and not reply.will_close and not deadline.passed
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-            # A socket that is closed meanwhile raises the last two.
+            # A socket that another thread closes raises one of the last two.
             raise self._explain(error, deadline, scopes, began=reply is not None) from error
         finally:
             keeper.remove(deadline)
@@ -226,7 +226,7 @@ class HttpClient:
     def _connect(
         self, scopes: Iterable[CancelScope], deadline: Deadline
     ) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
-        """Yield kept connections while there are any, then a fresh one; each with whether it was kept."""
+        """Yield kept connections while there are any, then a new one; each with whether it is reused."""
         while True:
             connection = self._take_idle()
             reused = connection is not None
@@ -236,7 +236,7 @@ class HttpClient:
             deadline.connection = connection
             if not any(scope.cancelled for scope in scopes) and not reused:
                 self._open(connection, scopes)
-            if any(scope.cancelled for scope in scopes):  # maybe while it was connecting, when there was no socket
+            if any(scope.cancelled for scope in scopes):  # possibly while connecting, when there was no socket to close
                 self._drop(connection, scopes)
                 raise RequestError("the request was cancelled", "cancelled")
             yield connection, reused
@@ -249,7 +249,7 @@ class HttpClient:
             kind: Kind = "timed out" if isinstance(error, TimeoutError) else "refused"
             reason = f"no connection within {connection.timeout:.3g} s" if kind == "timed out" else error
             raise RequestError(f"{self.name}: {reason}", kind) from error
-        connection.sock.settimeout(None)  # the deadline holds from here on
+        connection.sock.settimeout(None)  # from here on the deadline applies
 
     def _make_connection(self, deadline: Deadline) -> http.client.HTTPConnection:
         seconds = min(CONNECT, deadline.left)
@@ -264,7 +264,7 @@ class HttpClient:
                 if not self._idle:
                     return None
                 since, connection = self._idle.pop()
-            # Data or an end that nobody has asked for. `select.select` takes no descriptor above 1,023.
+            # Readable: closed by the server, or unexpected data. `select.select` takes no descriptor above 1,023.
             poller = select.poll()
             poller.register(connection.sock, select.POLLIN)
             if time.monotonic() - since < IDLE and not poller.poll(0):
@@ -301,10 +301,10 @@ class HttpClient:
 
 
 def check_address(url: str) -> None:
-    """Refuse an address that cannot be requested.
+    """Check that an address can be requested.
 
     Raises:
-        UsageError: it is not one of http or https, or holds a password.
+        UsageError: it is not an http or https address, or it contains a user or password.
     """
     try:
         parts = urlsplit(url)
@@ -320,7 +320,7 @@ def check_address(url: str) -> None:
 
 
 def read_reason(body: bytes) -> str:
-    """Return what a reply says about an error: the message of OpenAI's form or FastAPI's, else its beginning."""
+    """Return what a reply says about an error: the message in OpenAI's or FastAPI's format, else its beginning."""
     text = body.decode(errors="replace")
     try:
         content = json.loads(text)

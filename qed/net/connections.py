@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections with deadlines: for the head of a request, and for a reader that takes nothing."""
+"""uvicorn's HTTP connections with deadlines: for the head of a request, and for clients that stop reading."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 15.0  # for the first line and the headers of a request to arrive, once the connection is open or used
-READ_SECONDS = 60.0  # for a client to take some of what waits for it
+HEAD_SECONDS = 15.0  # for the head of a request to arrive, from opening the connection or its first byte
+READ_SECONDS = 60.0  # for a client to read some of the pending data
 
 
 class TimedConnection(H11Protocol):
-    """A connection that is dropped when its client sends half a request, or reads nothing, for too long.
+    """A connection that is dropped if its client sends no complete request head, or reads nothing, for too long.
 
-    uvicorn closes a connection that is idle between two requests, but not one whose first request does not come, and
-    it waits without end for a client that does not read.
+    uvicorn closes a connection that is idle between two requests, but not one whose first request never arrives, and
+    it waits forever for a client that does not read.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -25,12 +25,12 @@ class TimedConnection(H11Protocol):
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start waiting for a request."""
         super().connection_made(transport)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadlines."""
+        """Cancel the deadlines."""
         for timer in (self._head, self._unread):
             if timer is not None:
                 timer.cancel()
@@ -47,25 +47,25 @@ class TimedConnection(H11Protocol):
             self._expect_head()
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not read fast enough."""
+        """Start waiting for a client that does not read fast enough."""
         super().pause_writing()
         self._expect_reader()
 
     def resume_writing(self) -> None:
-        """Stop to wait for the client."""
+        """Stop waiting for the client."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
         self._unread = None
 
     def on_response_complete(self) -> None:
-        """Wait for the client to take the end of the reply, if the connection is to be closed after it."""
+        """Wait for the client to read the end of the reply, if the connection closes after it."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._expect_reader()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, also one whose client has not taken the last reply."""
+        """Close an idle connection, even if its client has not read the last reply."""
         super().timeout_keep_alive_handler()
         self._expect_reader()
 
@@ -81,7 +81,7 @@ class TimedConnection(H11Protocol):
         self._unread = self.loop.call_later(READ_SECONDS, self._check_reader, left)
 
     def _check_reader(self, before: int) -> None:
-        """Drop a client that has taken nothing since; one that is slow may go on."""
+        """Drop a client that has read nothing since; a slow client may continue."""
         if self.transport.get_write_buffer_size() < before:
             self._watch_reader()
         else:

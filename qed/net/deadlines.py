@@ -1,7 +1,7 @@
-"""End connections at their deadlines and on request, also while a thread reads from them or writes to them.
+"""End connections at their deadlines and on request, even while a thread reads from or writes to them.
 
-A time-out of a socket holds between two bytes, so a server that sends a byte now and then would never reach it. Here
-one thread for all connections closes those whose deadline has passed.
+A socket timeout applies between two bytes, so a server that sends an occasional byte would never reach it. Here one
+thread for all connections closes those whose deadline has passed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contextlib import suppress
 
 
 def shut(connection: http.client.HTTPConnection) -> None:
-    """End a connection from another thread, so that what reads from it returns."""
+    """End a connection from another thread, so that a blocked read from it returns."""
     sock = connection.sock
     if sock is not None:
         with suppress(OSError):
-            # Not the method of an SSL socket, which would take its state away from the thread that reads.
+            # Not the SSL socket's own method, which would reset its state under the reading thread.
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class CancelScope:
-    """Requests that are cancelled together, from any thread. A cancelled scope refuses further ones."""
+    """Requests that are cancelled together, from any thread. A cancelled scope refuses further requests."""
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -33,7 +33,7 @@ class CancelScope:
         self._lock = threading.Lock()
 
     def cancel(self) -> None:
-        """End all requests of this scope."""
+        """Cancel all requests of this scope."""
         with self._lock:
             self.cancelled = True
             connections = list(self._open)
@@ -46,22 +46,22 @@ class CancelScope:
         return self._event.wait(seconds)
 
     def add(self, connection: http.client.HTTPConnection) -> None:
-        """Let `cancel` end a connection too."""
+        """Add a connection, which `cancel` then ends too."""
         with self._lock:
             self._open.add(connection)
 
     def remove(self, connection: http.client.HTTPConnection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         with self._lock:
             self._open.discard(connection)
 
 
 class Deadline:
-    """When a connection is ended: after a silence, or at the end of its time in total, whichever comes first.
+    """The deadline of a connection: it ends after a silence or after a total time, whichever comes first.
 
     Args:
-        silence: seconds without progress; see `extend`.
-        total: seconds altogether.
+        silence: the most seconds without progress; see `extend`.
+        total: the most seconds in total.
     """
 
     def __init__(self, silence: float, total: float) -> None:
@@ -75,38 +75,38 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """The seconds until it passes; at least 1 ms."""
+        """The seconds until the deadline; at least 1 ms."""
         return max(1e-3, self.at - time.monotonic())
 
     @property
     def limit(self) -> float:
-        """The seconds that it allows where it is: of silence, or altogether."""
+        """The limit in seconds that applies: that on silence, or the total."""
         return self.silence if self.at < self.end else self.total
 
     def extend(self) -> None:
-        """Begin the silence anew, because something has come."""
+        """Restart the limit on silence, because data has arrived."""
         self.at = min(self.end, time.monotonic() + self.silence)
 
     def check(self) -> bool:
-        """Return whether it has passed."""
+        """Return whether the deadline has passed."""
         self.passed = self.passed or time.monotonic() >= self.at
         return self.passed
 
 
 class _Keeper:
-    """The thread that ends connections at their deadlines; it is started with the first one."""
+    """The thread that ends connections at their deadlines; it starts with the first connection."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Begin without a thread, also in a forked process."""
+        """Reset to a state without a thread, at first and in a forked process."""
         self.changed = threading.Condition()
         self.watched: set[Deadline] = set()
         self.thread: threading.Thread | None = None
 
     def add(self, deadline: Deadline) -> None:
-        """Watch a deadline, until `remove`."""
+        """Watch a deadline until `remove`."""
         with self.changed:
             self.watched.add(deadline)
             if self.thread is None:
@@ -115,7 +115,7 @@ class _Keeper:
             self.changed.notify()
 
     def remove(self, deadline: Deadline) -> None:
-        """Watch a deadline no longer."""
+        """Stop watching a deadline."""
         with self.changed:
             self.watched.discard(deadline)
 

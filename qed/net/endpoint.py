@@ -1,4 +1,4 @@
-"""JSON to and from an HTTP server: requests have a deadline, failures that may pass are retried, replies bounded."""
+"""JSON over HTTP: requests have a deadline, transient failures are retried, and the size of replies is limited."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from qed.net.client import MAX_BYTES, HttpClient, Reply, RequestError, read_reas
 
 __all__ = ["MAX_BYTES", "PASSING", "Endpoint", "RequestError"]
 
-PASSING = {408, 425, 429, 500, 502, 503, 504, 529}  # states of a server that may pass
-BUSY = 429  # the state of a server that has too much to do, and answers others meanwhile
-AWAY = {BUSY, 502, 503, 529}  # those of a server that starts, or has too much to do
+PASSING = {408, 425, 429, 500, 502, 503, 504, 529}  # transient status codes, which are retried
+BUSY = 429  # the status of an overloaded server, which still answers other requests
+AWAY = {BUSY, 502, 503, 529}  # the statuses of a server that is starting or overloaded
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two attempts; the wait doubles from the first to the longest
 
 
 @dataclass
 class Endpoint:
-    """A server's address that takes JSON and returns JSON. It may be used from several threads.
+    """A server's address that accepts and returns JSON; thread-safe.
 
     Args:
-        url: of the form http://host:8000/v1/classify.
+        url: the address, such as http://host:8000/v1/classify.
         key_variable: the environment variable with the key, sent as a bearer token; empty or unset sends none.
-        seconds: deadline of an attempt.
-        attempts: the most attempts of a request.
-        patience: a server that has answered before and cannot be reached is asked again until it has been away for so
-            many seconds, in however many attempts. One that answers other requests meanwhile is not away.
+        seconds: the deadline of an attempt.
+        attempts: the most attempts per request.
+        patience: a server that has answered before but cannot be reached is retried, in any number of attempts, until
+            it has been away for this many seconds. A server that answers other requests meanwhile is not away.
 
     Raises:
-        UsageError: the address is not one of http or https.
+        UsageError: the address is not an http or https address.
     """
 
     url: str
@@ -44,27 +44,27 @@ class Endpoint:
     patience: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse an address that cannot be requested."""
+        """Check the address and the limits."""
         self._client = HttpClient(self.url, self.key_variable)
         self._answered_at: float | None = None
         self._away_since: float | None = None
         if not self.seconds > 0 or self.attempts < 1:
-            raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
+            raise UsageError("A request needs a deadline above 0 seconds and at least one attempt.")
 
     def post(self, content: Any) -> Any:
         """Send a value as JSON and return the reply.
 
         Raises:
-            RequestError: no attempt has succeeded, the server refuses the request, or the endpoint is closed.
+            RequestError: no attempt succeeded, the server refuses the request, or the endpoint is closed.
         """
         return self._ask("POST", content)
 
     def get(self) -> Any:
-        """Return what is at the address; see `post`."""
+        """Return the JSON at the address; see `post`."""
         return self._ask("GET", None)
 
     def close(self) -> None:
-        """End all requests, also those that wait for their next attempt."""
+        """Cancel all requests, including those that wait for their next attempt."""
         self._client.close()
 
     def _ask(self, method: str, content: Any) -> Any:
@@ -91,7 +91,7 @@ class Endpoint:
         raise RequestError("the request was cancelled", "cancelled")
 
     def _may_return(self, since: float) -> bool:
-        """Return whether a server is waited for: it was there before a time and not since, and is not away for long."""
+        """Return whether to wait for a server that last answered before `since` and has not been away too long."""
         now, answered_at = time.monotonic(), self._answered_at
         self._away_since = now if self._away_since is None else self._away_since
         return answered_at is not None and answered_at < since and now - self._away_since < self.patience
@@ -114,7 +114,7 @@ class Endpoint:
 
 
 def _read_wait(header: str | None) -> float:
-    """Return the seconds that a server asks to wait; a date or nonsense counts as 0."""
+    """Return the seconds that a Retry-After header asks to wait; a date or an invalid value counts as 0."""
     try:
         return min(LONGEST_WAIT, max(0.0, float(header or 0)))
     except ValueError:

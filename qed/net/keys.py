@@ -1,4 +1,4 @@
-"""The keys of servers, which environment variables hold."""
+"""Read the API keys of servers from environment variables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from qed.errors import UsageError
 
 
 def read_key(variable: str) -> str:
-    """Return the key in an environment variable, without space around it, such as the end of its line in a file.
+    """Return the key in an environment variable, stripped of whitespace such as the line end of the file it came from.
 
     Raises:
-        UsageError: it has characters that no header may have; the message does not show it.
+        UsageError: it has characters that a header must not contain; the message does not show the key.
     """
     key = os.environ.get(variable, "").strip() if variable else ""
     if not (key.isascii() and key.isprintable()):

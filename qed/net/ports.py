@@ -1,4 +1,4 @@
-"""Ports of this machine that are free."""
+"""Find free ports of this machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qed.errors import QedError
 def reserve_port() -> Iterator[int]:
     """Yield a free port that is reserved for a server while the block runs.
 
-    On Linux a socket that is bound and does not listen keeps a port from all programs but those that ask to share it,
-    as servers do that choose their port. Elsewhere the port is released before it is used.
+    On Linux a socket that is bound but does not listen keeps the port from all programs except those that ask to share
+    it, as servers with a fixed port do. On other systems the port is released before it is used.
 
     Raises:
         QedError: no port can be bound.
@@ -37,4 +37,4 @@ def _bind_port() -> socket.socket:
             holder.bind((address, 0))
             stack.pop_all()
             return holder
-    raise QedError("No port of this machine can be bound, so that processes cannot find each other.")
+    raise QedError("No port of this machine can be bound, so processes cannot connect to each other.")

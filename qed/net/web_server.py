@@ -1,4 +1,4 @@
-"""A web server in the foreground: uvicorn with deadlines, and the signals that end it."""
+"""A web server in the foreground: uvicorn with deadlines, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from qed.net.connections import TimedConnection
 
 
 class Ending:
-    """Waits for the signal that ends the server; a second one ends the process at once.
+    """Waits for the signal that stops the server; a second one ends the process at once.
 
     Args:
-        codes: the signals, and the exit code of each.
+        codes: the signals and their exit codes.
     """
 
     def __init__(self, codes: Mapping[signal.Signals, int]) -> None:
@@ -35,9 +35,9 @@ class Ending:
 
     @contextmanager
     def watch_signals(self) -> Iterator[None]:
-        """Note signals while the block runs."""
+        """Handle signals while the block runs."""
         loop = asyncio.get_running_loop()
-        # Under nohup SIGHUP is ignored, and stays so.
+        # Under nohup SIGHUP is ignored, and stays ignored.
         numbers = [one for one in self.codes if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
         for number in numbers:
             loop.add_signal_handler(number, self._note, signal.Signals(number))
@@ -49,12 +49,12 @@ class Ending:
 
     def _note(self, number: signal.Signals) -> None:
         if self.received is not None:
-            os._exit(self.codes[number])  # a process that it has started ends with it
+            os._exit(self.codes[number])  # its child processes end with it
         self.received = number
         self._come.set()
 
     async def wait(self) -> None:
-        """Return once a signal has come."""
+        """Return once a signal has been received."""
         await self._come.wait()
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -71,7 +71,7 @@ class Ending:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which leaves signals to `Ending` and says when it answers."""
+    """uvicorn's server, which leaves signals to `Ending` and reports when it is ready."""
 
     on_started: Callable[[], None] | None = None
 
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start listening."""
         await super().startup(sockets)
         if self.started and self.on_started is not None:
             self.on_started()
@@ -91,10 +91,10 @@ def build_server(app: ASGIApp, most_connections: int, idle_seconds: int, close_s
     """Build the server of an application.
 
     Args:
-        app: what answers.
-        most_connections: at the same time; further ones get 503.
-        idle_seconds: between two requests of a connection.
-        close_seconds: for running answers, once the server is to end.
+        app: the application.
+        most_connections: the most simultaneous connections; further ones get status 503.
+        idle_seconds: the most seconds between two requests of a connection.
+        close_seconds: the most seconds for running answers once the server is stopping.
     """
     return Server(
         uvicorn.Config(
