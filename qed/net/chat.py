@@ -55,9 +55,7 @@ class ChatModel:
         except (KeyError, IndexError, TypeError) as error:
             raise RequestError(f"the reply is not from a chat endpoint: {str(reply)[:200]}") from error
         if not isinstance(text, str) or not text.strip():
-            raise RequestError(
-                f"the reply has no text; a reasoning model may need more than {self.max_tokens} tokens"
-            )
+            raise RequestError(f"the reply has no text; a reasoning model may need more than {self.max_tokens} tokens")
         if choice.get("finish_reason") == "length":
             raise RequestError(f"the reply was cut off at {self.max_tokens} tokens, so it is incomplete")
         return remove_thought(text)
