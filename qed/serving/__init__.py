@@ -1,1 +1,1 @@
-"""Inference servers: our own, with an OpenAI-compatible API, and the starting and watching of others such as vLLM."""
+"""Inference servers: qed's own, with an OpenAI-compatible API, and starting and watching others such as vLLM."""

@@ -1,7 +1,7 @@
-"""Who may ask: a token where one is set, and otherwise only programs of this machine, but no web page.
+"""Access control: whoever has the token if one is set, otherwise only programs on this machine, but no web page.
 
-A browser on this machine is asked by pages of any site to send requests here. A page's request has an Origin that is
-not ours, or, where its name was rebound to this machine, a Host that is not ours.
+Any web page can make a browser on this machine send requests here. Such a request has a foreign Origin or, after DNS
+rebinding, a foreign Host.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qed.net.access import has_bearer, is_foreign_page, is_loopback, read_host
 from qed.serving.refusals import Refused
 
-OPEN = frozenset({"/health"})  # paths that need no token, for whatever watches the server
+OPEN = frozenset({"/health"})  # paths that need no token, for monitoring
 
 
 class Access:
-    """Middleware that refuses requests of those who may not ask.
+    """Middleware that refuses unauthorized requests.
 
     Args:
-        app: what answers the others.
-        token: that requests must carry; without one the Host, and the client, must be of this machine.
+        app: the application that answers the others.
+        token: the token that requests must carry; if empty, both Host and client must be this machine.
     """
 
     def __init__(self, app: ASGIApp, token: str = "") -> None:
@@ -38,7 +38,7 @@ class Access:
         await self.app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Refuse a request.
+        """Check a request.
 
         Raises:
             Refused: with 401 for a wrong token, and 403 for a foreign host, page or client.
@@ -46,7 +46,7 @@ class Access:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if is_foreign_page(headers):
-            raise Refused(403, "This server answers no web pages of other sites (the Origin is not its own).")
+            raise Refused(403, "This server does not answer web pages of other sites (the Origin is not its own).")
         if self._token:
             if scope["path"] not in OPEN and not has_bearer(headers, self._token):
                 raise Refused(
@@ -56,7 +56,7 @@ class Access:
                 )
             return
         if not is_loopback(read_host(host)):
-            raise Refused(403, f"This server is asked as 127.0.0.1 or localhost, not as '{host[:80]}'.")
+            raise Refused(403, f"Address this server as 127.0.0.1 or localhost, not as '{host[:80]}'.")
         client = scope.get("client")
         if client is not None and not is_loopback(client[0]):
-            raise Refused(403, "This server has no token, and answers programs of its own machine only.")
+            raise Refused(403, "This server has no token, so it answers only programs on its own machine.")

@@ -1,4 +1,4 @@
-"""Answer a question with the engine: pieces of its answers as they are sampled, with their text and log-probs."""
+"""Answer a question with the engine: stream pieces of its answers with their text and log-probs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Top = tuple[tuple[int, float], ...]  # the most likely tokens at a position with
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the answer with this index: new text, and new tokens with their log-probs and most likely tokens.
+    """A piece of the answer number `index`: new text, and new tokens with their log-probs and most likely tokens.
 
     `finish_reason` is `stop` or `length` in the last piece; `stop_reason` is the stop string or the token id of
     `stop_token_ids` that ended the answer, None for an end token of the model.
@@ -39,7 +39,7 @@ class Piece:
     version: int = 0
 
     def join(self, other: Piece) -> Piece:
-        """Return this piece with the next one of the same answer."""
+        """Return this piece joined with the next one of the same answer."""
         return replace(
             other,
             text=self.text + other.text,
@@ -51,19 +51,19 @@ class Piece:
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """The log-probs of a prompt's tokens but the first, and the most likely tokens at their positions."""
+    """The log-probs of all prompt tokens but the first, and the most likely tokens at their positions."""
 
     logps: tuple[float, ...]
     top: tuple[Top, ...]
 
 
 class AnswerReader:
-    """Turns the messages of the engine about one answer into pieces.
+    """Converts the engine's messages about one answer to pieces.
 
     Args:
-        question: that is answered.
-        index: of the answer.
-        text: of the model.
+        question: the question.
+        index: the index of the answer.
+        text: the tokenizer of the model.
         ends: the tokens that end the answer.
     """
 
@@ -76,7 +76,7 @@ class AnswerReader:
         self._tokens: list[int] = []
 
     def read(self, progress: Progress) -> Piece:
-        """Return the piece of a message; one with a `finish_reason` is the last."""
+        """Convert a message to a piece; a piece with a `finish_reason` is the last."""
         self._tokens += progress.tokens
         reason, stopped = progress.stop_reason, None
         shown = self._tokens
@@ -99,7 +99,7 @@ class AnswerReader:
 async def follow(
     engine: Engine, question: Question, index: int, text: ModelText, metrics: Metrics
 ) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces of the answer with an index; closing the generator aborts the answer.
+    """Yield the pieces of the answer number `index`; closing the generator aborts the answer.
 
     Raises:
         QedError: the engine cannot answer, or has died.
@@ -127,7 +127,7 @@ async def follow(
 
 
 def as_generator(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """Return an iterator as what it is, a generator that can be closed."""
+    """Return an iterator typed as what it is, a generator that can be closed."""
     assert isinstance(stream, AsyncGenerator)
     return stream
 
@@ -152,7 +152,7 @@ async def answer_in_pieces(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of all answers as they are sampled; closing the generator aborts them.
 
-    As many pieces as there are answers wait for a reader at most; the engine's own queues hold the rest of an answer.
+    At most one piece per answer waits for the reader; the rest of an answer stays in the engine's queues.
     """
     count = len(question.prompts) * question.n
     queue: asyncio.Queue[Piece | Exception | None] = asyncio.Queue(count)
@@ -182,7 +182,7 @@ async def answer_in_pieces(
 
 
 async def score_prompts(engine: Engine, question: Question) -> list[ScoredPrompt]:
-    """Return the log-probs of the question's prompts at temperature 1; empty if it does not ask for them."""
+    """Return the log-probs of the question's prompts at temperature 1; empty if it does not request them."""
     asked = [question.prompt_logprobs, question.logprobs if question.echo else None]
     wanted = [number for number in asked if number is not None]
     if not wanted:
@@ -201,7 +201,7 @@ async def score_prompts(engine: Engine, question: Question) -> list[ScoredPrompt
 
 
 async def gather_all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of coroutines that run together; the first error, or a cancellation, ends all of them."""
+    """Run coroutines concurrently and return their results; the first error, or a cancellation, cancels all."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         return await asyncio.gather(*tasks)

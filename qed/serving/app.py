@@ -23,7 +23,9 @@ from qed.serving.refusals import Refused
 from qed.serving.routes_training import read_seconds
 from qed.serving.state import ServerState, find_state, refuse_error
 
-HEALTH_SECONDS = 30.0  # for the engine's loop to answer, which does between two steps; loading weights is one
+HEALTH_SECONDS = (
+    30.0  # for the engine's loop to answer, which it does between two steps; loading weights counts as a step
+)
 LOGGER = logging.getLogger("qed.serving")
 
 
@@ -31,8 +33,8 @@ def build_app(state: ServerState, token: str = "") -> Starlette:
     """Build the application.
 
     Args:
-        state: what the routes share.
-        token: that requests must carry; empty for none.
+        state: the state that the routes share.
+        token: the token that requests must carry; empty for none.
     """
     app = Starlette(
         routes=[
@@ -54,11 +56,11 @@ def build_app(state: ServerState, token: str = "") -> Starlette:
 
 
 class ReplyCounter:
-    """Middleware that counts replies by status, and replies to errors that are bugs.
+    """Middleware that counts replies by status, and replies to unexpected errors.
 
     Args:
-        app: what answers.
-        state: of the server.
+        app: the application.
+        state: the state of the server.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
@@ -78,7 +80,7 @@ class ReplyCounter:
         try:
             await self.app(scope, receive, count)
         except Exception as error:
-            LOGGER.exception("A request to %s has failed.", scope.get("path"))
+            LOGGER.exception("A request to %s failed.", scope.get("path"))
             if begun:
                 raise
             await refuse_error(error).build_reply()(scope, receive, count)
@@ -97,7 +99,7 @@ async def _reply_to_routing(request: Request, error: Exception) -> Response:
 
 
 async def _reply_to_nobody(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # never sent: the client has gone
+    return Response(status_code=499)  # never sent: the client is gone
 
 
 async def check_health(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Read the bodies of requests within a size and a deadline, and notice when a client goes away."""
+"""Read request bodies within a size limit and a deadline, and notice when a client disconnects."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from qed.serving.answering import cancel_all
 from qed.serving.fields import Fields
 from qed.serving.refusals import Refused
 
-BODY_SECONDS = 60.0  # for a whole body to arrive
-DRAINED, DRAIN_SECONDS = 8, 5.0  # of a body that is too long: times the limit is read and dropped, for so long
-PARSED_INLINE = 1 << 18  # bytes of JSON that are parsed at once; longer ones are left to a thread
-WRITTEN_INLINE = 2_000  # numbers of a reply that is written at once
+BODY_SECONDS = 60.0  # for a complete body to arrive
+DRAINED, DRAIN_SECONDS = 8, 5.0  # of a too long body, read and drop up to 8 times the limit, for up to 5 s
+PARSED_INLINE = 1 << 18  # bytes of JSON to parse in the event loop; longer texts are parsed in a thread
+WRITTEN_INLINE = 2_000  # numbers in a reply to write in the event loop
 T = TypeVar("T")
 
 
@@ -27,7 +27,7 @@ async def read_fields(request: Request, limit: int) -> Fields:
     """Return the JSON object of a request's body; an empty body is an empty object.
 
     Raises:
-        Refused: it is longer than `limit` bytes, came too slowly, or is no JSON object.
+        Refused: it is longer than `limit` bytes, arrives too slowly, or is not a JSON object.
     """
     body = await read_body(request, limit)
     parse = asyncio.to_thread(parse_json, body) if len(body) > PARSED_INLINE else None
@@ -53,7 +53,7 @@ async def read_body(request: Request, limit: int) -> bytes:
                 if len(body) > limit:
                     break
     except TimeoutError:
-        message = f"The body has not arrived within {BODY_SECONDS:g} s."
+        message = f"The body did not arrive within {BODY_SECONDS:g} s."
         raise Refused(408, message, headers={"connection": "close"}) from None
     if len(body) > limit:
         await _refuse_size(parts, limit)
@@ -61,7 +61,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def _refuse_size(parts: AsyncIterator[bytes], limit: int) -> NoReturn:
-    """Refuse a body, once its client has sent most of it: many send all of a body before they read an error."""
+    """Refuse a body after reading most of it, because many clients send a complete body before they read an error."""
     left = DRAINED * limit
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
@@ -71,7 +71,7 @@ async def _refuse_size(parts: AsyncIterator[bytes], limit: int) -> NoReturn:
                     break
     raise Refused(
         413,
-        f"The body is longer than {limit / 1e6:g} MB, the limit of this server (qed serve --max-body-mb).",
+        f"The body is larger than {limit / 1e6:g} MB, the limit of this server (qed serve --max-body-mb).",
         headers={"connection": "close"},
     )
 
@@ -80,11 +80,11 @@ def parse_json(body: bytes) -> Any:
     """Return the value of a JSON text; an empty text is an empty object.
 
     Raises:
-        Refused: it is invalid, too deeply nested, or has numbers that JSON has not.
+        Refused: it is invalid, too deeply nested, or has NaN or infinite numbers.
     """
 
     def refuse_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no number in JSON")
+        raise ValueError(f"{name} is not a JSON number")
 
     if not body.strip():
         return {}
@@ -92,15 +92,15 @@ def parse_json(body: bytes) -> Any:
         return json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise Refused(400, f"The body is no valid JSON: {reason}.") from error
+        raise Refused(400, f"The body is not valid JSON: {reason}.") from error
 
 
 async def build_json(write: Callable[[], Any], size: int) -> JSONResponse:
-    """Build a reply; a large one in a thread, so that other requests do not wait for it.
+    """Build a reply; build a large one in a thread, so that other requests do not wait for it.
 
     Args:
         write: returns the content.
-        size: about how many numbers it has.
+        size: the approximate number of numbers in it.
     """
     if size <= WRITTEN_INLINE:
         return JSONResponse(write())
@@ -108,10 +108,10 @@ async def build_json(write: Callable[[], Any], size: int) -> JSONResponse:
 
 
 async def run_for_client(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work for a request whose body has been read; it is cancelled when the client goes away.
+    """Return the result of work for a request whose body has been read; cancel it if the client disconnects.
 
     Raises:
-        ClientDisconnect: the client has gone.
+        ClientDisconnect: the client has disconnected.
     """
     worker, watcher = asyncio.create_task(work), asyncio.create_task(_wait_until_gone(request))
     try:
@@ -129,11 +129,11 @@ async def _wait_until_gone(request: Request) -> None:
 
 
 class ClosedStream(StreamingResponse):
-    """A reply in pieces whose generator is closed at once when the client goes away, and not by the garbage collector.
+    """A streamed reply whose generator is closed as soon as the client disconnects, not by the garbage collector.
 
     Args:
-        pieces: of the reply.
-        media_type: of the reply.
+        pieces: the pieces of the reply.
+        media_type: the media type of the reply.
     """
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:

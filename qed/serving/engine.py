@@ -1,7 +1,7 @@
-"""The engine: the process that owns a served model, and the asyncio side that asks it.
+"""The engine: the process that owns a served model, and the asyncio client that sends it requests.
 
-The process computes and nothing else; HTTP is spoken by the one that starts it. Requests and replies travel in bulk
-through a pipe, whose ends a thread each reads and writes, so that a slow reader never delays a step.
+The process only computes; its parent speaks HTTP. Requests and replies travel in bulk through a pipe. One thread reads
+and another writes the parent's end, so that a slow reader never delays a step.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from qed.types import Completion
 
 START_SECONDS = 3600.0  # to load a model, which may have to be downloaded
 CONTROL_SECONDS = 600.0  # for new weights, scores and the like
-# The errors of the process that keep their class here.
+# The errors of the process that are raised here with the same class.
 KINDS = (QedError, UsageError, DataError, ModelError, Diverged, AnswerAborted, PauseTimeout)
-END_SECONDS = 10.0  # for the process to end after it was asked to
+END_SECONDS = 10.0  # for the process to end after a request to stop
 
 
 class Engine:
-    """A model in a process of its own. All methods are called from one event loop.
+    """A model in a separate process. Call all methods from the same event loop.
 
     Args:
         source: the model, and how it computes.
-        on_exit: called in the event loop with the reason when the process ends without `stop`.
+        on_exit: called in the event loop with the reason if the process ends without `stop`.
     """
 
     info: EngineInfo
@@ -73,19 +73,19 @@ class Engine:
         self._outbox: queue.SimpleQueue[tuple[int, Request] | None] = queue.SimpleQueue()
 
     async def start(self, seconds: float = START_SECONDS, process: EngineProcess | None = None) -> EngineInfo:
-        """Start the process and load the model; an engine is started once.
+        """Start the process and load the model; an engine can be started only once.
 
         Args:
-            seconds: for both.
-            process: one that was started before and waits for its model; None starts one.
+            seconds: the deadline for both.
+            process: a process that was started before and waits for its model; None starts one.
 
         Raises:
-            QedError: the model cannot be loaded, with the reason of the process; or `seconds` have passed.
+            QedError: the model cannot be loaded, for the reason that the process gives; or `seconds` have passed.
         """
         self._loop = asyncio.get_running_loop()
         self._process, connection = process or start_process()
         self.alive = True
-        ready = next(self._numbers)  # the process answers with this number once the model is loaded
+        ready = next(self._numbers)  # the process sends this number once the model is loaded
         self._calls[ready] = asyncio.Queue()
         for target in (self._write, self._read):
             threading.Thread(target=target, args=(connection,), name="engine pipe", daemon=True).start()
@@ -95,14 +95,14 @@ class Engine:
         except BaseException as error:
             await self.stop()
             if isinstance(error, TimeoutError):
-                raise EngineDied(f"The model was not loaded within {seconds:g} s; the engine was ended.") from None
+                raise EngineDied(f"The model was not loaded within {seconds:g} s; the engine was stopped.") from None
             raise
         assert isinstance(info, EngineInfo)
         self.info = info
         return info
 
     async def stop(self) -> None:
-        """End the process; requests that are not answered raise `EngineDied`."""
+        """End the process; pending requests raise `EngineDied`."""
         self._stopping = True
         if not self.alive:
             return
@@ -116,11 +116,11 @@ class Engine:
         """Sample an answer; closing the iterator aborts it.
 
         Yields:
-            new tokens as they come, or everything at once without `generation.stream`; the last has a `stop_reason`.
+            New tokens as they are sampled, or all at once without `generation.stream`; the last has a `stop_reason`.
 
         Raises:
-            UsageError: the answer does not fit the model's window, or has invalid parameters.
-            AnswerAborted: a pause gave it up.
+            UsageError: the answer does not fit into the model's context window, or has invalid parameters.
+            AnswerAborted: a pause aborted it.
             EngineDied: the process has ended.
         """
         async with aclosing(self._call(generation)) as replies:
@@ -128,17 +128,17 @@ class Engine:
                 yield progress
 
     async def batch(self, batch: Batch, on_step: Callable[[int], None] | None = None) -> list[list[Completion]]:
-        """Sample batches apart from the API's answers, with the bits of the native sampler; cancelling aborts them.
+        """Sample batches apart from the API's answers, bitwise equal to the native sampler; cancelling aborts them.
 
         Args:
             batch: prompts, seeds and parameters.
-            on_step: called with the number of steps so far, a few times a second.
+            on_step: called with the number of steps so far, a few times per second.
 
         Returns:
-            the completions of each prompt, of one batch after another.
+            The completions of each prompt, one batch after another.
 
         Raises:
-            AnswerAborted: a pause gave it up.
+            AnswerAborted: a pause aborted it.
             EngineDied: the process has ended.
         """
         async with aclosing(self._call(batch)) as replies:
@@ -151,7 +151,7 @@ class Engine:
         raise AssertionError
 
     async def score(self, scoring: Scoring) -> list[Scored]:
-        """Compute the log-probs of given outputs as the learner does, also while the engine is paused."""
+        """Compute the log-probs of given outputs as the learner does, even while the engine is paused."""
         scored: list[Scored] = await self._ask(scoring, CONTROL_SECONDS)
         return scored
 
@@ -159,33 +159,33 @@ class Engine:
         """Return once the engine's loop has answered.
 
         Raises:
-            QedError: it has not within `seconds`.
+            QedError: it has not answered within `seconds`.
         """
         await self._ask(Plain("check"), seconds)
 
     async def pause(self, mode: PauseMode, seconds: float) -> None:
-        """Start no more answers; those that run may end within `seconds`, or are aborted.
+        """Stop starting answers; running ones may finish within `seconds`, or are aborted, by `mode`.
 
         Raises:
-            PauseTimeout: answers still run after `seconds`; the engine is not paused.
+            PauseTimeout: answers are still running after `seconds`; the engine is not paused.
         """
         await self._ask(Pause(mode, seconds), seconds + CONTROL_SECONDS)
 
     async def resume(self) -> None:
-        """Start answers again."""
+        """Resume starting answers."""
         await self._ask(Plain("resume"), CONTROL_SECONDS)
 
     async def update(self, folder: Path, version: int) -> None:
-        """Load the weights of a complete folder, all or nothing; answers that run are ended before, none are started.
+        """Load the weights of a complete folder, all or nothing; running answers finish first, and no new ones start.
 
         Raises:
-            ModelError: the folder is not complete or does not fit the model; the weights and the version stay.
+            ModelError: the folder is incomplete or does not fit the model; the weights and the version are unchanged.
         """
         await self._ask(Update(str(folder), version), CONTROL_SECONDS)
         self.version = version
 
     async def sleep(self) -> None:
-        """Free the device's memory after the answers that run; others wait until `wake`. A CPU keeps its weights."""
+        """Free the device's memory after the running answers; others wait until `wake`. On CPU the weights stay."""
         await self._ask(Plain("sleep"), CONTROL_SECONDS)
 
     async def wake(self) -> None:
@@ -198,13 +198,13 @@ class Engine:
         return stats
 
     async def _ask(self, request: Request, seconds: float) -> Any:
-        """Return the one reply to a request."""
+        """Return the only reply to a request."""
         try:
             async with asyncio.timeout(seconds), aclosing(self._call(request)) as replies:
                 return await anext(replies)
         except TimeoutError:
             name = request.kind if isinstance(request, Plain) else type(request).__name__.lower()
-            raise QedError(f"The engine has not answered '{name}' within {seconds:g} s: its loop hangs.") from None
+            raise QedError(f"The engine did not answer '{name}' within {seconds:g} s: its loop hangs.") from None
 
     async def _call(self, request: Request) -> AsyncGenerator[Any]:
         """Send a request and yield its replies; closing the iterator before the last one aborts it."""
@@ -239,7 +239,7 @@ class Engine:
         self._outbox.put((call, request))
 
     def _write(self, connection: Connection) -> None:
-        """Send what is in the outbox, in a thread."""
+        """Send the requests in the outbox; runs in a thread."""
         with suppress(OSError):
             connection.send(self.source)
             while (first := self._outbox.get()) is not None:
@@ -250,7 +250,7 @@ class Engine:
                 connection.send(requests)
 
     def _read(self, connection: Connection) -> None:
-        """Pass replies to the event loop, in a thread; find out how the process ended once the pipe is closed."""
+        """Pass replies to the event loop; once the pipe closes, find out how the process ended. Runs in a thread."""
         with suppress(RuntimeError):  # the event loop was closed
             with suppress(EOFError, OSError):
                 while True:
@@ -278,11 +278,11 @@ class Engine:
     def _died(self) -> EngineDied:
         if self._stopping:
             return EngineDied("The engine is stopping.")
-        return EngineDied(f"The engine's process does not run: {self._reason}.")
+        return EngineDied(f"The engine's process is not running: {self._reason}.")
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return whether a process has ended within some seconds."""
+    """Return whether a process ends within some seconds."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     return process.returncode is not None
@@ -291,11 +291,11 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
 def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         killed = " (the system kills a process when memory runs out)" if code == -signal.SIGKILL else ""
-        return f"it was ended by {signal.Signals(-code).name}{killed}"
+        return f"it was killed by {signal.Signals(-code).name}{killed}"
     return f"it ended with exit code {code}; its last lines above say why"
 
 
 def _build_error(failure: Failure) -> QedError:
-    """Build the error that a failure describes; one that is not ours becomes a QedError that names it."""
+    """Build the error that a failure describes; an unexpected one becomes a QedError that names it."""
     kind = next((kind for kind in KINDS if kind.__name__ == failure.kind), None)
     return kind(failure.message) if kind else QedError(f"The engine failed with {failure.kind}: {failure.message}")

@@ -24,16 +24,16 @@ from qed.serving.messages import AnswerAborted, Generation, Progress
 from qed.training.scoring import list_most_likely
 from qed.types import Completion
 
-GROW_SHARE = 4  # answers join at once when they are at least 1 in 4 of the rows,
-JOIN_SHARE = 10  # else so seldom that joining takes at most 1 / 10 of the time: it copies the KV cache of all rows
-PREFILL_TOKENS = 32_768  # of prompts that join together; more would keep the running answers waiting
-PADDING = 1.5  # tokens of a chunk of these prompts for each of theirs
+GROW_SHARE = 4  # waiting answers join at once if they would be at least 1 in 4 of the rows,
+JOIN_SHARE = 10  # else so rarely that joining takes at most 1/10 of the time: it copies the KV cache of all rows
+PREFILL_TOKENS = 32_768  # the most tokens of prompts that join together; more would delay the running answers
+PADDING = 1.5  # padded tokens per actual token in a chunk of these prompts
 STREAM_SECONDS = 0.05  # between two messages of a streamed answer
 
 
 @dataclass
 class _Running:
-    """A running answer: its id in the batch, how many tokens have been sent, and their most likely ones."""
+    """A running answer: its id in the batch, the number of tokens sent, and the most likely tokens at each position."""
 
     id: SequenceId
     generation: Generation
@@ -43,11 +43,11 @@ class _Running:
 class Answers:
     """The answers of the API, each with its own parameters, in one continuous batch.
 
-    Waiting answers join in their order, as many as rows and memory allow.
+    Waiting answers join in order, as many as rows and memory allow.
 
     Args:
-        model: of the engine.
-        counts: of the engine; kept up to date.
+        model: the model of the engine.
+        counts: the counts of the engine, which are kept up to date.
         send: sends a reply to a call.
         fail: sends the reason for a call's failure.
         on_hf_step: called between two steps of the hf sampler, which samples a batch to its end.
@@ -60,15 +60,15 @@ class Answers:
         self.on_hf_step = on_hf_step
         self.sampler = model.build_sampler()
         self.limit = count_fixed_rotation_tokens(model.model.config)
-        self.rows = model.source.rows_per_batch  # fewer after memory ran out
+        self.rows = model.source.rows_per_batch  # reduced after an out-of-memory error
         self.waiting: deque[tuple[int, Generation]] = deque()
         self.running: dict[int, _Running] = {}
         self.batch: DecodingBatch | None = None
-        self.joined, self.join_seconds = 0.0, 0.0  # when answers joined last, and how long that took
-        self.told = 0.0  # when streamed tokens were sent last
+        self.joined, self.join_seconds = 0.0, 0.0  # when answers last joined, and how long that took
+        self.told = 0.0  # when streamed tokens were last sent
 
     def add(self, call: int, generation: Generation) -> None:
-        """Let an answer wait for its turn.
+        """Queue an answer.
 
         Raises:
             UsageError: it can never be sampled.
@@ -79,7 +79,7 @@ class Answers:
         self.waiting.append((call, generation))
 
     def abort(self, call: int) -> bool:
-        """Give up an answer, whether it waits or runs; return whether there was one."""
+        """Abort a waiting or running answer; return whether there was one."""
         before = len(self.waiting)
         self.waiting = deque(pair for pair in self.waiting if pair[0] != call)
         running = self.running.pop(call, None)
@@ -90,19 +90,19 @@ class Answers:
         return found
 
     def abort_running(self, reason: str) -> None:
-        """Give up all running answers."""
+        """Abort all running answers."""
         for call in list(self.running):
             self.abort(call)
             self.fail(call, AnswerAborted(reason))
         self.release()
 
     def release(self) -> None:
-        """Let go of the batch, which holds memory and copies of weights; nothing runs."""
+        """Free the batch, which holds memory and copies of weights; call it only while nothing runs."""
         self.batch = None
 
     @torch.no_grad()
     def advance(self, admit: bool) -> None:
-        """Let answers join, or decode a step; send what is new. A failure ends the answers that run, not the engine."""
+        """Let answers join, or decode a step; send new tokens. A failure ends the running answers, not the engine."""
         try:
             chosen = self._choose() if admit else []
             if chosen and self._needs_hf(chosen[0][1]):
@@ -120,11 +120,11 @@ class Answers:
             self._give_up(error)
 
     def is_fatal(self, error: Exception) -> bool:
-        """Return whether the device has failed, after which it computes nothing more."""
+        """Return whether the device has failed and cannot compute any more."""
         return self.model.device.type == "cuda" and isinstance(error, RuntimeError) and not is_out_of_memory(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Let answers whose tokens nobody has seen wait again if memory has run out; the others fail."""
+        """After an out-of-memory error, queue answers again unless tokens were already sent; fail the others."""
         retry = is_out_of_memory(error) and len(self.running) > 1
         if retry:
             self.rows = max(1, len(self.running) // 2)
@@ -144,7 +144,7 @@ class Answers:
         return not native or len(generation.prompt) + generation.sampling.max_tokens > self.limit
 
     def _choose(self) -> list[tuple[int, Generation]]:
-        """Take the answers that join now from the waiting ones, in their order."""
+        """Take the answers that join now from the waiting ones, in order."""
         if not self.waiting or not self._may_join():
             return []
         first = self.waiting[0][1]
@@ -186,7 +186,7 @@ class Answers:
         return self.batch
 
     def _join(self, chosen: list[tuple[int, Generation]]) -> None:
-        """Compute the prompts of answers, equal ones once, and their first tokens."""
+        """Compute the prompts of answers, identical ones once, and their first tokens."""
         begun = time.monotonic()
         numbers: dict[tuple[int, ...], int] = {}
         answers: dict[SequenceId, Answer] = {}
@@ -200,7 +200,7 @@ class Answers:
                 ends=generation.ends,
                 top=generation.top_logps,
             )
-        # Short prompts first, and equal ones beside each other, so that chunks of them have little padding.
+        # Short prompts first, with identical ones adjacent, so that chunks of them have little padding.
         ordered = sorted(answers.items(), key=lambda pair: (len(pair[1].prompt), pair[0]))
         self._start_batch().schedule(dict(ordered), PADDING)
         self.counts.steps += 1
@@ -209,7 +209,7 @@ class Answers:
         self.join_seconds = self.joined - begun
 
     def _send_news(self) -> None:
-        """Send finished answers, and from time to time the new tokens of streamed ones."""
+        """Send finished answers, and at intervals the new tokens of streamed ones."""
         assert self.batch is not None or not self.running
         if self.batch is None:
             return
@@ -238,7 +238,7 @@ class Answers:
         streamed = {running.id: running.sent for running in self.running.values() if running.generation.stream}
         for each, (tokens, logps) in batch.read_new(streamed).items():
             if not all(map(math.isfinite, logps)):
-                continue  # it fails when it ends, with all that is said about it
+                continue  # its failure is sent when it ends
             running = self.running[each[1]]
             first, running.sent = running.sent, running.sent + len(tokens)
             top = batch.tops.get(each, [])[first : running.sent]

@@ -1,4 +1,4 @@
-"""What the parts of an engine's loop share, and batches of their own: a call of `generate_batches`, step by step."""
+"""What the parts of an engine's loop share, and calls of `generate_batches`, computed step by step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Fail = Callable[[int, BaseException], None]
 
 
 class GivenUp(QedError):
-    """Nobody wants the answers that the hf sampler samples any more."""
+    """The answers that the hf sampler is sampling are no longer wanted."""
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Counts:
 
 
 class BatchJob:
-    """A call of `generate_batches`, step by step.
+    """A call of `generate_batches`, computed step by step.
 
     Args:
-        call: its number.
-        batch: its arguments.
-        model: of the engine.
+        call: the number of the call.
+        batch: the arguments of the call.
+        model: the model of the engine.
         send: sends a reply to the call.
         on_hf_step: called between two steps of the hf sampler; an exception ends the batch.
     """

@@ -1,4 +1,4 @@
-"""The loop of the engine's process: one thread owns the model, and does what is asked between two steps."""
+"""The loop of the engine's process: one thread owns the model, and handles requests between two steps."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from qed.serving.messages import (
     Update,
 )
 
-READY = 0  # the number of the call that is answered once the model is loaded
+READY = 0  # the call number of the message that the model is loaded
 
 
 def run_engine(connection: Connection) -> None:
-    """Load the model whose source comes first, and answer requests until the pipe is closed."""
+    """Load the model whose source is received first, and answer requests until the pipe is closed."""
     source = connection.recv()
     assert isinstance(source, ModelSource)
     try:
@@ -54,18 +54,18 @@ def build_failure(error: BaseException) -> Failure:
 
 
 class EngineLoop:
-    """Samples, and does between two steps what is asked.
+    """Samples, and handles requests between two steps.
 
-    What changes the weights or their place waits until nothing runs, and nothing starts before it.
+    A request that changes or moves the weights waits until nothing runs, and no new answer starts before it.
 
     Args:
-        connection: to the process that asks.
-        model: of the engine.
+        connection: the connection to the requesting process.
+        model: the model of the engine.
     """
 
     def __init__(self, connection: Connection, model: EngineModel) -> None:
         self.connection, self.model = connection, model
-        # In place of `connection.poll`, which registers the file anew for each of these many calls.
+        # Instead of `connection.poll`, which registers the descriptor again at each of these many calls.
         self.poller = select.poll()
         self.poller.register(connection.fileno(), select.POLLIN | select.POLLHUP)
         self.counts = Counts()
@@ -74,21 +74,21 @@ class EngineLoop:
         self.batches: deque[tuple[int, Batch]] = deque()
         self.job: BatchJob | None = None
         self.scorings: deque[tuple[int, Scoring]] = deque()
-        self.changes: deque[tuple[int, Update | Plain]] = deque()  # that wait until nothing runs
-        self.pausing: dict[int, float] = {}  # pauses that wait until nothing runs, and their deadlines
+        self.changes: deque[tuple[int, Update | Plain]] = deque()  # changes that wait until nothing runs
+        self.pausing: dict[int, float] = {}  # pauses that wait until nothing runs, with their deadlines
         self.paused = self.asleep = self.stopped = False
-        self.prepared: ExitStack | None = None  # of the contexts in which the model samples
+        self.prepared: ExitStack | None = None  # the contexts in which the model samples
 
     def send(self, call: int, reply: Reply) -> None:
-        """Send a reply with the others of this step."""
+        """Queue a reply, to be sent with the others of this step."""
         self.outbox.append((call, reply))
 
     def fail(self, call: int, error: BaseException) -> None:
-        """Send why a call has failed."""
+        """Reply with the reason why a call failed."""
         self.send(call, build_failure(error))
 
     def run(self) -> None:
-        """Run until it is asked to stop.
+        """Run until a request to stop.
 
         Raises:
             EOFError: the other side has closed the pipe.
@@ -129,7 +129,7 @@ class EngineLoop:
                     self.fail(call, error)
 
     def _take(self, call: int, request: Request) -> None:
-        """Do at once what is quick, and put the rest where it waits for its turn."""
+        """Handle quick requests at once, and queue the others."""
         match request:
             case Generation():
                 self.answers.add(call, request)
@@ -156,7 +156,7 @@ class EngineLoop:
         elif request.kind == "resume":
             self.paused = False
             for waiting in self.pausing:
-                self.fail(waiting, PauseTimeout("The engine was resumed while a pause waited."))
+                self.fail(waiting, PauseTimeout("The engine was resumed while a pause was pending."))
             self.pausing.clear()
         self.send(call, self._build_stats() if request.kind == "stats" else None)
 
@@ -173,7 +173,7 @@ class EngineLoop:
     def _pause(self, call: int, request: Pause) -> None:
         self.paused = True
         if request.mode == "abort":
-            reason = "The answer was given up, because the server paused for new weights. Send the request again."
+            reason = "The answer was aborted because the server paused for new weights. Send the request again."
             self.answers.abort_running(reason)
             if self.job is not None:
                 self.fail(self.job.call, AnswerAborted(reason))
@@ -181,13 +181,13 @@ class EngineLoop:
         self.pausing[call] = time.monotonic() + request.seconds
 
     def _change(self) -> None:
-        """Answer pauses that are complete or late, and make the changes that wait, once nothing runs."""
+        """Answer pauses that are complete or overdue, and apply pending changes once nothing runs."""
         for call, deadline in list(self.pausing.items()):
             if not self.busy:
                 self.send(call, None)
             elif time.monotonic() >= deadline:
                 self.paused = False
-                self.fail(call, PauseTimeout("Answers still ran at the deadline of the pause; the server goes on."))
+                self.fail(call, PauseTimeout("Answers were still running at the pause's deadline; the server goes on."))
             else:
                 continue
             del self.pausing[call]
@@ -215,7 +215,7 @@ class EngineLoop:
             call, request = self.scorings.popleft()
             try:
                 if self.asleep:
-                    raise QedError("The engine sleeps, so it cannot score. Wake it first.")
+                    raise QedError("The engine is asleep, so it cannot score. Wake it first.")
                 self.outbox.append((call, self.model.score(request)))
             except Exception as error:  # noqa: BLE001 -- the request fails, not the engine
                 self.fail(call, error)
@@ -244,24 +244,24 @@ class EngineLoop:
             self.job = None
 
     def _prepare(self) -> None:
-        """Enter the contexts in which the model samples; they stay, because leaving them drops autocast's casts."""
+        """Enter the contexts in which the model samples, and keep them: leaving drops autocast's cached casts."""
         if self.prepared is None:
             self.prepared = ExitStack()
             self.prepared.enter_context(prepare_for_sampling(self.model.model, self.model.precision))
 
     def _release(self) -> None:
-        """Let go of everything that was computed from the weights."""
+        """Free everything that was computed from the weights."""
         self.answers.release()
         if self.prepared is not None:
             self.prepared.close()
             self.prepared = None
 
     def _serve_meanwhile(self) -> None:
-        """Answer what needs no weights, while the hf sampler computes to the end of its batch."""
+        """Answer requests that need no weights while the hf sampler completes its batch."""
         self._receive(wait=False)
         self._flush()
         if self.stopped:
-            raise GivenUp("The engine stops.")
+            raise GivenUp("The engine is stopping.")
 
     def _watch_batch(self) -> None:
         self._serve_meanwhile()

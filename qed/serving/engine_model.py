@@ -1,4 +1,4 @@
-"""The model of an engine: loads it as a learner's process does, takes new weights, and scores."""
+"""The model of an engine: load it as the learner's process does, load new weights, and score."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EngineModel:
         source: the model, and how it computes.
 
     Raises:
-        QedError: it cannot be loaded.
+        QedError: the model cannot be loaded.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -47,8 +47,8 @@ class EngineModel:
         self.model: Any = load.prepare_model(model, replace(self.settings, gradient_checkpointing=False), self.device)
         self.ends = source.ends or load.find_end_ids(self.model, self.tokenizer, source.chat)
         self.window = load.read_window(self.model)
-        self.sampler = self.build_sampler()  # of whole batches: as in the learner's process
-        self.session = ""  # whose answers are kept
+        self.sampler = self.build_sampler()  # for complete batches, as in the learner's process
+        self.session = ""  # the session whose answers are kept
 
     def build_sampler(self) -> HFSampler:
         """Build the native sampler, or the hf sampler for a model that it does not support."""
@@ -72,13 +72,13 @@ class EngineModel:
         )
 
     def update(self, folder: str, version: int) -> None:
-        """Load the weights of a complete folder, or raise a ModelError and keep the present ones."""
+        """Load the weights of a complete folder, or raise ModelError and keep the current ones."""
         self.keep_for("")
         weights_folder.load_weights(self.model, self.settings, Path(folder), version)
         self.version = version
 
     def keep_for(self, session: str) -> None:
-        """Keep what batches of a session compute of their answers; forget that of another session."""
+        """Keep the state of answers between the batches of a session; drop that of another session."""
         if session != self.session and isinstance(self.sampler, NativeSampler):
             self.session, self.sampler.kept = session, KeptPrefixes() if session else None
 
@@ -94,13 +94,13 @@ class EngineModel:
         self.model = self.model.to(self.device)
 
     def require_fitting(self, prompt: Any, length: int) -> None:
-        """Refuse a prompt that is empty, has ids that the model does not know, or is too long with `length` more.
+        """Check that a prompt can be continued by `length` tokens.
 
         Raises:
-            UsageError: one of these.
+            UsageError: it is empty, has ids outside of the vocabulary, or is too long.
         """
         if not prompt:
-            raise UsageError("The prompt has no token, and the model needs one to begin with.")
+            raise UsageError("The prompt has no tokens, but the model needs at least one.")
         if len(prompt) + length > self.window:
             raise UsageError(
                 f"The prompt has {len(prompt):,} tokens and the answer may have {length:,}: together more than the "
@@ -108,14 +108,14 @@ class EngineModel:
             )
         if not 0 <= min(prompt) <= max(prompt) < self.vocabulary:
             raise UsageError(
-                f"A token id of the prompt is not one of the model's, which are 0 to {self.vocabulary - 1}."
+                f"The prompt has a token id outside of the model's vocabulary, 0 to {self.vocabulary - 1}."
             )
 
     def require_valid(self, sampling: Sampling, seeds: Sequence[int], ends: Sequence[int] = ()) -> None:
-        """Refuse parameters that a step cannot compute with, which would end all answers that share it.
+        """Check parameters that would make a step fail for all answers that share it.
 
         Raises:
-            UsageError: a parameter is out of its range.
+            UsageError: a parameter is out of range.
         """
         valid = {
             "max_tokens must be at least 1": sampling.max_tokens >= 1,
@@ -134,7 +134,7 @@ class EngineModel:
     def score(self, scoring: Scoring) -> list[Scored]:
         """Compute the log-probs of outputs with the learner's own code."""
         if not can_sample_at(scoring.temperature):
-            raise UsageError(f"The temperature of log-probs must be at least 1e-6, and is {scoring.temperature}.")
+            raise UsageError(f"The temperature of log-probs must be at least 1e-6, not {scoring.temperature}.")
         pairs = list(zip(scoring.prompts, scoring.outputs, strict=True))
         for prompt, output in pairs:
             self.require_fitting([*prompt, *output], 0)
@@ -151,7 +151,7 @@ class EngineModel:
 
 
 def _load(settings: ModelSettings) -> tuple[Any, Any]:
-    """Load a model and its tokenizer; the adapter of an adapter folder stays unmerged where its base model is known."""
+    """Load a model and its tokenizer; an adapter folder's adapter stays unmerged if its base model is known."""
     folder = Path(settings.name)
     if adapters.is_adapter(settings.name) and not adapters.find_base(folder).merged:
         base = adapters.find_base(folder)

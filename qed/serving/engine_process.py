@@ -1,6 +1,6 @@
 """The engine's process: `python -m qed.serving.engine_process FD PARENT`; engine.py starts it.
 
-It computes as a learner's process does. The settings of threads and of matrix products come before torch is imported.
+It computes as a learner's process does. Threads and matrix products must be configured before torch is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qed.guards.parents import die_with_parent
 
 
 def main() -> None:
-    """Load the model that the pipe names, and answer requests until it is closed."""
+    """Load the model that the pipe names, and answer requests until the pipe is closed."""
     die_with_parent(int(sys.argv[2]))()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     host.set_passive_waiting()
@@ -28,7 +28,7 @@ def main() -> None:
         run_engine(Connection(int(sys.argv[1])))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # freeing what torch and transformers have imported takes a second
+    os._exit(0)  # freeing the modules of torch and transformers would take a second
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Start the process of an engine, before it is known what it will compute.
+"""Start the process of an engine before its model is known.
 
-The process imports torch and transformers at the same time as the one that has started it. This module imports neither.
+The process imports torch and transformers while its parent does the same. This module imports neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EngineProcess(NamedTuple):
     connection: Connection
 
     def close(self) -> None:
-        """End the process at once, if it runs."""
+        """Kill the process if it is running."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -29,10 +29,10 @@ class EngineProcess(NamedTuple):
 
 
 def start_process() -> EngineProcess:
-    """Start the process of an engine; it ends with the thread that calls this, or when the pipe is closed."""
+    """Start the process of an engine; it ends with the calling thread, or when the pipe is closed."""
     ours, theirs = Pipe()
     arguments = build_child_command([str(theirs.fileno()), str(os.getpid())], module="qed.serving.engine_process")
-    # Its own process group, so that Ctrl-C reaches only the one that decides what to do about it.
+    # A separate process group, so that Ctrl-C reaches only the parent, which decides what to do about it.
     process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0)
     theirs.close()
     return EngineProcess(process, ours)

@@ -1,4 +1,4 @@
-"""Read the fields of a request's JSON object with their types; a wrong one is refused with its name."""
+"""Read the fields of a request's JSON object by type; the error for an invalid field names it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from qed.serving.refusals import Refused
 
-SHOWN = 60  # characters of an invalid value that a message repeats
+SHOWN = 60  # the most characters of an invalid value in a message
 
 
 class Fields:
-    """The fields of a JSON object. A field that is null counts as left out.
+    """The fields of a JSON object. A field that is null counts as missing.
 
     Raises:
-        Refused: the value is no object; every method raises it for a value of the wrong type or out of range.
+        Refused: the value is not an object; every method raises it for a value of the wrong type or out of range.
     """
 
     def __init__(self, body: Any) -> None:
@@ -24,11 +24,11 @@ class Fields:
         self.body: dict[str, Any] = body
 
     def find(self, name: str) -> Any:
-        """Return a field as it is; None if it is left out."""
+        """Return a field unchanged; None if it is missing."""
         return self.body.get(name)
 
     def read_integer(self, name: str, default: int, low: int, high: int) -> int:
-        """Return a whole number between two bounds, both included."""
+        """Return a whole number between two inclusive bounds."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -67,7 +67,7 @@ class Fields:
         return require_unicode(value, name)
 
     def read_texts(self, name: str, most: int, longest: int) -> tuple[str, ...]:
-        """Return a string or a list of strings as a tuple; none of them may be empty."""
+        """Return a string or a list of strings as a tuple; strings must not be empty."""
         value = self.body.get(name)
         if value is None:
             return ()
@@ -95,7 +95,7 @@ class Fields:
         return value
 
     def refuse_others(self, allowed: Mapping[str, Collection[Any]], why: str) -> None:
-        """Refuse fields that ask for what this server cannot do; `allowed` has the values that ask for nothing."""
+        """Refuse fields that this server does not support; `allowed` has their values without effect."""
         for name, values in allowed.items():
             value = self.body.get(name)
             inert = any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
@@ -103,19 +103,19 @@ class Fields:
                 raise Refused(400, f"{name} is not supported: {why} Leave it out.", name)
 
     def refuse(self, name: str, rule: str) -> Refused:
-        """Return the error of a field that breaks a rule."""
+        """Return the error for a field that breaks a rule."""
         found = describe(self.body[name]) if name in self.body else "missing"
         return Refused(400, f"{name} {rule}; it is {found}.", name)
 
 
 def describe(value: Any) -> str:
-    """Return a short text for an invalid value."""
+    """Return a short description of an invalid value."""
     text = repr(value) if not isinstance(value, list | dict) else f"a {type(value).__name__} of {len(value)}"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether a JSON value is a whole number; true and false are none."""
+    """Return whether a JSON value is a whole number; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -128,20 +128,20 @@ def require_unicode(text: str, name: str) -> str:
     """Return a text that can be encoded.
 
     Raises:
-        Refused: it has half of a surrogate pair, which JSON can spell and no tokenizer can read.
+        Refused: it has a lone surrogate, which JSON can represent but no tokenizer can read.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refused(400, f"{name} is no valid Unicode at character {error.start}: {error.reason}.", name) from error
+        raise Refused(400, f"{name} is not valid Unicode at character {error.start}: {error.reason}.", name) from error
     return text
 
 
 def require_ids(rows: Sequence[Sequence[int]], vocabulary: int, name: str) -> None:
-    """Refuse token ids outside of the vocabulary.
+    """Check that all token ids are in the vocabulary.
 
     Raises:
-        Refused: there is one.
+        Refused: one is not.
     """
     for row in rows:
         if row and not 0 <= min(row) <= max(row) < vocabulary:

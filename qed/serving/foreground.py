@@ -12,19 +12,19 @@ from types import FrameType
 from qed.guards.signals import EXIT_CODES
 from qed.serving.processes import ServerProcess, ServerSpec
 
-TICK = 0.2  # seconds between two looks whether a signal has come
+TICK = 0.2  # seconds between two checks for a signal
 
 
 def run_in_foreground(spec: ServerSpec, say: Callable[[str], None], on_ready: Callable[[ServerProcess], None]) -> int:
-    """Run a server until a signal comes, and return the exit code; a second signal ends this process at once.
+    """Run a server until a signal arrives, and return the exit code; a second signal ends this process at once.
 
     Args:
-        spec: of the server.
+        spec: how to start the server.
         say: prints a line for people.
         on_ready: called once the server answers.
 
     Raises:
-        ServerError: it does not start, or not again.
+        ServerError: it does not start or restart.
     """
     server = ServerProcess(spec)
     received: list[int] = []
@@ -38,14 +38,14 @@ def run_in_foreground(spec: ServerSpec, say: Callable[[str], None], on_ready: Ca
     def work() -> None:
         try:
             server.start()
-            # Clients know its address: it comes back at the same one.
+            # Clients know its address, so it must restart at the same one.
             server.spec = replace(spec, port=int(server.url.rpartition(":")[2]))
             on_ready(server)
             server.watch(say)
         except BaseException as error:  # noqa: BLE001 -- raised below, in the main thread
             errors.append(error)
 
-    # Under nohup SIGHUP is ignored, and stays so.
+    # Under nohup SIGHUP is ignored, and stays ignored.
     numbers = [one for one in EXIT_CODES if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
     previous = {number: signal.signal(number, note) for number in numbers}
     worker = threading.Thread(target=work, daemon=True)

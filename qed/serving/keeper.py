@@ -1,4 +1,4 @@
-"""Keep an engine running: start it, and start it again with its weights when its process has died."""
+"""Keep an engine running: start it, and restart it with its weights if its process dies."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from qed.serving.messages import EngineInfo, ModelSource
 from qed.serving.refusals import Refused
 
 MOST_STARTS = 5  # failed starts in a row, after which the server gives up
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two starts, doubled with each
-STEADY_SECONDS = 60.0  # of life after which a death counts as the first again
-PAUSE_SECONDS = 5.0  # to pause an engine that has started again and has nothing to do
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two starts, doubled each time
+STEADY_SECONDS = 60.0  # a death after running this long counts as the first one again
+PAUSE_SECONDS = 5.0  # to pause a restarted engine, which has nothing to do
 
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 Build = Callable[[ModelSource, Callable[[str], None]], Engine]
 
 
 class EngineKeeper:
-    """The engine of a server, over restarts.
+    """The engine of a server, across restarts.
 
-    Weights that were loaded, a pause and a sleep are those of the server, so an engine that starts again has them too.
+    Loaded weights, a pause and sleep belong to the server, so they are restored in a restarted engine.
 
     Args:
         source: the model.
         say: prints a line for people.
-        build: makes an engine from a source and a function to call when its process ends.
+        build: creates an engine from a source and a function to call when its process ends.
     """
 
     def __init__(self, source: ModelSource, say: Callable[[str], None], build: Build = Engine) -> None:
@@ -42,8 +42,8 @@ class EngineKeeper:
         self.reason = ""
         self.restarts = 0
         self.paused = self.asleep = False
-        self._settled = asyncio.Event()  # set unless the engine is being started
-        self.given_up = asyncio.Event()  # set when the engine does not start any more
+        self._settled = asyncio.Event()  # set unless the engine is starting
+        self.given_up = asyncio.Event()  # set when the engine will not be restarted any more
         self._deaths = 0
         self._begun = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +54,7 @@ class EngineKeeper:
         return self.source.version
 
     async def start(self, process: EngineProcess | None = None) -> None:
-        """Start the engine, in a process that was started before if there is one.
+        """Start the engine, in the given process if there is one.
 
         Raises:
             QedError: the model cannot be loaded.
@@ -69,7 +69,7 @@ class EngineKeeper:
         self._settled.set()
 
     async def stop(self) -> None:
-        """Stop the engine; what it has not answered is answered with an error."""
+        """Stop the engine; pending requests get an error."""
         self.state = "stopped"
         if self._task is not None:
             self._task.cancel()
@@ -80,20 +80,20 @@ class EngineKeeper:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine says of itself, or what the last one said.
+        """The description of the engine, or of the last one.
 
         Raises:
-            Refused: none has started.
+            Refused: none has started yet.
         """
         if self.engine is None:
             raise Refused(503, "The engine has not started.", headers=RETRY)
         return self.engine.info
 
     async def check(self, seconds: float) -> None:
-        """Return once the engine's loop has answered; an engine that is being started is waited for.
+        """Return once the engine's loop has answered; wait for an engine that is starting.
 
         Raises:
-            QedError: it has not within `seconds`, or is not started any more.
+            QedError: it has not answered within `seconds`, or will not be restarted any more.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -106,20 +106,20 @@ class EngineKeeper:
         """Return the engine.
 
         Raises:
-            Refused: it does not run now, with status 503.
+            Refused: it is not running, with status 503.
         """
         if self.engine is None or self.state != "ready":
-            raise Refused(503, f"The engine does not run ({self.state}). {self.reason}".strip(), headers=RETRY)
+            raise Refused(503, f"The engine is not running ({self.state}). {self.reason}".strip(), headers=RETRY)
         return self.engine
 
     async def update(self, folder: Path, version: int) -> None:
-        """Load weights, also into the engines that start later.
+        """Load weights, also into engines that start later.
 
-        Whoever sends weights keeps the newest folder alone, so an engine that starts later loads its model from there,
-        unless the folder has no whole model.
+        The sender of weights keeps only the newest folder, so an engine that starts later loads its model from there,
+        unless the folder has no complete model.
 
         Raises:
-            QedError: they cannot be loaded, and the ones before stay.
+            QedError: they cannot be loaded; the previous ones are kept.
         """
         await self.require().update(folder, version)
         model = self.source.model
@@ -131,7 +131,7 @@ class EngineKeeper:
         """Pause the engine, and engines that start later.
 
         Raises:
-            PauseTimeout: answers still run after `seconds`.
+            PauseTimeout: answers are still running after `seconds`.
         """
         await self.require().pause(mode, seconds)
         self.paused = True
@@ -147,23 +147,23 @@ class EngineKeeper:
         self.asleep = True
 
     async def wake(self) -> None:
-        """Take the device's memory again."""
+        """Move the weights back to the device."""
         self.asleep = False
         await self.require().wake()
 
     def _note_exit(self, reason: str) -> None:
-        """Start the engine again, in a task; the engine calls this when its process has ended."""
+        """Restart the engine in a task; the engine calls this when its process has ended."""
         if self.state != "ready":
-            return  # whoever starts it finds out by itself
+            return  # the start itself raises the error
         life = asyncio.get_running_loop().time() - self._begun
         self._deaths = 1 if life > STEADY_SECONDS else self._deaths + 1
         self.state, self.reason = "restarting", f"Its process has ended: {reason}."
         self._settled.clear()
-        self._say(f"The engine's process has ended: {reason}. It is started again.")
+        self._say(f"The engine's process has ended: {reason}. Restarting it.")
         self._task = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
-        """Start the engine with growing waits until it runs, or has failed too often."""
+        """Start the engine with growing waits until it runs or has failed too often."""
         while self._deaths <= MOST_STARTS:
             if self._deaths > 1:
                 await asyncio.sleep(min(FIRST_WAIT * 2 ** (self._deaths - 2), LONGEST_WAIT))
@@ -183,7 +183,7 @@ class EngineKeeper:
         engine = self._build(self.source, self._note_exit)
         await engine.start()
         try:
-            # Whoever has paused the server or put it to sleep ends that, and not a crash.
+            # Only the client that paused the server or put it to sleep may end that, not a crash.
             if self.paused:
                 await engine.pause("abort", PAUSE_SECONDS)
             if self.asleep:
@@ -193,7 +193,7 @@ class EngineKeeper:
             raise
         self._use(engine)
         self.restarts += 1
-        self._say(f"The engine runs again, with the weights of version {self.version}.")
+        self._say(f"The engine is running again, with the weights of version {self.version}.")
 
 
 RETRY = {"retry-after": "1"}

@@ -1,7 +1,7 @@
-"""What the web server and the engine's process send each other: plain values, pickled through a pipe.
+"""The messages between the web server and the engine's process: plain values, pickled through a pipe.
 
 A `Generation` is one answer of the OpenAI-compatible API; all of them share one continuous batch. A `Batch` is a call
-of `generate_batches` that is sampled apart from these, so that it returns the same bits as in the learner's process.
+of `generate_batches`, sampled apart from these, so that it returns the same bits as in the learner's process.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PauseMode = Literal["wait", "abort"]
 
 
 class EngineDied(QedError):
-    """The engine's process has ended; the message says how. Nothing that was asked of it will be answered."""
+    """The engine's process has ended; the message says how. Pending requests will not be answered."""
 
 
 class AnswerAborted(QedError):
-    """An answer that was given up because new weights come; the request can be sent again."""
+    """An answer was aborted for new weights; the request can be sent again."""
 
 
 class PauseTimeout(QedError):
-    """Running answers have not ended within the deadline of a pause, so the engine is not paused."""
+    """Running answers did not end within the deadline of a pause, so the engine is not paused."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class ModelSource:
 
     `model` names a Hugging Face folder, an adapter folder (which stays unmerged, so that later adapters replace it) or
     a hub name, with device, precision, dtype and attention. `weights` is a folder of `Engine.update` to load on top,
-    whose version is `version`: with it an engine starts again where another one ended. `threads` 0 takes the physical
-    cores. `ends` are the tokens that end an answer; empty finds them, and `chat` is whether prompts are of a chat.
+    and `version` its version: with them an engine continues where another one ended. `threads=0` uses the physical
+    cores. `ends` are the tokens that end an answer; if empty, they are determined from the model, and `chat` says
+    whether prompts are chats.
     """
 
     model: ModelSettings
@@ -54,7 +55,7 @@ class ModelSource:
 class EngineInfo:
     """An engine: its model's name, longest sequence and end tokens, and how it computes.
 
-    `exact_logps` as for `Sampler`; `handed_over` says why the native sampler does not sample itself, if so.
+    For `exact_logps` see `Sampler`; `handed_over` says why the native sampler was replaced by the hf sampler, if so.
     """
 
     model: str
@@ -75,9 +76,9 @@ class EngineInfo:
 class Generation:
     """A request for one answer: token ids of the prompt, the seed of its random numbers, and how it is sampled.
 
-    `top_logps` is the number of most likely tokens to report at each position. Without `stream` one `Progress` comes,
-    at the end. `ends` are the tokens that end this answer in place of the model's; with () it ends at its maximum
-    length or at a stop string alone.
+    `top_logps` is the number of most likely tokens to report at each position. Without `stream` a single `Progress` is
+    sent at the end. `ends` are the tokens that end this answer in place of the model's; with () it ends only at its
+    maximum length or at a stop string.
     """
 
     prompt: Sequence[int]
@@ -94,7 +95,7 @@ class Progress:
 
     `stop_reason` is set in the last message of an answer; `version` is that of the weights that sampled it. Tokens
     after the end of a stop string are never sent. `top` lists tokens that can be sampled, the most likely first; it is
-    empty unless `Generation.top_logps` asks for them.
+    empty unless `Generation.top_logps` requests them.
     """
 
     tokens: Sequence[int]
@@ -106,7 +107,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Batch:
-    """Batches that are completed at once; those of a `session` may continue each other's answers."""
+    """Batches that are completed together; batches of the same `session` may continue each other's answers."""
 
     parts: Sequence[PromptBatch]
     session: str = ""
@@ -114,9 +115,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Scoring:
-    """A request for the log-probs of tokens that follow a prompt, at a temperature, for each row.
+    """A request for the log-probs of the output tokens after a prompt, at a temperature, for each row.
 
-    `top_logps` as for `Generation`.
+    For `top_logps` see `Generation`.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -136,7 +137,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counts since the start, and the present state of an engine."""
+    """Counts since the start, and the current state of an engine."""
 
     running: int = 0
     waiting: int = 0
@@ -153,7 +154,7 @@ class EngineStats:
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps of a `Batch` have been computed so far."""
+    """The number of steps of a `Batch` computed so far."""
 
     count: int
 
@@ -168,7 +169,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Pause:
-    """A request to start nothing more, and to wait so many seconds for what runs, or to abort it."""
+    """A request to start no more answers, and to wait for the running ones for some seconds, or abort them."""
 
     mode: PauseMode
     seconds: float
@@ -176,7 +177,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Abort:
-    """A request to give up another one; it is not answered."""
+    """A request to abort another request; it gets no reply."""
 
     call: int
 
@@ -190,7 +191,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a request has failed: the name of the error's class, and its message."""
+    """Why a request failed: the name of the error's class, and its message."""
 
     kind: str
     message: str
@@ -198,6 +199,6 @@ class Failure:
 
 Request = Generation | Batch | Scoring | Update | Pause | Abort | Plain
 Reply = Progress | Steps | Failure | EngineInfo | EngineStats | list[Scored] | list[list[Completion]] | None
-# What travels: the number of the call, and a request or a reply, several of them together.
+# What is sent: a list of pairs of the call's number and a request or reply.
 Requests = list[tuple[int, Request]]
 Replies = list[tuple[int, Reply]]

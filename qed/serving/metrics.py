@@ -1,4 +1,4 @@
-"""Counters and times of the web server as Prometheus text, under vLLM's names where it has them."""
+"""Counters and times of the web server as Prometheus text, under vLLM's names where vLLM has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """Counts of values by upper bounds."""
+    """Counts of values by upper bound."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self.bounds, self.counts, self.sum = tuple(bounds), [0] * (len(bounds) + 1), 0.0
@@ -26,7 +26,7 @@ class Histogram:
         self.sum += value
 
     def format(self, name: str, label: str) -> Iterator[str]:
-        """Yield its lines."""
+        """Yield the lines of the histogram."""
         total = 0
         for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
             total += count
@@ -62,7 +62,7 @@ class AnswerTimer:
 
 
 class Metrics:
-    """What the web server counts since its start; it lives on when the engine is restarted."""
+    """Counts of the web server since its start; they are kept when the engine restarts."""
 
     def __init__(self) -> None:
         self.first_token, self.between_tokens, self.whole_answer = Histogram(), Histogram(), Histogram()

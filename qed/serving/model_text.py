@@ -1,4 +1,4 @@
-"""What the web server does with the model's tokenizer: prompts to token ids within limits, and token ids to text."""
+"""The web server's use of the model's tokenizer: prompts to token ids within limits, and token ids to text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jinja2 import TemplateError
 from qed.sampling.text_stream import TextStream, count_partial
 from qed.serving.refusals import Refused
 
-INLINE = 4_000  # characters that are tokenised at once; longer texts are left to a thread
-# Of a text with more characters than so many times the window, this part is tokenised first. A text whose begin has
-# more tokens than the window is refused; the margin is for tokens that depend on what follows.
+INLINE = 4_000  # characters to tokenise in the event loop; longer texts are tokenised in a thread
+# If a text has more characters than this multiple of the window, that part is tokenised first, and the text is refused
+# if the part has more tokens than the window. The margin allows for tokens that depend on what follows.
 BEGIN, MARGIN = 16, 2
 
 

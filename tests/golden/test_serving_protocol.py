@@ -76,11 +76,11 @@ class FakeEngine:
     def die(self) -> None:
         self.alive = False
         self.held.set()
-        self.on_exit("it was ended by SIGKILL")
+        self.on_exit("it was killed by SIGKILL")
 
     def _require(self) -> None:
         if not self.alive:
-            raise EngineDied("The engine's process does not run.")
+            raise EngineDied("The engine's process is not running.")
 
     async def generate(self, generation: Generation) -> AsyncIterator[Progress]:
         self.asked.append(generation)
@@ -418,7 +418,7 @@ def test_chat_renders_the_template_and_streams_deltas(served: Served, url: str, 
         ({"prompt": ""}, "prompt", "no tokens"),
         ({"prompt": [1, True]}, "prompt", "must be a string"),
         ({"prompt": [99999]}, "prompt", "token id 99999"),
-        ({"prompt": "\ud800"}, "prompt", "no valid Unicode"),
+        ({"prompt": "\ud800"}, "prompt", "not valid Unicode"),
         ({"max_tokens": 0}, "max_tokens", "whole number from 1"),
         ({"max_tokens": "3"}, "max_tokens", "it is '3'"),
         ({"max_tokens": 1000}, "max_tokens", "window has 64 tokens; this request asks for 10"),

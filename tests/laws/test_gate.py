@@ -101,7 +101,7 @@ def test_while_the_server_does_not_run_the_gate_says_so(monkeypatch: pytest.Monk
     gate = Gate("127.0.0.1", KEY, lambda: ports[0])
     client = connect(gate, monkeypatch, KEY)
     for _ in range(2):
-        with pytest.raises(RequestError, match="status 502: The server behind this gate does not run"):
+        with pytest.raises(RequestError, match="status 502: The server behind this gate is not running"):
             client.ask("POST", "/", 1, seconds=30)
         with socket.socket() as closed:  # a port on which nobody listens
             closed.bind(("127.0.0.1", 0))

@@ -237,8 +237,8 @@ def test_an_answer_may_bring_its_own_ends(served: Served) -> None:
     [
         (Generation([], 0, Sampling(1.0, 5)), "no token"),
         (Generation([5] * 500, 0, Sampling(1.0, WINDOW)), f"{WINDOW:,} of the model's window"),
-        (Generation([5, 99999], 0, Sampling(1.0, 5)), "not one of the model's"),
-        (Generation([5, -1], 0, Sampling(1.0, 5)), "not one of the model's"),
+        (Generation([5, 99999], 0, Sampling(1.0, 5)), "outside of the model's vocabulary"),
+        (Generation([5, -1], 0, Sampling(1.0, 5)), "outside of the model's vocabulary"),
         (Generation([5], 0, Sampling(1.0, 0)), "max_tokens must be at least 1"),
         (Generation([5], 2**63, Sampling(1.0, 5)), "64 bits"),
         (Generation([5], 0, Sampling(math.nan, 5)), "temperature"),
@@ -481,7 +481,7 @@ def test_the_hf_sampler_takes_over_and_a_dead_process_is_told(engines: tuple[Ser
     assert "SIGKILL" in str(died[0])
     assert not other.engine.alive
     assert [("SIGKILL" in reason) for reason in other.exits] == [True]
-    with pytest.raises(EngineDied, match="does not run: it was ended by SIGKILL"):
+    with pytest.raises(EngineDied, match="is not running: it was killed by SIGKILL"):
         other.generate(Generation([5], 1, Sampling(1.0, 5)))
     other.run(other.engine.stop())
     with pytest.raises(EngineDied, match="is stopping"):
