@@ -23,9 +23,7 @@ from qed.serving.refusals import Refused
 from qed.serving.routes_training import read_seconds
 from qed.serving.state import ServerState, find_state, refuse_error
 
-HEALTH_SECONDS = (
-    30.0  # for the engine's loop to answer, which it does between two steps; loading weights counts as a step
-)
+HEALTH_SECONDS = 30.0  # for the engine's loop to answer, which it does between two steps; loading weights is one
 LOGGER = logging.getLogger("qed.serving")
 
 

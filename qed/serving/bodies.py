@@ -38,8 +38,8 @@ async def read_body(request: Request, limit: int) -> bytes:
     """Return a request's body.
 
     Raises:
-        Refused: as `read_fields`.
-        ClientDisconnect: the client has gone.
+        Refused: see `read_fields`.
+        ClientDisconnect: the client has disconnected.
     """
     body = bytearray()
     parts = request.stream()

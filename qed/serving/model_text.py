@@ -22,23 +22,23 @@ class ModelText:
     """A model's tokenizer with the limits of its prompts.
 
     Args:
-        tokenizer: of the model.
-        vocabulary: the number of token ids that the model has.
-        window: its longest sequence in tokens.
+        tokenizer: the tokenizer of the model.
+        vocabulary: the number of token ids of the model.
+        window: the model's longest sequence in tokens.
     """
 
     def __init__(self, tokenizer: Any, vocabulary: int, window: int) -> None:
         self.tokenizer, self.vocabulary, self.window = tokenizer, vocabulary, window
         self._longest = max(map(len, tokenizer.get_vocab()), default=1)
-        # One thread: a tokenizer of the library tokenizers must not be called by two that set its truncation.
+        # One thread: two threads must not both set the truncation of a tokenizer of the `tokenizers` library.
         self._thread = ThreadPoolExecutor(1, "tokenize")
         self._names: dict[int, str] = {}
 
     def require_length(self, length: int, name: str) -> None:
-        """Refuse a text that has more tokens than fit, however it is cut, so that it need not be tokenised.
+        """Check the characters of a text, so that one that cannot fit need not be tokenised.
 
         Raises:
-            Refused: it has so many characters.
+            Refused: the text has more tokens than the window, however it is tokenised.
         """
         least = -(-length // self._longest)
         if least > self.window:
@@ -50,7 +50,7 @@ class ModelText:
             )
 
     async def encode(self, text: str, name: str, special: bool = True) -> list[int]:
-        """Return the token ids of a text; `special` adds the tokens that the tokenizer puts around a text.
+        """Return the token ids of a text; `special` adds the tokenizer's special tokens around it.
 
         Raises:
             Refused: it cannot fit into the window.
@@ -61,7 +61,7 @@ class ModelText:
         run = asyncio.get_running_loop().run_in_executor
         begin = BEGIN * self.window
         if len(text) > begin:
-            # A long text may take seconds, so the begin is tried first.
+            # A long text may take seconds, so its beginning is tokenised first.
             count = len(await run(self._thread, self._encode, text[:begin], special))
             if count > MARGIN * self.window:
                 raise Refused(
@@ -80,10 +80,10 @@ class ModelText:
         """Return the text of a conversation by the model's chat template.
 
         Raises:
-            Refused: it has none, or the template does not accept the messages.
+            Refused: the model has none, or it does not accept the messages.
         """
         if not self.tokenizer.chat_template:
-            raise Refused(400, "The model's tokenizer has no chat template. Ask /v1/completions with a text.")
+            raise Refused(400, "The model's tokenizer has no chat template. Send a text to /v1/completions instead.")
         self.require_length(sum(len(message["content"]) for message in messages), "messages")
         try:
             text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
@@ -97,7 +97,7 @@ class ModelText:
         return text
 
     def name(self, token: int) -> str:
-        """Return the text of a token by itself, special ones included; half a character is U+FFFD."""
+        """Return the text of a single token, special ones included; an incomplete character becomes U+FFFD."""
         if token not in self._names:
             self._names[token] = self.decode([token], skip_special=False)
         return self._names[token]
@@ -108,14 +108,14 @@ class ModelText:
 
 
 class AnswerText:
-    """The text of a growing answer: whole characters, and nothing that may be part of a stop string until it is not.
+    """The text of an answer as it is sampled, in complete characters; possible stop strings are held back.
 
     Args:
-        text: of the model.
+        text: the tokenizer of the model.
         stop: the stop strings.
-        keep_stop: whether the stop string is part of the text.
-        skip_special: whether special tokens are left out.
-        early: tokens in which a stop string does not count.
+        keep_stop: whether to include the stop string in the text.
+        skip_special: whether to leave out special tokens.
+        early: the number of first tokens in which a stop string does not count.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class AnswerText:
         self._stream = TextStream(text.tokenizer, skip_special=skip_special)
         self._stop, self._keep, self._early = tuple(stop), keep_stop, early
         self._all = ""
-        self._shown = 0  # characters that have been returned
+        self._shown = 0  # characters already returned
         self._from = 0  # a stop string that ends up to here does not count
-        self._read = 0  # tokens that have been read
-        self.found: str | None = None  # the stop string that has come
+        self._read = 0  # tokens already read
+        self.found: str | None = None  # the stop string that was found
 
     def read(self, tokens: Sequence[int], last: bool = False) -> str:
-        """Return the text that is new.
+        """Return the new text.
 
         Args:
             tokens: all tokens so far.
-            last: whether no more follow.
+            last: whether these are all tokens of the answer.
         """
         if self._read < self._early < len(tokens):
             self._all += self._stream.read(tokens[: self._early])
@@ -156,7 +156,7 @@ class AnswerText:
         return new
 
     def _find_end(self) -> int | None:
-        """Return where the text ends by its first stop string, and remember which; None if none has come."""
+        """Return where the first stop string ends the text, and remember which one; None if there is none."""
         found = [
             (place + len(stop), stop)
             for stop in self._stop

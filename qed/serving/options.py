@@ -1,4 +1,4 @@
-"""The options of a web server, which are checked before torch is imported."""
+"""The options of a web server; they are checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from qed.net.access import require_safe_address
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where a server listens and who may ask: the address, the port (0 lets the system choose), and a token.
+    """Where a server listens and who may connect: the address, the port (0 lets the system choose), and a token.
 
-    `name` is that of the model for clients, `others` are names it answers to as well. `body_limit` is in bytes.
+    `name` is the model's name for clients, `others` are additional names for it. `body_limit` is in bytes.
     """
 
     host: str = "127.0.0.1"
@@ -22,9 +22,9 @@ class ServerOptions:
     body_limit: int = 10_000_000
 
     def __post_init__(self) -> None:
-        """Refuse to listen to other machines without a token.
+        """Check the address and the token.
 
         Raises:
-            UsageError: there is none, or a number is out of its range.
+            UsageError: other machines can connect but there is no token, or a number is out of range.
         """
         require_safe_address(self.host, self.port, self.token, "QED_SERVE_TOKEN")

@@ -1,7 +1,7 @@
 """Servers that a cluster has placed, as a rank of the run sees them: through a folder on the rank's own machine.
 
-A rank on a cluster is a process of its own that does not know the cluster's library. What has started it relays: the
-rank writes what each server must serve into `wanted.json`, and reads in `servers.json` where it is.
+A rank on a cluster is a separate process that does not use Ray itself. Its launcher relays: the rank writes what each
+server must serve to `wanted.json`, and reads from `servers.json` where it is.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from qed.serving.processes import ServerSpec, copy_environment
 
 FOLDER = "QED_PLACED_SERVERS"  # environment variable of a rank whose servers a cluster has placed
 WANTED, SERVERS = "wanted.json", "servers.json"
-SLACK = 120.0  # seconds to place a server, besides those that it has to start
-LONGEST_PAUSE = 30.0  # seconds before a restart, doubled with each
+SLACK = 120.0  # seconds to place a server, in addition to those for its start
+LONGEST_PAUSE = 30.0  # the most seconds before a restart; the pause doubles with each
 LOOK = 0.2
 PORT, PYTHON = "{port}", "{python}"  # in a command for another machine
 NO_PORT = 2**31 - 1  # stands for the port while a command is built
-# The cluster says which devices a server has.
+# The cluster decides which devices a server has.
 PLACING = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one server must serve, as values that JSON has; see `ServerSpec`.
+    """What one server must serve, as JSON-compatible values; see `ServerSpec`.
 
     Args:
-        number: unique; with another one the server is started again.
-        name: of the server.
-        command: with marks for the port and for this Python.
-        changes: of the machine's environment variables.
+        number: a unique number; a new number restarts the server.
+        name: the name of the server.
+        command: the command, with placeholders for the port and for this Python.
+        changes: changes to the machine's environment variables.
         logs: the folder of its logs, on storage that all machines share.
-        seconds: from the start until it must be healthy.
+        seconds: the deadline from the start until it is healthy.
     """
 
     number: str
@@ -53,7 +53,7 @@ class Order:
 
     @classmethod
     def make(cls, spec: ServerSpec) -> Order:
-        """Return the order for servers such as those of a spec."""
+        """Return the order for a server with this spec."""
         command = [PORT.join(str(word).split(str(NO_PORT))) for word in spec.command(NO_PORT)]
         here = copy_environment()
         changes = {
@@ -63,7 +63,7 @@ class Order:
         return cls(secrets.token_hex(8), spec.name, words, changes, str(spec.logs.absolute()), spec.seconds)
 
     def build_spec(self, **changes: str) -> ServerSpec:
-        """Return the spec of the server on the machine of this process, with changes of its environment."""
+        """Return the spec of the server on this process's machine, with changes to its environment."""
         words = [sys.executable if word == PYTHON else word for word in self.command]
         return ServerSpec(
             name=self.name,
@@ -75,7 +75,7 @@ class Order:
 
 
 def read_orders(folder: Path) -> list[Order]:
-    """Return what the rank of a folder wants, one order for each server; nothing if it has not asked yet."""
+    """Return the orders that a rank has written to its folder, one per server; empty if there are none yet."""
     try:
         found = json.loads((folder / WANTED).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def read_orders(folder: Path) -> list[Order]:
 class Place:
     """A server, as the cluster sees it: the order that it follows, its address once it answers, or what has failed.
 
-    `gone` says that the cluster does not bring it back.
+    `gone` means that the cluster will not restart it.
     """
 
     number: str = ""
@@ -102,8 +102,8 @@ class Places:
 
     Args:
         shared: whether one may be on another machine, so that weights must be on storage that all machines share.
-        failures: how often each may be started again.
-        servers: in order.
+        failures: how often each may be restarted.
+        servers: the servers, in order.
     """
 
     shared: bool
@@ -111,12 +111,12 @@ class Places:
     servers: tuple[Place, ...]
 
     def write(self, folder: Path) -> None:
-        """Write them for the rank of this folder."""
+        """Write the servers to a rank's folder."""
         write_whole(folder / SERVERS, json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, folder: Path) -> Places:
-        """Return the latest ones."""
+        """Read the latest servers from a rank's folder."""
         values = json.loads((folder / SERVERS).read_text(encoding="utf-8"))
         return cls(**{**values, "servers": tuple(Place(**each) for each in values["servers"])})
 
@@ -125,7 +125,7 @@ class PlacedServers:
     """The servers of a run on a cluster, which rank 0 starts. Their key is in QED_SERVE_TOKEN.
 
     Args:
-        folder: through which the cluster is asked.
+        folder: the folder for communication with the cluster.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -136,24 +136,24 @@ class PlacedServers:
         self._orders: list[Order] = []
 
     def start(self, specs: Sequence[ServerSpec]) -> list[str]:
-        """Start all servers, those of an earlier run of the learners again, and return their addresses.
+        """Start all servers, restart those left by an earlier attempt of the learners, and return their addresses.
 
         Args:
-            specs: one for each, with folders that all machines see.
+            specs: one spec per server, with folders that all machines can access.
 
         Raises:
-            QedError: one does not start, or not in time.
+            QedError: one does not start in time.
         """
         self._orders = [Order.make(spec) for spec in specs]
         self._write_orders()
         return [self._wait(index) for index in range(self.count)]
 
     def restart(self, index: int, spec: ServerSpec) -> str:
-        """Start a server that was lost again, there or elsewhere, and return its address.
+        """Restart a lost server, on the same machine or another one, and return its address.
 
         Args:
-            index: of the server.
-            spec: may serve another folder than before.
+            index: the index of the server.
+            spec: its spec, possibly with another model folder than before.
 
         Raises:
             QedError: it was lost more often than `cluster.max_failures`, or does not start.
@@ -173,7 +173,7 @@ class PlacedServers:
         write_whole(self.folder / WANTED, json.dumps([asdict(order) for order in self._orders]).encode())
 
     def _wait(self, index: int) -> str:
-        """Return the address of a server once it follows its order."""
+        """Return the address of a server once it has carried out its order."""
         order = self._orders[index]
         end = time.monotonic() + order.seconds + SLACK
         while time.monotonic() < end:
@@ -184,13 +184,13 @@ class PlacedServers:
                 return place.url
             _pause(LOOK)
         raise QedError(
-            f"{order.name} on the cluster is not ready after {order.seconds:g} s. `ray status` says whether there is "
-            f"room for it; its logs are in {order.logs}."
+            f"{order.name} on the cluster is not ready after {order.seconds:g} s. `ray status` shows whether there are "
+            f"resources for it; its logs are in {order.logs}."
         )
 
 
 def _pause(seconds: float) -> None:
-    """Wait, and obey signals; waiting for a server is progress, because it has a deadline of its own."""
+    """Wait, and check for signals; waiting for a server counts as progress, because it has its own deadline."""
     end = time.monotonic() + seconds
     while True:
         check_signals("servers")

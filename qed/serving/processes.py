@@ -1,4 +1,4 @@
-"""Servers as processes of this machine: started, waited for, watched, started again, and ended with us."""
+"""Servers as processes of this machine: start, wait for, watch, restart and end them."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from qed.net.ports import reserve_port
 from qed.serving import supervisor
 
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
-TICK = 0.2  # seconds between two looks at a server that starts
-LOOK = 2.0  # seconds between two looks at a server that runs
+TICK = 0.2  # seconds between two checks of a server that is starting
+LOOK = 2.0  # seconds between two checks of a running server
 ALIVE_SECONDS = 10.0  # for a reply of /health
 SILENT_SECONDS = 120.0  # without a reply of /health, after which a server counts as hanging
 TAIL = 20  # lines of the log in an error
-LOGS_KEPT = 5  # of each server, the newest
+LOGS_KEPT = 5  # the number of newest logs to keep per server
 PORT_ATTEMPTS = 3
 MOST_RESTARTS = 5  # in a row
-STEADY_SECONDS = 300.0  # of life after which an end counts as the first again
+STEADY_SECONDS = 300.0  # an end after running this long counts as the first one again
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before a restart, doubled with each in a row
 TAKEN = ("address already in use", "errno 98", "errno 48")
-# Variables that tell a process its rank among others: a server is none of them.
+# Variables that tell a process its rank; a server is not a rank.
 RANK_VARIABLES = frozenset(
     ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "QED_LAUNCHER"]
 )
 
 
 class ServerError(QedError):
-    """A server that does not start, or has ended; the message has the end of its log."""
+    """A server does not start, or has ended; the message includes the end of its log."""
 
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """How a server is started.
+    """How to start a server.
 
     Args:
-        name: for messages and the names of logs.
-        command: from the port on which it must listen at the loopback address.
-        environment: all its environment variables.
+        name: the name in messages and names of logs.
+        command: returns the command, given the port of the loopback address on which it must listen.
+        environment: all environment variables of the server.
         logs: the folder of its logs.
-        check: raises a QedError if the server at an address is not the one that is wanted; called when it is healthy.
-        port: 0 lets the operating system choose.
-        seconds: from the start until it must be healthy.
+        check: raises a QedError if the server at an address is not the expected one; called once it is healthy.
+        port: the port; 0 lets the operating system choose.
+        seconds: the deadline from the start until it is healthy.
     """
 
     name: str
@@ -66,9 +66,9 @@ class ServerSpec:
 
 
 class ServerProcess:
-    """A server, over restarts. `url` changes with a restart unless the port is given.
+    """A server, across restarts. `url` changes with a restart unless the port is given.
 
-    Its methods may be called from several threads. `stop` is for good, and breaks off a `start` in another thread.
+    It is thread-safe. `stop` is final, and aborts a `start` in another thread.
     """
 
     def __init__(self, spec: ServerSpec) -> None:
@@ -77,7 +77,7 @@ class ServerProcess:
         self.log = spec.logs
         self.restarts = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self.group = 0  # the server's process id, which is its group's too
+        self.group = 0  # the server's process id, which is also that of its group
         self._in_a_row = 0
         self._began = 0.0
         self._stopping = threading.Event()
@@ -85,7 +85,7 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        """Return whether the process runs; whether it answers, `is_healthy` finds out."""
+        """Return whether the process is running; see `is_healthy` for whether it answers."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class ServerProcess:
 
         Raises:
             ServerError: it has ended, is not healthy in time, or `stop` was called.
-            Interrupted: a stop signal has come.
+            Interrupted: a stop signal was received.
         """
         with self._lock:
             for attempt in range(1, PORT_ATTEMPTS + 1):
@@ -113,16 +113,16 @@ class ServerProcess:
                         raise
 
     def restart(self, worked: bool = False) -> None:
-        """End what is left of the server and start it again, after a pause that doubles with each restart in a row.
+        """End what is left of the server and restart it, after a pause that doubles with each restart in a row.
 
-        A start that fails counts as one more in the row.
+        A failed start counts as one more restart.
 
         Args:
-            worked: whether it did its work since it was started, so that the row ends.
+            worked: whether it has done work since its start, which resets the count.
 
         Raises:
-            ServerError: it was started `MOST_RESTARTS` times in a row, or `stop` was called.
-            Interrupted: a stop signal has come.
+            ServerError: it was restarted `MOST_RESTARTS` times in a row, or `stop` was called.
+            Interrupted: a stop signal was received.
         """
         with self._lock:
             tail = self.read_tail()
@@ -134,7 +134,7 @@ class ServerProcess:
                 self.restarts += 1
                 pause = FIRST_WAIT * 2 ** (self._in_a_row - 2) if self._in_a_row > 1 else 0.0
                 if self._stopping.wait(min(LONGEST_WAIT, pause)):
-                    raise ServerError(f"{self.spec.name} was stopped while it waited to start again.")
+                    raise ServerError(f"{self.spec.name} was stopped while it waited to restart.")
                 try:
                     return self.start()
                 except ServerError:
@@ -142,12 +142,12 @@ class ServerProcess:
                     if self._stopping.is_set():
                         raise
             raise ServerError(
-                f"{self.spec.name} has ended {self._in_a_row + 1} times in a row, so it is not started again. "
+                f"{self.spec.name} has ended {self._in_a_row + 1} times in a row, so it is not restarted. "
                 f"The end of its log, {self.log}:\n{tail}"
             )
 
     def is_healthy(self, seconds: float = ALIVE_SECONDS) -> bool | None:
-        """Ask /health: True for status 200, False for another one or a process that has ended, None for no reply."""
+        """Query /health: True for status 200, False for another status or an ended process, None for no reply."""
         if not self.alive:
             return False
         client = HttpClient(self.url)
@@ -159,10 +159,10 @@ class ServerProcess:
             client.close()
 
     def watch(self, say: Callable[[str], None]) -> None:
-        """Restart the server whenever it ends, reports that it is sick, or hangs; return when it is asked to stop.
+        """Restart the server whenever it ends, reports that it is unhealthy, or hangs; return after `stop`.
 
         Raises:
-            ServerError: it does not start again.
+            ServerError: it does not restart.
         """
         answered = time.monotonic()
         while not self._stopping.wait(LOOK):
@@ -170,8 +170,8 @@ class ServerProcess:
             if healthy:
                 answered = time.monotonic()
             elif healthy is False or time.monotonic() - answered > SILENT_SECONDS:
-                why = "does not answer" if healthy is None else "is sick" if self.alive else "has ended"
-                say(f"{self.spec.name} {why} and is started again; its log is {self.log}.")
+                why = "does not answer" if healthy is None else "is unhealthy" if self.alive else "has ended"
+                say(f"{self.spec.name} {why} and is being restarted; its log is {self.log}.")
                 try:
                     self.restart()
                 except ServerError:
@@ -182,12 +182,12 @@ class ServerProcess:
                 say(f"{self.spec.name} is back at {self.url}.")
 
     def stop(self) -> None:
-        """End the server and all that it has started, for good; SIGTERM first."""
+        """End the server and its child processes for good; SIGTERM first."""
         self.ask_to_stop()
         self._kill(GRACE + 5)
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the server without waiting; it is not started again. For signal handlers too."""
+        """Send SIGTERM to the server without waiting; it is not restarted. Safe in signal handlers."""
         self._stopping.set()
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
@@ -217,8 +217,8 @@ class ServerProcess:
                 holder.bind(("127.0.0.1", port))
             except OSError as error:
                 raise ServerError(
-                    f"{self.spec.name} cannot listen on port {port}: {error.strerror or error}. Choose another, or "
-                    "leave it out, so that a free one is taken."
+                    f"{self.spec.name} cannot listen on port {port}: {error.strerror or error}. Choose another port, "
+                    "or leave it out to use a free one."
                 ) from error
 
     def _launch(self, port: int) -> None:
@@ -243,12 +243,12 @@ class ServerProcess:
         name, deadline = self.spec.name, time.monotonic() + self.spec.seconds
         while True:
             if self._stopping.wait(TICK):
-                raise ServerError(f"{name} was stopped while it started.")
+                raise ServerError(f"{name} was stopped while it was starting.")
             check_signals("serving.start")
             if not self.alive:
                 code = self.process.returncode if self.process is not None else 0
                 raise ServerError(
-                    f"{name} has ended with code {code} while it started. The end of its log, {self.log}:\n"
+                    f"{name} ended with exit code {code} while it was starting. The end of its log, {self.log}:\n"
                     f"{self.read_tail()}"
                 )
             if self.is_healthy(TICK * 10):
@@ -263,7 +263,7 @@ class ServerProcess:
         return any(sign in self.read_tail(200).lower() for sign in TAKEN)
 
     def _kill(self, patience: float = 0.0) -> None:
-        """End the process group; the supervisor gets so many seconds to do it."""
+        """End the process group; give the supervisor `patience` seconds to do so first."""
         if self.process is None:
             return
         if patience:
@@ -281,12 +281,12 @@ class ServerProcess:
 
 
 def _open_log(folder: Path, name: str) -> IO[bytes]:
-    """Open the next log of a server, of which the newest few are kept."""
+    """Open the next log of a server; only its newest logs are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = name.replace(" ", "_").replace("/", "_")
     while True:
         numbers = sorted(int(path.stem.rsplit(".", 1)[1]) for path in folder.glob(f"{stem}.[0-9]*.log"))
-        with suppress(FileExistsError):  # a server of another process has taken it
+        with suppress(FileExistsError):  # a server of another process uses it
             log = (folder / f"{stem}.{numbers[-1] + 1 if numbers else 1}.log").open("xb")
             break
     for number in numbers[: -LOGS_KEPT + 1]:
@@ -298,11 +298,11 @@ def _open_log(folder: Path, name: str) -> IO[bytes]:
 def run_servers(
     specs: Sequence[ServerSpec], say: Callable[[str], None] = lambda line: None
 ) -> Iterator[list[ServerProcess]]:
-    """Start servers, side by side, and yield them once all are healthy; they end with the block.
+    """Start servers concurrently, and yield them once all are healthy; they end with the block.
 
     Raises:
         ServerError: one of them does not start.
-        Interrupted: a stop signal has come.
+        Interrupted: a stop signal was received.
     """
     servers = [ServerProcess(spec) for spec in specs]
     try:
@@ -318,11 +318,11 @@ def run_servers(
 
 
 def start_servers(servers: Sequence[ServerProcess]) -> None:
-    """Start servers side by side; if one fails, the others' start is broken off.
+    """Start servers concurrently; if one fails, abort the start of the others.
 
     Raises:
         ServerError: one of them does not start.
-        Interrupted: a stop signal has come.
+        Interrupted: a stop signal was received.
     """
     errors: list[BaseException] = []
 
@@ -344,5 +344,5 @@ def start_servers(servers: Sequence[ServerProcess]) -> None:
 
 
 def copy_environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment for a server, without the variables of ranks, and with changes."""
+    """Return a copy of this process's environment for a server, without rank variables and with changes."""
     return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES} | changes

@@ -1,4 +1,4 @@
-"""Read requests of OpenAI's API, with vLLM's extra fields: `/v1/completions` and `/v1/chat/completions`."""
+"""Parse requests of OpenAI's API with vLLM's extra fields: `/v1/completions` and `/v1/chat/completions`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qed.serving.fields import Fields, is_ids, require_ids, require_unicode
 from qed.serving.model_text import ModelText
 from qed.serving.refusals import Refused
 
-MOST_ANSWERS = 1_024  # of one request
-MOST_TOP = 20  # most likely tokens at a position, as many as vLLM reports by default
+MOST_ANSWERS = 1_024  # per request
+MOST_TOP = 20  # most likely tokens per position, as in vLLM by default
 MOST_STOPS, LONGEST_STOP = 64, 1_000
 DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API; a chat's answer may fill the window
 INT64 = 1 << 63
-# Values of fields that ask for nothing; with another value they would change the answers.
+# Unsupported fields with their values without effect; other values would change the answers.
 INERT: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -53,11 +53,11 @@ INERT_CHAT = {
 
 @dataclass(frozen=True)
 class Question:
-    """A request for answers: prompts as token ids, and how each of their `n` answers is sampled and reported.
+    """A request for answers: prompts as token ids, and how to sample and report the `n` answers to each.
 
-    `seeds` has a seed for each prompt: that of the request, or random ones. `logprobs` is the number of most likely
-    tokens to report at each position, None for no log-probs; `prompt_logprobs` the same for the prompt. `stop_ids` end
-    an answer, besides the model's own end tokens unless these are ignored.
+    `seeds` has one seed per prompt: that of the request, or random ones. `logprobs` is the number of most likely tokens
+    to report at each position, None for no log-probs; `prompt_logprobs` is the same for the prompt. `stop_ids` end an
+    answer in addition to the model's own end tokens, unless those are ignored.
     """
 
     chat: bool
@@ -81,13 +81,13 @@ class Question:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def find_seed(self, prompt: int, answer: int) -> int:
-        """Return the seed of one of the n answers of a prompt: the prompt's own for the first."""
+        """Return the seed of one of the n answers to a prompt; the first answer has the prompt's own seed."""
         seed = self.seeds[prompt]
         return derive_seed(seed, "answer", answer) if answer else seed
 
 
 def require_model(fields: Fields, names: tuple[str, ...]) -> None:
-    """Refuse a model that is not served; a request without a name takes the one that is.
+    """Require that the requested model is served; a request may leave the name out.
 
     Raises:
         Refused: the name is unknown.
@@ -101,7 +101,7 @@ async def read_completion(fields: Fields, text: ModelText) -> Question:
     """Read the body of `/v1/completions`.
 
     Raises:
-        Refused: it is invalid, asks for what this server cannot do, or does not fit into the window.
+        Refused: it is invalid, requests something unsupported, or does not fit into the context window.
     """
     fields.refuse_others(INERT | INERT_COMPLETION, "this server samples without it.")
     prompts, texts = await _read_prompts(fields, text)
@@ -136,7 +136,7 @@ async def read_chat(fields: Fields, text: ModelText) -> Question:
     """Read the body of `/v1/chat/completions`.
 
     Raises:
-        Refused: as `read_completion`.
+        Refused: see `read_completion`.
     """
     fields.refuse_others({name: INERT_CHAT[name] for name in ("tools", "functions")}, "this server calls no tools.")
     fields.refuse_others(INERT | INERT_CHAT, "this server answers in plain text.")
@@ -181,7 +181,7 @@ def _read_messages(fields: Fields) -> list[dict[str, str]]:
 
 
 def _read_content(content: Any, name: str) -> str:
-    """Return the text of a message; parts of a list are put on lines of their own, as in vLLM."""
+    """Return the text of a message; the parts of a list are joined by line breaks, as in vLLM."""
     if isinstance(content, str):
         return require_unicode(content, "messages")
     if isinstance(content, list) and content:
@@ -194,7 +194,7 @@ def _read_content(content: Any, name: str) -> str:
 
 
 def _read_most_tokens(fields: Fields, names: tuple[str, ...], least: int) -> int | None:
-    """Return the longest answer that is asked for; None if the request does not say."""
+    """Return the requested maximum of tokens; None if the request gives none."""
     for name in names:
         if fields.find(name) is not None:
             return fields.read_integer(name, 0, least, INT64 - 1)
@@ -204,7 +204,7 @@ def _read_most_tokens(fields: Fields, names: tuple[str, ...], least: int) -> int
 def _build(
     fields: Fields, text: ModelText, prompts: list[list[int]], asked: int | None, default: int, **own: Any
 ) -> Question:
-    """Build a question of the fields that both routes have, and of a route's own."""
+    """Build a question from the fields that both routes share and from a route's own."""
     stop_ids = fields.read_ids("stop_token_ids")
     require_ids(prompts, text.vocabulary, "prompt")
     require_ids([stop_ids], text.vocabulary, "stop_token_ids")
@@ -240,10 +240,10 @@ def _build(
 
 
 def _fit(prompts: list[list[int]], window: int, asked: int | None, default: int) -> int:
-    """Return the longest answer, which is the default where none is asked for, as far as there is room.
+    """Return the maximum tokens of an answer: as requested, else the default, limited by the window.
 
     Raises:
-        Refused: a prompt is empty, or it and its answer do not fit into the window.
+        Refused: a prompt is empty, or does not fit into the window together with its answer.
     """
     if not all(prompts):
         raise Refused(400, "The prompt has no tokens. Send at least one.", "prompt")
@@ -252,8 +252,8 @@ def _fit(prompts: list[list[int]], window: int, asked: int | None, default: int)
     if longest + most > window:
         raise Refused(
             400,
-            f"The model's window has {window} tokens; this request asks for {longest + most}: {longest} of the prompt "
-            f"and {most} of the answer. Shorten the prompt or lower max_tokens.",
+            f"The model's window has {window} tokens; this request needs {longest + most}: {longest} for the prompt "
+            f"and {most} for the answer. Shorten the prompt or lower max_tokens.",
             "max_tokens" if longest < window else "prompt",
         )
     return most

@@ -1,4 +1,4 @@
-"""Replies that refuse a request, in the shape of OpenAI's API: a status, a message, its type, the field, and a code."""
+"""Error replies in the format of OpenAI's API: a status, a message, its type, the field, and a code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from qed.errors import QedError
 
-# The `type` of an error by its status, as vLLM spells them.
+# The `type` of an error by its status, as in vLLM.
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -26,13 +26,13 @@ TYPES = {
 
 
 class Refused(QedError):
-    """A request that gets an error as its reply.
+    """A request is refused with an error reply.
 
     Args:
         status: the HTTP status.
         message: what is wrong, and what to do.
-        param: the field of the request, if it is the reason.
-        headers: of the reply.
+        param: the field of the request that is the reason, if any.
+        headers: the headers of the reply.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Refused(QedError):
         self.status, self.param, self.headers = status, param, dict(headers or {})
 
     def build_body(self) -> dict[str, Any]:
-        """Return the JSON of the reply."""
+        """Return the JSON body of the reply."""
         kind = TYPES.get(self.status, "BadRequestError")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.status}}
 

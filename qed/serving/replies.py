@@ -1,4 +1,4 @@
-"""Write answers as the JSON of OpenAI's API with vLLM's extra fields: whole, or as chunks of a stream."""
+"""Write answers as JSON of OpenAI's API with vLLM's extra fields: complete, or as chunks of a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.serving.answering import Piece, ScoredPrompt, Top
 from qed.serving.model_text import ModelText
 from qed.serving.protocol import Question
 
-LOWEST = -9999.0  # stands for a log-prob that is not finite, as in vLLM: JSON has none
+LOWEST = -9999.0  # replaces an infinite log-prob, as in vLLM: JSON has no infinity
 DONE = b"data: [DONE]\n\n"
 Scores = Sequence[ScoredPrompt]
 
@@ -26,21 +26,21 @@ class Writer:
     """Writes the replies to one question.
 
     Args:
-        question: that was asked.
-        text: of the model.
+        question: the question.
+        text: the tokenizer of the model.
         model: the name of the model in replies.
-        scores: of the prompts, if the question asks for their log-probs.
+        scores: the log-probs of the prompts, if the question requests them.
     """
 
     def __init__(self, question: Question, text: ModelText, model: str, scores: Scores = ()) -> None:
         self.question, self.text, self.model, self.scores = question, text, model, scores
         answers = len(question.prompts) * question.n
-        self._offsets = [0] * answers  # where the next token of an answer's stream begins
+        self._offsets = [0] * answers  # where the next token of each answer's stream begins
         self._begun = [False] * answers
         self._tokens = 0
 
     def write_whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the reply with whole answers."""
+        """Return the reply with complete answers."""
         choices = [self._write_choice(piece) for piece in pieces]
         kind = "chat.completion" if self.question.chat else "text_completion"
         body = {**self._head(kind), "choices": choices, "usage": self._usage(sum(len(one.tokens) for one in pieces))}
@@ -91,7 +91,7 @@ class Writer:
         return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
     def _find_echo(self, piece: Piece) -> str:
-        """Return the text of an answer's prompt, if it is to be repeated before the answer."""
+        """Return the text of an answer's prompt, if the answer must repeat it (`echo`)."""
         if not self.question.echo:
             return ""
         row = piece.index // self.question.n
@@ -99,7 +99,7 @@ class Writer:
         return self.text.decode(self.question.prompts[row], self.question.skip_special) if text is None else text
 
     def _describe_prompt(self, row: int) -> dict[str, Any]:
-        """Return the token ids and log-probs of a prompt, if they are asked for."""
+        """Return the token ids and log-probs of a prompt, if they are requested."""
         found: dict[str, Any] = {}
         if self.question.return_ids:
             found["prompt_token_ids"] = list(self.question.prompts[row])
@@ -122,7 +122,7 @@ class Writer:
         return found
 
     def _describe(self, piece: Piece) -> dict[str, Any]:
-        """Return what a choice has besides its text."""
+        """Return the fields of a choice besides its text."""
         logprobs = None
         if self.question.logprobs is not None:
             logprobs = self._write_chat_logprobs(piece) if self.question.chat else self._write_logprobs(piece)
@@ -135,7 +135,7 @@ class Writer:
         }
 
     def _write_logprobs(self, piece: Piece) -> dict[str, Any]:
-        """Return the log-probs of a completion's tokens, after those of its prompt where it is repeated."""
+        """Return the log-probs of a completion's tokens, preceded by those of its prompt if that is repeated."""
         tokens, logps, tops = list(piece.tokens), list[float | None](piece.logps), list(_pad(piece))
         if self.question.echo and not self._begun[piece.index]:
             row = piece.index // self.question.n
@@ -156,7 +156,7 @@ class Writer:
         }
 
     def _write_top(self, token: int, logp: float, top: Top) -> dict[str, float]:
-        """Return the most likely tokens with their log-probs, and the sampled one; of two of one name the likelier."""
+        """Return the sampled and the most likely tokens with their log-probs; the most likely one of equal names."""
         found: dict[str, float] = {}
         for one, value in (*top[: self.question.logprobs], (token, logp)):
             found.setdefault(self._name(one), clamp(value))
@@ -181,10 +181,10 @@ class Writer:
 
 
 def clamp(logp: float) -> float:
-    """Return a log-prob as JSON can spell it."""
+    """Return a log-prob that JSON can represent."""
     return logp if math.isfinite(logp) else LOWEST
 
 
 def _pad(scored: Piece | ScoredPrompt) -> Iterable[Top]:
-    """Return a row for each log-prob; the engine sends none where no most likely tokens are asked for."""
+    """Return a row of most likely tokens for each log-prob; empty rows if the engine was not asked for them."""
     return scored.top or [()] * len(scored.logps)

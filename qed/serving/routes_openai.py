@@ -21,7 +21,7 @@ from qed.serving.protocol import Question, read_chat, read_completion, read_conv
 from qed.serving.refusals import Refused
 from qed.serving.state import ServerState, find_state, refuse_error
 
-MOST_OPEN = 8_192  # answers that are sampled or wait, over all requests
+MOST_OPEN = 8_192  # running and waiting answers of all requests
 Read = Callable[[Fields, ModelText], Awaitable[Question]]
 
 
@@ -75,7 +75,7 @@ async def chat(request: Request) -> Response:
 
 
 async def _answer(request: Request, read: Read) -> Response:
-    """Answer a request that one of the two routes reads."""
+    """Answer a request that `read` parses for one of the two routes."""
     state = find_state(request)
     fields = await read_fields(request, state.body_limit)
     require_model(fields, state.names)
@@ -83,13 +83,13 @@ async def _answer(request: Request, read: Read) -> Response:
     if state.metrics.open_answers + len(question.prompts) * question.n > MOST_OPEN:
         raise Refused(
             429,
-            f"{state.metrics.open_answers} answers are open already. Ask again later.",
+            f"{state.metrics.open_answers} answers are already pending. Try again later.",
             headers={"retry-after": "1"},
         )
     if not question.stream:
         return await run_for_client(request, _answer_whole(state, question))
     events = _write_events(state, question)
-    # The first event is waited for, so that what fails before it is an error with its own status.
+    # Wait for the first event, so that an earlier failure becomes an error with its own status.
     first = await run_for_client(request, anext(events))
     return ClosedStream(_begin_with(first, events), "text/event-stream")
 
@@ -130,7 +130,7 @@ async def _write_events(state: ServerState, question: Question) -> AsyncGenerato
 
 
 def _build_empty(question: Question, version: int) -> list[Piece]:
-    """Build the answers to a question that asks for no token, only for its own prompts."""
+    """Build the answers to a question that requests no tokens, only its own prompts."""
     return [
         Piece(index, "", (), (), (), "length", None, version) for index in range(len(question.prompts) * question.n)
     ]

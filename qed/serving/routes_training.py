@@ -1,4 +1,4 @@
-"""Routes for training: batches with the bits of the learner's process, log-probs, pauses, weights and sleep."""
+"""Routes for training: batches bitwise equal to the learner's process, log-probs, pauses, weights and sleep."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from qed.serving.refusals import Refused
 from qed.serving.state import find_state, refuse_error
 from qed.types import Completion
 
-LARGER = 16  # a batch of a training step may be so many times as long as the body of another request
+LARGER = 16  # the body limit for a batch of a training step, as a multiple of that of other requests
 LINE_SECONDS = 1.0  # between two lines about the steps of a batch
-PAUSE_SECONDS = 60.0  # for running answers to end, unless the request says otherwise
+PAUSE_SECONDS = 60.0  # for running answers to end, unless the request gives another value
 INT64 = 1 << 63
 
 
 async def sample_batch(request: Request) -> Response:
-    """`POST /qed/batch`: lines of JSON with the steps so far, and a last one with the completions or an error."""
+    """`POST /qed/batch`: JSON lines with the steps so far, and a last line with the completions or an error."""
     state = find_state(request)
     fields = await read_fields(request, LARGER * state.body_limit)
     batch = await asyncio.to_thread(_read_batch, fields, state.info.vocabulary)
@@ -39,10 +39,10 @@ async def sample_batch(request: Request) -> Response:
 
 
 def _read_batch(fields: Fields, vocabulary: int) -> Batch:
-    """Read batches that are completed at once; the sampler itself checks whether they can be sampled.
+    """Read batches that are completed together; the sampler itself checks whether they can be sampled.
 
     Raises:
-        Refused: the parts of one do not fit together.
+        Refused: the parts of a batch do not match.
     """
     parts = fields.find("batches")
     if not isinstance(parts, list) or not parts or not all(isinstance(each, dict) for each in parts):
@@ -99,7 +99,7 @@ async def _write_batch(engine: Any, batch: Batch) -> AsyncGenerator[bytes, None]
     try:
         while not work.done():
             await asyncio.wait((work,), timeout=LINE_SECONDS)
-            # A line says that the engine goes on; without one the client's deadline comes.
+            # A line shows that the engine is alive; without one the client would time out.
             if not work.done() and done > shown:
                 shown = done
                 yield json.dumps({"steps": shown}).encode() + b"\n"
@@ -116,7 +116,7 @@ async def _write_batch(engine: Any, batch: Batch) -> AsyncGenerator[bytes, None]
 
 
 def _write_completions(completions: list[list[Completion]], version: int) -> Iterator[bytes]:
-    """Yield the last line of a batch in parts, one for each prompt, so that no other request waits for all of it."""
+    """Yield the last line of a batch in one part per prompt, so that other requests do not wait for all of it."""
     versions = {one.version for row in completions for one in row if one.version is not None}
     yield f'{{"version": {max(versions, default=version)}, "completions": ['.encode()
     for number, row in enumerate(completions):
@@ -159,13 +159,13 @@ def _read_scoring(fields: Fields, info: EngineInfo) -> Scoring:
         require_ids(rows, info.vocabulary, name)
     longest = max((len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True)), default=0)
     if longest > info.window:
-        raise Refused(400, f"A row has {longest} tokens, and the model's window {info.window}.", "outputs")
+        raise Refused(400, f"A row has {longest} tokens, but the model's window has {info.window}.", "outputs")
     temperature = fields.read_number("temperature", 1.0, can_sample_at, "of at least 1e-6")
     return Scoring(prompts, outputs, temperature)
 
 
 async def pause(request: Request) -> JSONResponse:
-    """`POST /pause?mode=wait|abort&timeout=S`: start no more answers; 409 if those that run do not end in time."""
+    """`POST /pause?mode=wait|abort&timeout=S`: stop starting answers; 409 if running ones do not end in time."""
     mode = request.query_params.get("mode", "abort")
     if mode not in get_args(PauseMode):
         raise Refused(400, f"mode must be one of {', '.join(get_args(PauseMode))}, not '{mode[:40]}'.", "mode")
@@ -175,10 +175,10 @@ async def pause(request: Request) -> JSONResponse:
 
 
 def read_seconds(request: Request, default: float) -> float:
-    """Return the deadline that a request gives in its address.
+    """Return the deadline in the query of a request.
 
     Raises:
-        Refused: it is no number of seconds.
+        Refused: it is not a number of seconds.
     """
     with suppress(ValueError):
         seconds = float(request.query_params.get("timeout", default))
@@ -188,7 +188,7 @@ def read_seconds(request: Request, default: float) -> float:
 
 
 async def resume(request: Request) -> JSONResponse:
-    """`POST /resume`: start answers again."""
+    """`POST /resume`: resume starting answers."""
     await find_state(request).keeper.resume()
     return JSONResponse({"status": "resumed"})
 
@@ -199,7 +199,7 @@ async def is_paused(request: Request) -> JSONResponse:
 
 
 async def update(request: Request) -> JSONResponse:
-    """`POST /qed/update`: load the weights of a folder of this machine; 400 with a reason keeps the ones before."""
+    """`POST /qed/update`: load the weights of a local folder; after a 400 with a reason, the previous ones are kept."""
     state = find_state(request)
     fields = await read_fields(request, state.body_limit)
     folder = fields.read_text("folder")
@@ -211,7 +211,7 @@ async def update(request: Request) -> JSONResponse:
 
 
 async def reset_prefix_cache(request: Request) -> JSONResponse:
-    """`POST /reset_prefix_cache`: nothing to do, because new weights end what is kept of a session's answers."""
+    """`POST /reset_prefix_cache`: does nothing, because new weights already drop the state of a session's answers."""
     return JSONResponse({"status": "ok"})
 
 
@@ -222,7 +222,7 @@ async def sleep(request: Request) -> JSONResponse:
 
 
 async def wake_up(request: Request) -> JSONResponse:
-    """`POST /wake_up`: take the device's memory again."""
+    """`POST /wake_up`: move the weights back to the device."""
     await find_state(request).keeper.wake()
     return JSONResponse({"status": "awake"})
 

@@ -1,4 +1,4 @@
-"""Run the web server of a model: its address, its signals, and its end within seconds."""
+"""Run the web server of a model: its address, its signals, and its shutdown within seconds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from qed.serving.options import ServerOptions
 from qed.serving.state import ServerState
 
 IDLE_SECONDS = 75  # between two requests of a connection
-FINISH_SECONDS = 3.0  # for running answers after a signal; then they get an error
+FINISH_SECONDS = 3.0  # for running answers to finish after a signal, before they get an error
 CLOSE_SECONDS = 6  # for connections to end
 MOST_CONNECTIONS = 1_000
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A server that answers: its address, the name of its model, and its engine."""
+    """A server that is ready: its address, the name of its model, and its engine."""
 
     url: str
     name: str
@@ -44,15 +44,15 @@ def run_server(
     on_ready: Callable[[Ready], None],
     process: EngineProcess,
 ) -> int:
-    """Serve a model until a signal comes, and return the exit code.
+    """Serve a model until a signal arrives, and return the exit code.
 
     Args:
         source: the model.
-        tokenizer: of the model.
-        options: where to listen, and who may ask.
+        tokenizer: the tokenizer of the model.
+        options: where to listen, and who may connect.
         say: prints a line for people.
         on_ready: called once requests are answered.
-        process: of the first engine, which waits for its model.
+        process: the process of the first engine, which waits for its model.
 
     Raises:
         QedError: the model cannot be loaded, or the port is in use.
@@ -70,7 +70,7 @@ async def _serve(
     on_ready: Callable[[Ready], None],
     process: EngineProcess,
 ) -> int:
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # a client's mistake is its own
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # mistakes of clients do not belong in the log
     keeper = EngineKeeper(source, say)
     ending = Ending(EXIT_CODES)
     with ending.watch_signals():
@@ -93,7 +93,7 @@ async def _serve(
         finally:
             await keeper.stop()
     if keeper.given_up.is_set():
-        raise QedError(f"The engine could not be started again. {keeper.reason}")
+        raise QedError(f"The engine could not be restarted. {keeper.reason}")
     return ending.code
 
 
@@ -102,13 +102,13 @@ def _build_server(state: ServerState, token: str) -> Server:
 
 
 async def _end_server(server: Server, keeper: EngineKeeper, ending: Ending) -> None:
-    """End the server once a signal has come, or the engine cannot be started any more."""
+    """Stop the server once a signal arrives, or the engine cannot be restarted any more."""
     waits = [asyncio.create_task(ending.wait()), asyncio.create_task(keeper.given_up.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await asyncio.sleep(FINISH_SECONDS)
-        # What still runs gets an error as its reply, and the connections end by themselves.
+        # Running requests get an error reply, after which their connections close.
         await keeper.stop()
     finally:
         for one in waits:

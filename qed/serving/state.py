@@ -1,4 +1,4 @@
-"""What all routes of the web server share, and the reply to an error that one of them raises."""
+"""The state that all routes of the web server share, and the replies to the errors that they raise."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class ServerState:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine says of itself."""
+        """The description of the engine."""
         return self.keeper.info
 
 
 def find_state(request: Request) -> ServerState:
-    """Return the state of the server that a request has come to."""
+    """Return the state of the server that received a request."""
     state: ServerState = request.app.state.server
     return state
 
 
 def refuse_error(error: Exception) -> Refused:
-    """Return the reply to an error; one that is no QedError is a bug, of which the client gets the class alone."""
+    """Return the reply to an error; of an unexpected one (no QedError) the client learns only the class."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, PauseTimeout):
         return Refused(409, str(error))
     if isinstance(error, EngineDied | AnswerAborted):
-        return Refused(503, f"{error} Ask again.", headers=RETRY)
+        return Refused(503, f"{error} Try again.", headers=RETRY)
     if isinstance(error, UsageError | ModelError):
         return Refused(400, str(error))
     if isinstance(error, QedError):
         return Refused(500, str(error))
-    return Refused(500, f"The server has failed with {type(error).__name__}; its log has the traceback.")
+    return Refused(500, f"The server failed with {type(error).__name__}; its log has the traceback.")

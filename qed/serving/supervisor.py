@@ -1,7 +1,7 @@
-"""Run a server's command, and end it with all that it has started when the process that asked for it ends.
+"""Run a server's command, and end it with its child processes when the requesting process ends.
 
-This is a small process of its own, the parent of the server. The kernel's death signal alone does not do: it reaches
-one process and not its group, and it comes when the thread that has started the process ends.
+This is a small separate process, the parent of the server. The kernel's parent-death signal alone does not suffice: it
+reaches one process but not its group, and it is already sent when the thread that started the process ends.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from pathlib import Path
 
 from qed.guards.parents import die_with_parent
 
-LOOK = 0.5  # seconds between two looks whether the parent is there
+LOOK = 0.5  # seconds between two checks that the parent is alive
 ROOT = Path(__file__).parents[2]
 CODE = "import sys; sys.path.insert(0, sys.argv[1]); from qed.serving.supervisor import main; main(sys.argv[2:])"
 
 
 def build_command(parent: int, grace: float, command: list[str]) -> list[str]:
-    """Return the command that runs another under supervision.
+    """Return the command that runs another command under supervision.
 
-    The first line of its stdout is the process id of the server, which leads a group; the server writes both stdout and
-    stderr to the supervisor's stderr. It ends with the server's exit code. SIGTERM ends the server.
+    The first line of its stdout is the process id of the server, which leads a process group; the server writes both
+    stdout and stderr to the supervisor's stderr. It ends with the server's exit code. SIGTERM ends the server.
 
     Args:
-        parent: the process whose end is the server's too.
+        parent: the process with which the server must end.
         grace: seconds between SIGTERM and SIGKILL for the server.
-        command: of the server.
+        command: the command of the server.
     """
-    # -I: neither the current folder nor PYTHONPATH, which is for the server, is on the supervisor's import path.
+    # -I keeps the current folder and PYTHONPATH, which is for the server, off the supervisor's import path.
     return [sys.executable, "-I", "-c", CODE, str(ROOT), str(parent), str(grace), *command]
 
 
 def main(arguments: list[str]) -> None:
-    """Supervise: the process id of the parent, the grace in seconds, and the command."""
+    """Supervise a command; the arguments are the parent's process id, the grace in seconds, and the command."""
     parent, grace, command = int(arguments[0]), float(arguments[1]), arguments[2:]
     asked: list[int] = []
     events, wake = os.pipe()
@@ -74,11 +74,11 @@ def _end(process: subprocess.Popen[bytes], grace: float, events: int) -> None:
 
 
 def _wait(events: int, seconds: float) -> None:
-    """Wait for a signal, such as that of the server's end."""
+    """Wait for a signal, such as SIGCHLD when the server ends."""
     if select.select([events], [], [], seconds)[0]:
         os.read(events, 1024)
 
 
 def _signal_group(group: int, number: int) -> None:
-    with suppress(OSError):  # nobody is left in it
+    with suppress(OSError):  # no process is left in it
         os.killpg(group, number)

