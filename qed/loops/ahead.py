@@ -1,7 +1,7 @@
-"""Where the steps of an online phase come from: sampled in turn with the updates, or ahead of them in a thread.
+"""Sources of an online phase's steps: sampled in turn with the updates, or ahead of them in a thread.
 
-`rollout.max_staleness` chooses: 0 samples and trains in turn, k >= 1 samples with weights that are k updates old, see
-`qed.rollout.ahead`.
+`rollout.max_staleness` chooses: 0 alternates sampling and training; k >= 1 samples with weights that are k updates old,
+see `qed.rollout.ahead`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from qed.training.learner import Learner
 
 
 class StepSource(Protocol):
-    """Gives the learner the groups of each step, and takes its weights after each update.
+    """Provides the groups of each step to the learner, and takes the learner's weights after each update.
 
-    `stage` is the stage of the timer in which the learner takes a step.
+    `stage` is the timer's stage in which the learner takes a step's groups.
     """
 
     @property
     def stage(self) -> str:
-        """The stage of the timer in which the learner takes a step."""
+        """The timer's stage in which the learner takes a step's groups."""
         ...
 
     def take(self, step: int, algorithm: Algorithm) -> CollectedStep:
-        """Return the groups of a step; `algorithm` is the learner's."""
+        """Return the groups of a step; `algorithm` is the learner's current one."""
         ...
 
     def load(self, version: int) -> None:
@@ -43,13 +43,13 @@ class StepSource(Protocol):
         ...
 
     def release(self, version: int, algorithm: Algorithm) -> None:
-        """Let the sampler use these weights, with the algorithm of after the step."""
+        """Let the sampler use these weights, with the algorithm as it is after the step."""
         ...
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """Samples a step when the learner takes it, with the weights of the step before."""
+    """Samples a step when the learner takes it, with the weights after the previous step."""
 
     collector: RolloutCollector
     learner: Learner
@@ -65,19 +65,19 @@ class InTurn:
         self.collector.sampler.load(self.learner.weights(), version=version)
 
     def release(self, version: int, algorithm: Algorithm) -> None:
-        """Do nothing: `take` gets the algorithm itself."""
+        """Do nothing, because `take` receives the algorithm."""
 
 
 @contextmanager
 def open_source(phase: Phase, collector: RolloutCollector) -> Iterator[StepSource]:
-    """Yield what gives a phase its steps; it ends with the block.
+    """Yield the source of a phase's steps; sampling ahead ends with the context.
 
     Args:
-        phase: that has begun.
-        collector: of the phase, restored where it resumes.
+        phase: the phase, already begun.
+        collector: collector of the phase, with its saved state if the phase resumes.
 
     Raises:
-        UsageError: the sampler reads the learner's own weights, so that it cannot work ahead.
+        UsageError: the sampler reads the learner's own weights, so it cannot sample ahead.
     """
     settings, learner = phase.settings, phase.learner
     steps = Steps(phase.first, phase.last, phase.offset, settings.learner.steps, settings.run.seed)
@@ -105,17 +105,17 @@ def open_source(phase: Phase, collector: RolloutCollector) -> Iterator[StepSourc
 
 
 def require_prepare(sampler: Sampler) -> Callable[[Any, int], Callable[[], None]]:
-    """Return a sampler's `prepare(weights, version)`, whose result loads these weights in any thread.
+    """Return a sampler's `prepare(weights, version)`, which returns a function that loads the weights in any thread.
 
     Raises:
-        UsageError: it has none, because it reads the weights of this process.
+        UsageError: the sampler has none, because it reads the weights of this process.
     """
     prepare: Callable[[Any, int], Callable[[], None]] | None = getattr(sampler, "prepare", None)
     if prepare is None:
         raise UsageError(
-            "rollout.max_staleness samples with older weights than those that are trained, and this sampler reads the "
-            "learner's own. Take --sampling.sampler native, vllm or server, or set rollout.max_staleness=0. A sampler "
-            "of your own has a method prepare(weights, version), which copies the weights and returns a function that "
+            "rollout.max_staleness samples with older weights than the learner's, but this sampler reads the "
+            "learner's own. Use --sampling.sampler native, vllm or server, or set rollout.max_staleness=0. A custom "
+            "sampler needs a method prepare(weights, version) that copies the weights and returns a function that "
             "loads the copy."
         )
     return prepare
@@ -123,13 +123,13 @@ def require_prepare(sampler: Sampler) -> Callable[[Any, int], Callable[[], None]
 
 @contextmanager
 def _lend(ahead: AheadCollector, sampler: Sampler) -> Iterator[Sampler]:
-    """Yield the sampler that collects, between two of its steps, with the newest weights."""
+    """Yield the collecting sampler with the newest weights, paused between two of its steps."""
     with ahead.lend():
         yield sampler
 
 
 def _lend_own(phase: Phase) -> Callable[[], AbstractContextManager[Sampler]]:
-    """Return a function that gives a sampler of the learner's own model, while the servers sample on."""
+    """Return a function that lends a sampler of the learner's own model while the servers keep sampling."""
     setup, settings = phase.setup, phase.settings
     ends = find_end_ids(setup.model, setup.tokenizer, setup.template.leaf.CHAT)
     rows, precision = settings.sampling.rows_per_batch, read_precision(settings.model)

@@ -1,10 +1,11 @@
-"""Evaluates a run on a server of its own while training goes on.
+"""Evaluates a run on dedicated servers while training continues.
 
-At a due step the weights are written for the server, and a thread has them loaded there, samples the held-out problems
-and grades the answers. Training goes on meanwhile; what is finished is recorded between two later steps, under the step
-of its weights. Sampling and grading are those of an evaluation in the learner's process, so the figures are too.
+At a due step the weights are written for the server; a thread loads them there, samples answers to the held-out
+problems and grades them. Meanwhile training continues, and finished evaluations are recorded between two later steps,
+under the step of their weights. Sampling and grading are those of an evaluation in the learner's process, so the
+figures are too.
 
-At most `WAITING` evaluations are under way: one is made, the others wait for it. Before one more, training waits.
+At most `WAITING` evaluations are pending: one runs, and the others wait for it. Training waits before adding one more.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ from qed.rewards.grader import Grader
 from qed.sampling.base import Sampler
 from qed.types import Problem
 
-WAITING = 2  # evaluations under way, at most
-TICK = 0.2  # seconds between two looks, while training waits for one
-CLOSING = 30.0  # seconds for the thread to end, once its requests are cancelled
+WAITING = 2  # most evaluations pending at once
+TICK = 0.2  # seconds between checks while training waits for an evaluation
+CLOSING = 30.0  # seconds for the thread to end after its requests are cancelled
 Tasks = Mapping[str, Sequence[Problem]]
 
 
 class EvaluationServer(Protocol):
-    """What samples the evaluations, with weights of its own."""
+    """Samples the answers of evaluations, with its own weights."""
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler of its servers; its `generate` may be called from another thread."""
+        """The sampler on its servers; its `generate` may be called from another thread."""
         ...
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
-        """Write weights, and return what loads them, from any thread; all ranks call it."""
+        """Write weights, and return a function that loads them from any thread; all ranks must call this."""
         ...
 
     def close(self) -> None:
-        """End all requests and the servers that were started."""
+        """Cancel all requests, and stop the servers that were started."""
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished evaluation: its step, the tasks that were measured, the seconds, and why it failed, if it did."""
+    """A finished evaluation: its step, measured tasks and duration, and the reason if it failed."""
 
     step: int
     tasks: Mapping[str, MeasuredTask]
@@ -66,41 +67,41 @@ class _Pending:
 
 @dataclass
 class BackgroundEvaluator:
-    """Evaluations on servers of their own. All ranks call its methods alike; the first one does the work.
+    """Runs evaluations on dedicated servers. All ranks must make the same calls; the first one does the work.
 
     Args:
-        setup: of the run.
-        server: samples.
-        grader: of the answers; training's own one is in use meanwhile.
+        setup: setup of the run.
+        server: samples the answers.
+        grader: grades the answers; training uses its own at the same time.
     """
 
     setup: Setup
     server: EvaluationServer
     grader: Grader
     _pending: deque[_Pending] = field(default_factory=deque)  # on the first rank
-    _steps: set[int] = field(default_factory=set)  # under way, on all ranks
+    _steps: set[int] = field(default_factory=set)  # of pending evaluations, on all ranks
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        """Make the thread."""
+        """Create the thread."""
         self._thread = ThreadPoolExecutor(1, "evaluation")
 
     @property
     def steps(self) -> frozenset[int]:
-        """The steps whose evaluations are under way."""
+        """The steps whose evaluations are pending."""
         return frozenset(self._steps)
 
     def submit(self, step: int, tasks: Tasks, model: Any, settings: Settings) -> None:
-        """Evaluate a model's weights as they are now, and return once they are written.
+        """Start evaluating a model's current weights, and return once they are written.
 
         Args:
-            step: of the weights.
-            tasks: the problems by task.
-            model: has the weights.
-            settings: of the phase.
+            step: step of the weights.
+            tasks: problems by task.
+            model: model with the weights.
+            settings: settings of the phase.
 
         Raises:
-            Interrupted: a stop signal came while it waited for another evaluation.
+            Interrupted: a stop signal arrived while waiting for another evaluation.
             QedError: the weights cannot be written.
         """
         load = self.server.prepare(model, step)
@@ -110,12 +111,12 @@ class BackgroundEvaluator:
             self._pending.append(_Pending(step, future))
 
     def collect(self, most: int = WAITING) -> list[Outcome]:
-        """Return what is finished, in order; wait until at most `most` evaluations are under way.
+        """Return finished evaluations in order; wait until at most `most` are pending.
 
-        On other ranks than the first the answers are left out.
+        Ranks other than the first receive no answers.
 
         Raises:
-            Interrupted: a stop signal has come.
+            Interrupted: a stop signal has arrived.
         """
         parallel, found = self.setup.parallel, list[Outcome]()
         while self._steps:
@@ -128,12 +129,12 @@ class BackgroundEvaluator:
             if len(self._steps) <= most:
                 break
             parallel.agree_on_stop(self.setup.stop)
-            # The thread reports its own progress to the watchdog; other ranks trust the first one's.
+            # The thread reports progress to the first rank's watchdog; other ranks report here.
             check_signals("evaluate", progress=not parallel.is_first)
         return found
 
     def close(self) -> None:
-        """End what is under way and the servers; what is not finished is made again when the run resumes."""
+        """Stop pending evaluations and the servers; unfinished evaluations are repeated when the run resumes."""
         if self._closed:
             return
         self._closed = True
@@ -142,23 +143,23 @@ class BackgroundEvaluator:
         wait([each.future for each in self._pending], CLOSING)
 
     def _take(self, waits: bool) -> list[Outcome]:
-        """Return the outcomes of the evaluations that are finished, on the first rank; wait a moment if asked to."""
+        """Return the outcomes of finished evaluations, on the first rank; if `waits`, wait a moment for the next."""
         if waits and self._pending:
             wait([self._pending[0].future], TICK)
         self._taken: list[Outcome] = []
         while self._pending and self._pending[0].future.done():
             if isinstance(self._pending[0].future.exception(), Interrupted):
-                break  # this thread stops for the same reason, and the evaluation is made again
+                break  # this thread stops for the same reason, and the evaluation is repeated later
             self._taken.append(self._pending.popleft().future.result())
         return self._taken
 
     def _strip(self, outcome: Outcome) -> Outcome:
-        """Return an outcome without its answers, which the other ranks do not need."""
+        """Return an outcome without its answers, which other ranks do not need."""
         tasks = {name: MeasuredTask([], measured.summaries) for name, measured in outcome.tasks.items()}
         return Outcome(outcome.step, tasks, outcome.seconds, outcome.reason)
 
     def _measure(self, step: int, tasks: Tasks, load: Callable[[], None], settings: Settings) -> Outcome:
-        """Load the weights, and measure all tasks; in the thread."""
+        """Load the weights, and measure all tasks; runs in the thread."""
         began, measured = time.perf_counter(), dict[str, MeasuredTask]()
         template, sampler = self.setup.materials[-1].template, self.server.sampler
         try:

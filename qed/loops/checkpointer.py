@@ -24,7 +24,7 @@ from qed.training.value_head import OpenCritic
 
 
 class Collected(Protocol):
-    """What a checkpoint holds of what collects the answers of a phase."""
+    """A collector's state, as saved in a checkpoint."""
 
     @property
     def position(self) -> int:
@@ -37,7 +37,7 @@ class Collected(Protocol):
 
 
 class Collects(Protocol):
-    """What collects the answers of a phase."""
+    """Collects a phase's answers."""
 
     def copy(self) -> Collected:
         """Return the state after the last complete step."""
@@ -47,19 +47,20 @@ class Collects(Protocol):
 class Checkpointer:
     """Saves and restores a phase.
 
-    A signal may stop a run within a step; then the last complete step is saved. The weights are still those of that
-    step, because signals are deferred from the first update on. The data position and the replay buffer have already
-    changed, so both are copied whenever a step is complete.
+    If a signal stops a run within a step, the last complete step is saved. The weights are still those of that step,
+    because signals are deferred from the first update on. The data position and the replay buffer have already changed,
+    so both are copied whenever a step is complete.
 
-    `first` is the step that the phase starts from, `step` the last complete one, `signal_steps` counts the phase's
-    steps that had a gradient. The phase sets `stream` and `collector` once it has them, and
-    `before_saving`, which is called before a checkpoint is written.
+    `first` is the step that the phase starts from, `step` the last complete one, and `signal_steps` the number of the
+    phase's steps with a gradient. The phase sets `stream` and `collector` once it has them, and `before_saving`, which
+    is
+    called before a checkpoint is written.
 
     Args:
-        setup: of the run.
-        settings: of the phase.
-        name: of the phase.
-        offset: the run's steps before it.
+        setup: setup of the run.
+        settings: settings of the phase.
+        name: name of the phase.
+        offset: number of steps that the run makes before the phase.
         learner, ema_reference, non_finite, critic: their state is saved, and restored here if the phase resumes.
     """
 
@@ -94,12 +95,12 @@ class Checkpointer:
             self._load_tensors(state.get("reference_moves", 0))
             learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
-        # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
+        # The checkpoint of the first step exists if an earlier phase or an earlier attempt of the run has saved it.
         exists = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, self.first))
         self._saved = self.first if exists else -1
         found = Provisional.read(state)
-        self.cut_off = found.pending  # evaluations that were under way when the checkpoint was saved
-        self._provisional = set(found.saved)  # steps that are saved only because an evaluation may make them the best
+        self.cut_off = found.pending  # evaluations that were pending when the checkpoint was saved
+        self._provisional = set(found.saved)  # steps saved only because they may turn out to be the best
         self._copied: Collected | None = None
 
     def restore_collector(self, collector: RolloutCollector) -> None:
@@ -117,7 +118,7 @@ class Checkpointer:
         """Mark a step as complete: from now on `save` saves this step.
 
         Raises:
-            QedError: a checkpoint could not be written in the background.
+            QedError: writing a checkpoint in the background failed.
         """
         self.step = step
         self.position = self.stream.position if self.stream else 0
@@ -130,16 +131,16 @@ class Checkpointer:
     ) -> None:
         """Save the last complete step unless it is saved, and delete the checkpoints that `run.keep_*` does not keep.
 
-        With `run.save_async` this returns once the state is copied, and waits for the checkpoint before it first.
+        With `run.save_async`, first wait for the previous checkpoint, and return once the state is copied.
 
         Args:
-            scores: the validation score of each evaluated step.
-            best: whether BEST is to name this step from now on.
-            last: whether training does not go on, so that nothing is written in the background.
-            provisional: whether only the step's evaluation, which is under way, may be a reason to keep it.
+            scores: validation score of each evaluated step.
+            best: whether BEST should point to this step.
+            last: whether training ends here, so nothing is written in the background.
+            provisional: whether the only possible reason to keep the step is its pending evaluation.
 
         Raises:
-            QedError: the disk is full or cannot be written, now or for the checkpoint before.
+            QedError: the disk is full or not writable, for this checkpoint or the previous one.
         """
         run, saver, parallel = self.setup.run, self.setup.saver, self.setup.parallel
         if self._is_saved() and not best and not last:
@@ -149,7 +150,7 @@ class Checkpointer:
             if self._is_saved() and (self.setup.best == self.step or not best):
                 return
             self.before_saving()
-            rows = self._copied.to_rows() if self._copied else []  # waits for what is sampled ahead
+            rows = self._copied.to_rows() if self._copied else []  # waits for steps that are being sampled ahead
             if best:
                 self.setup.best = self.step
             (self._provisional.add if provisional else self._provisional.discard)(self.step)
@@ -170,10 +171,10 @@ class Checkpointer:
         return self.step == self._saved and not self.setup.saver.has_failed
 
     def settle_evaluation(self, step: int, scores: Mapping[int, float], best: bool) -> None:
-        """Let BEST name a step whose evaluation has ended, if it is the best; else its checkpoint may be deleted.
+        """Point BEST to a step whose evaluation has ended if it is the best; otherwise its checkpoint may be deleted.
 
         Raises:
-            QedError: a checkpoint could not be written in the background, or the disk is full.
+            QedError: writing a checkpoint in the background failed, or the disk is full.
         """
         run, parallel = self.setup.run, self.setup.parallel
         parallel.exchange(self.setup.saver.wait)
@@ -190,7 +191,7 @@ class Checkpointer:
         return Provisional(pending, frozenset(self._provisional))
 
     def _settle(self, step: int, scores: Mapping[int, float], best: bool, provisional: Provisional) -> None:
-        """Point to a step's checkpoint, which is complete, and delete those that are not kept."""
+        """Point LATEST, and BEST if it is the best, to a complete checkpoint, and prune the others."""
         run = self.setup.run
         checkpoints.set_pointer(run, "LATEST", step)
         if best:
@@ -198,7 +199,7 @@ class Checkpointer:
         provisional.prune(run, self.settings.run, scores, self.setup.boundaries)
 
     def _load_tensors(self, moves: int) -> None:
-        """Load the optimizer's state, the critic, and the reference model after `moves` updates, from a checkpoint."""
+        """Load the optimizer state, the critic and the reference model (after `moves` updates) from a checkpoint."""
         assert self.setup.resumed is not None
         like = {**dict(self.setup.model.named_parameters()), **self.ema_reference.describe()}
         like |= self.critic.describe() if self.critic is not None else {}
@@ -227,11 +228,12 @@ class Checkpointer:
 
 @contextmanager
 def finish_saving(setup: Setup) -> Iterator[None]:
-    """Wait for a checkpoint that is being written in the background, however the work within the context ends.
+    """On leaving the context, also after an error, wait for a checkpoint that is being written in the background.
 
     Raises:
-        QedError: it cannot be written. If the work fails too, that is only said, and the work's own error is raised,
-            unless that is a stop, which says that the last step is saved.
+        QedError: the checkpoint cannot be written. If the block failed too, the checkpoint's error is only printed and
+        the
+            block's is raised, unless that is a stop, whose message says that the last step is saved.
     """
     try:
         yield

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def open_critic(setup: Setup, settings: Settings) -> ValueLearner | None:
-    """Build the critic of a phase; None if it has none with weights of its own.
+    """Build the critic of a phase; return None if it has no critic with separate weights.
 
-    The policy must not be sharded yet. A resumed phase loads the state of the checkpoint into it afterwards.
+    The policy must not be sharded yet. A resumed phase loads the checkpoint's state into it afterwards.
 
     Raises:
-        UsageError: the model to start from has another vocabulary, or an earlier phase has sharded the policy.
-        ModelError: the model to start from cannot be loaded, or the family has no model with a scalar head.
+        UsageError: the initial model has a different vocabulary, or an earlier phase has sharded the policy.
+        ModelError: the initial model cannot be loaded, or its family has no model with a scalar head.
     """
     critic = settings.algorithm.value_model
     if critic is None or critic.trunk == "policy":
@@ -45,8 +45,8 @@ def open_critic(setup: Setup, settings: Settings) -> ValueLearner | None:
         model = _load_start(setup, settings, critic)
     elif setup.parallel.is_sharded(setup.model):
         raise UsageError(
-            f"{settings.method} copies the policy for its critic, and an earlier phase of this run has sharded it. Run "
-            "it on its own, from the checkpoint of that phase, or set algorithm.critic.start."
+            f"{settings.method} copies the policy for its critic, but an earlier phase of this run has sharded it. Run "
+            "it separately, from that phase's checkpoint, or set algorithm.critic.start."
         )
     else:
         model = build_scalar_model(setup.model)
@@ -62,7 +62,7 @@ def open_critic(setup: Setup, settings: Settings) -> ValueLearner | None:
 
 
 def open_trunk_critic(learner: Learner, settings: Settings) -> TrunkCritic | None:
-    """Put a value head on the policy's trunk; None where the settings ask for none."""
+    """Add a value head to the policy's trunk; return None if the settings have no such critic."""
     critic = settings.algorithm.value_model
     if critic is None or critic.trunk != "policy":
         return None
@@ -70,7 +70,7 @@ def open_trunk_critic(learner: Learner, settings: Settings) -> TrunkCritic | Non
 
 
 def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
-    """Load the model that a critic starts from, with new adapters where the policy has some."""
+    """Load the model that a critic starts from, with new adapters if the policy has adapters."""
     named = replace(settings.model, name=critic.start, revision="", quantization="none")
     try:
         model, tokenizer = load_scalar_model(named)
@@ -89,7 +89,7 @@ def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
 
 
 def update_policy(phase: Phase, minibatches: Sequence[Sequence[Rollout]], step: int) -> list[Stats]:
-    """Make a step's updates of the policy, and return their statistics; the critic's warm-up makes none."""
+    """Make a step's updates of the policy, and return their statistics; none are made during the critic's warm-up."""
     critic = phase.settings.algorithm.value_model
     if critic is not None and step - phase.offset <= critic.warmup_steps:
         return [dict.fromkeys(COUNTS, 0.0) | {"train/rows": sum(map(len, minibatches)), "train/loss": 0.0}]
@@ -97,7 +97,7 @@ def update_policy(phase: Phase, minibatches: Sequence[Sequence[Rollout]], step: 
 
 
 def update_critic(phase: Phase, groups: Groups, step: int) -> list[Stats]:
-    """Make a step's updates of the critic, and return their statistics and those of its values; none without one."""
+    """Make a step's updates of the critic, if there is one, and return their statistics and those of its values."""
     algorithm, critic = phase.learner.algorithm, phase.critic
     if critic is None:
         return []

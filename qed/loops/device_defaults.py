@@ -1,10 +1,11 @@
 """Chooses defaults by device: on CUDA, precision, activation checkpointing, batch sizes and checkpoints.
 
-A fresh run on a CUDA device differs from the defaults of the settings, which suit a CPU; on other devices nothing
-changes. What a user sets is never changed, and a resumed run keeps what its settings.yaml says. The origin of a chosen
-value, in settings.origin.json, begins with `ON_CUDA` and gives the reason.
+The settings' defaults suit a CPU; a new run on a CUDA device uses others. Values that a user sets are never changed,
+and a resumed run keeps those in its settings.yaml. The origin of a chosen value, in settings.origin.json, begins with
+`ON_CUDA` and gives the reason.
 
-Precision changes results within rounding (docs/numerics.md); batch sizes and activation checkpointing do not.
+The choice of precision changes results within rounding (docs/numerics.md); batch sizes and activation checkpointing do
+not.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ ON_CUDA = f"{DEFAULT} on cuda"
 AnySettings = Settings | PipelineSettings
 GIB = 2**30
 BFLOAT16_SINCE = 8  # the first major compute capability with bfloat16 and TF32 in hardware
-MARGIN = 0.1  # of the card's memory, left free for fragmentation and other uses of the process
-PROMPT = 512  # tokens of the longest prompt, where data.max_prompt_tokens sets no limit: data are loaded later
-# More tokens or rows than these at once are no faster on a card of today, and leave less memory.
+MARGIN = 0.1  # share of the card's memory left free for fragmentation and other uses of the process
+PROMPT = 512  # assumed longest prompt in tokens without data.max_prompt_tokens, as the data are not loaded yet
+# More tokens or rows at once than these are no faster on current cards, and use more memory.
 MOST_TOKENS, MOST_ROWS = 1 << 16, 1 << 10
 LEAST_TOKENS, LEAST_ROWS = 1 << 10, 8
-# With so many tokens at once a card is busy: smaller micro-batches take less of its time than activation checkpointing.
+# With this many tokens a card is busy: smaller micro-batches cost less time than activation checkpointing.
 ENOUGH_TOKENS = 4096
-SAVES, SHORT = 10, 20  # checkpoints in a run; one of fewer steps than SHORT is saved at its end only
-SAVE_STEPS = 100  # steps between checkpoints, where learner.epochs leaves the number of steps open
-KEPT = 2  # newest checkpoints that are kept
-DISK_SHARE = 0.5  # of the free disk, that the kept checkpoints may take
+SAVES, SHORT = 10, 20  # checkpoints in a run; a run of fewer steps than SHORT is saved only at its end
+SAVE_STEPS = 100  # steps between checkpoints if learner.epochs leaves the number of steps open
+KEPT = 2  # number of newest checkpoints that are kept
+DISK_SHARE = 0.5  # largest share of the free disk space that kept checkpoints may take
 
 
 @dataclass(frozen=True)
 class Card:
-    """A CUDA device: its name, compute capability, and its memory in bytes, in all and free."""
+    """A CUDA device: its name, compute capability, and total and free memory in bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -57,7 +58,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The largest micro-batch in tokens and the largest sampler batch in rows that fit, and how that is known."""
+    """The largest micro-batch in tokens and the largest sampler batch in rows that fit, and how they were found."""
 
     tokens: int
     rows: int
@@ -68,8 +69,8 @@ class Sizes:
 class Surroundings:
     """What the choice depends on besides the settings.
 
-    `shape` is that of the model, None where it is not known; `disk` the free bytes on the run's disk; `measure` returns
-    measured sizes, or None where the estimate must do.
+    `shape` is the model's, None if unknown; `disk` is the free space on the run's disk in bytes; `measure` returns
+    measured sizes, or None to fall back to an estimate.
     """
 
     card: Card
@@ -79,7 +80,7 @@ class Surroundings:
 
 
 def read_card(device: torch.device) -> Card | None:
-    """Return the description of a CUDA device; None for another device."""
+    """Return the description of a CUDA device; None for other devices."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -87,24 +88,24 @@ def read_card(device: torch.device) -> Card | None:
 
 
 class _Choices:
-    """Settings under construction; a value that the user has given is never replaced."""
+    """Settings being chosen; a value that the user has set is never replaced."""
 
     def __init__(self, settings: Any, origins: Mapping[str, str]) -> None:
         self.settings, self.origins = settings, dict(origins)
 
     def is_given(self, path: str) -> bool:
-        """Return whether a setting, by its path, comes from the user."""
+        """Return whether the user has set the setting at this path."""
         return not self.origins.get(path, DEFAULT).startswith(DEFAULT)
 
     def set(self, path: str, value: Any, reason: str) -> None:
-        """Set a setting, unless the user has, with the reason in its origin."""
+        """Set a setting unless the user has, and record the reason as its origin."""
         if not self.is_given(path):
             self.settings = set_value(self.settings, path, value)
             self.origins[path] = f"{ON_CUDA}: {reason}"
 
     @property
     def phase(self) -> Settings:
-        """The phase whose memory decides: the last one, which is the one that samples."""
+        """The phase whose memory use decides: the last one, because it samples."""
         return list_phases(self.settings)[-1]
 
     def list_learners(self) -> list[str]:
@@ -117,15 +118,15 @@ class _Choices:
 def choose_device_defaults(
     settings: AnySettings, origins: Mapping[str, str], around: Surroundings
 ) -> tuple[AnySettings, dict[str, str]]:
-    """Choose the settings that a CUDA device should have by default.
+    """Choose default settings for a CUDA device.
 
     Args:
-        settings: of the run.
-        origins: of each setting by its path, as `Launch.origins`.
+        settings: settings of the run.
+        origins: origin of each setting by its path, as in `Launch.origins`.
         around: the card, the model's shape, the disk and the measurement.
 
     Returns:
-        the settings and their origins.
+        The settings and their origins.
     """
     choices = _Choices(settings, origins)
     _choose_precision(choices, around.card)
@@ -137,7 +138,7 @@ def choose_device_defaults(
 
 
 def _choose_precision(choices: _Choices, card: Card) -> None:
-    """Choose bfloat16, and TF32 for what is left in float32; float32 that the user asks for stays exact."""
+    """Choose bfloat16, and TF32 for matrix products left in float32; float32 set by the user stays exact."""
     major, minor = card.capability
     if major < BFLOAT16_SINCE:
         reason = f"{card.name} has no bfloat16 in hardware (compute capability {major}.{minor})"
@@ -149,7 +150,7 @@ def _choose_precision(choices: _Choices, card: Card) -> None:
 
 
 def _choose_checkpointing(choices: _Choices, shape: ModelShape, card: Card) -> None:
-    """Turn activation checkpointing on where a micro-batch worth having is estimated not to fit without it."""
+    """Turn activation checkpointing on if a micro-batch of efficient size is estimated not to fit without it."""
     settings, path = choices.phase, f"{choices.list_learners()[-1]}.tokens_per_microbatch"
     tokens = settings.learner.tokens_per_microbatch if choices.is_given(path) else ENOUGH_TOKENS
     settings = replace(settings, learner=replace(settings.learner, tokens_per_microbatch=tokens))
@@ -162,7 +163,7 @@ def _choose_checkpointing(choices: _Choices, shape: ModelShape, card: Card) -> N
 
 
 def _choose_sizes(choices: _Choices, shape: ModelShape, around: Surroundings) -> None:
-    """Choose the sizes of a micro-batch and of the sampler's batch: measured, else estimated."""
+    """Choose the sizes of the micro-batch and the sampler batch, measured if possible, otherwise estimated."""
     tokens = [f"{section}.tokens_per_microbatch" for section in choices.list_learners()]
     rows = "sampling.rows_per_batch"
     if all(map(choices.is_given, [*tokens, rows])):
@@ -174,14 +175,14 @@ def _choose_sizes(choices: _Choices, shape: ModelShape, around: Surroundings) ->
 
 
 def _choose_saving(choices: _Choices, shape: ModelShape | None, disk: int) -> None:
-    """Save some checkpoints on the way, and keep the newest, if the disk has room for them."""
+    """Save checkpoints during training and keep the newest, if there is enough disk space."""
     if choices.is_given("run.save_every"):
         return
     learners = [phase.learner for phase in list_phases(choices.settings)]
     steps = sum(learner.steps for learner in learners)
     if not any(learner.epochs for learner in learners) and steps < SHORT:
         return
-    # Weights, two moments, and the weights again where hf/ has another precision; one more is written at a time.
+    # Weights, two moments, and the weights again if hf/ has another precision; one more checkpoint is being written.
     checkpoint = 4 * (2 * shape.weights + 2 * shape.trained) if shape is not None else 0
     given = choices.is_given("run.keep_last")
     kept = (choices.settings.run.keep_last or SAVES) if given else KEPT
@@ -195,7 +196,7 @@ def _choose_saving(choices: _Choices, shape: ModelShape | None, disk: int) -> No
 
 
 def estimate_peak(shape: ModelShape, settings: Settings, prompt: int = 0) -> int:
-    """Estimate the bytes of a phase at its largest: weights, and training or sampling with rows of full length."""
+    """Estimate a phase's peak memory in bytes: weights, and training or sampling with rows of full length."""
     prompt = prompt or find_longest_prompt(settings)
     rows = settings.learner.batch_size or settings.sampling.problems_per_step * settings.sampling.group_size
     needed = estimate_memory(shape, settings, prompt, settings.sampling.max_tokens, rows, "cuda")
@@ -203,12 +204,12 @@ def estimate_peak(shape: ModelShape, settings: Settings, prompt: int = 0) -> int
 
 
 def estimate_sizes(shape: ModelShape, settings: Settings, card: Card) -> Sizes:
-    """Return the largest sizes, as powers of two, that are estimated to fit the card; at least the least ones."""
+    """Return the largest powers of two estimated to fit the card, but at least `LEAST_TOKENS` and `LEAST_ROWS`."""
     allowed = (1 - MARGIN) * card.memory
 
     def fits(tokens: int, rows: int) -> bool:
         learner = replace(settings.learner, tokens_per_microbatch=tokens, batch_size=0)
-        # A step of so many rows that only the size of a micro-batch bounds it.
+        # So many rows that only the micro-batch size limits memory.
         sampling = replace(settings.sampling, rows_per_batch=rows, problems_per_step=MOST_TOKENS)
         return estimate_peak(shape, replace(settings, learner=learner, sampling=sampling)) <= allowed
 
@@ -221,7 +222,7 @@ def estimate_sizes(shape: ModelShape, settings: Settings, card: Card) -> Sizes:
 
 
 def find_longest_prompt(settings: Settings) -> int:
-    """Return the tokens of the longest prompt to count with, before the data are loaded."""
+    """Return the length of the longest prompt, in tokens, to assume before the data are loaded."""
     return settings.data.max_prompt_tokens or PROMPT
 
 
@@ -249,30 +250,30 @@ def list_chosen(settings: Any, origins: Mapping[str, str]) -> list[tuple[str, An
 
 
 def describe_chosen(settings: Any, origins: Mapping[str, str], card: Card) -> str:
-    """Describe in one line what was chosen for a card."""
+    """Describe in one line the settings chosen for a card."""
     values = ", ".join(f"{path} {format_value(value)}" for path, value, _ in list_chosen(settings, origins))
-    return f"Defaults on {card.name}: {values}. Reasons are in settings.origin.json; settings that you give win."
+    return f"Defaults on {card.name}: {values}. Reasons are in settings.origin.json; your own settings take precedence."
 
 
 def keep_device_defaults(
     settings: AnySettings, origins: Mapping[str, str], folder: Path, prefix: str = ON_CUDA
 ) -> tuple[AnySettings, dict[str, str]]:
-    """Return the settings of a resumed run with what was chosen for the device when it began.
+    """Return a resumed run's settings with the values chosen for the device when the run began.
 
-    Only values that the user does not set are replaced. Runs without such choices are returned unchanged.
+    Replace only values that the user does not set.
 
     Args:
-        settings: of the command that resumes the run.
-        origins: of each setting by its path.
-        folder: of the run.
-        prefix: of the origins of what was chosen; for servers it is another.
+        settings: settings of the command that resumes the run.
+        origins: origin of each setting by its path.
+        folder: folder of the run.
+        prefix: prefix of the chosen values' origins; another one for the defaults on servers.
     """
     try:
         before = json.loads((folder / "settings.origin.json").read_bytes())
         saved = read_saved(folder / "settings.yaml")
         chosen = {path: origin for path, origin in before.items() if str(origin).startswith(prefix)}
     except (OSError, ValueError, AttributeError, QedError):
-        return settings, dict(origins)  # a damaged file is reported where the run's settings are compared
+        return settings, dict(origins)  # a damaged file is reported when the run's settings are compared
     kept = dict(origins)
     for path, origin in chosen.items():
         value: Any = saved
@@ -288,5 +289,5 @@ def keep_device_defaults(
 
 
 def is_one_of_many() -> bool:
-    """Return whether this process is one of several ranks, which must choose alike without measuring."""
+    """Return whether this process is one of several ranks, which must choose the same sizes without measuring."""
     return int(os.environ.get("WORLD_SIZE") or 1) > 1

@@ -1,7 +1,7 @@
-"""Measures the sizes that fit a CUDA card with `qed doctor --fit`, once for each model, card and relevant settings.
+"""Measures the sizes that fit a CUDA card with `qed doctor --fit`, once per model, card and relevant settings.
 
-The measurement is a process of its own, which may fail or run out of memory without harm to the run: then the sizes
-are estimated instead. Results are kept in the user's cache folder.
+The measurement is a separate process, which may fail or run out of memory without harm to the run; the sizes are
+then estimated. Results are stored in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from qed.models.shapes import ModelShape, measure_shape
 from qed.runs.environment import read_version
 from qed.runs.run import Launch, Run, write_whole
 
-SECONDS = 600  # after which a measurement is given up
-FREE_SHARE = 0.9  # of the card: with less, other programs use it, and a measurement is good for this run alone
-# Settings that memory does not depend on, or that are measured.
+SECONDS = 600  # time limit of a measurement
+FREE_SHARE = 0.9  # of the card's memory; with less, other programs use it and results are not cached
+# Settings that do not affect memory, or that are measured.
 NOT_OF_MEMORY = {
     *("name", "revision"),
     *("steps", "epochs", "batch_size", "passes", "tokens_per_microbatch", "lr", "schedule", "warmup_steps"),
     *("warmup_ratio", "betas", "weight_decay", "clip_norm", "skip_norm"),
 }
-# The child ends with its parent.
+# The child process ends with its parent.
 BOOT = (
     "from qed.guards.parents import die_with_parent; "
     "die_with_parent(int(sys.argv[2]))(); from qed.cli.main import main; sys.exit(main(sys.argv[3:]))"
@@ -68,7 +68,7 @@ BOOT = (
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What is measured: the arguments of `qed doctor`, and the tokens of a row as the learner counts them."""
+    """A measurement to make: the arguments of `qed doctor`, and a row's tokens as the learner counts them."""
 
     arguments: tuple[str, ...]
     row: int
@@ -79,8 +79,9 @@ def settle_device_defaults(
 ) -> tuple[AnySettings, Launch]:
     """Return a run's settings with the defaults for its device, and its launch with their origins.
 
-    A resumed run keeps the choices of its beginning. A launch without origins, of a caller that makes settings itself,
-    and one whose defaults have been chosen already, change nothing. Nothing here fails a run.
+    A resumed run keeps the values chosen when it began. Nothing changes if the launch has no origins, because the
+    caller
+    built the settings itself, or if defaults have been chosen already. Errors here never fail a run.
     """
     origins = launch.origins
     if launch.resume:
@@ -105,7 +106,7 @@ def settle_device_defaults(
 
 
 def preview_device_defaults(settings: AnySettings, origins: Mapping[str, str], device: torch.device) -> list[str]:
-    """Return lines that say what a fresh run would choose for the device, without measuring; none off CUDA."""
+    """Return lines that say what a new run would choose for the device, without measuring; empty without CUDA."""
     card = read_card(device)
     if card is None:
         return []
@@ -122,10 +123,9 @@ def preview_device_defaults(settings: AnySettings, origins: Mapping[str, str], d
 
 
 def find_shape(settings: Settings) -> tuple[ModelShape | None, int]:
-    """Return the shape of a model that exists, without its weights, and its window in tokens.
+    """Return the shape of an existing model, without loading weights, and its context window in tokens.
 
-    The shape is None for a new model, which is small, so that its batch sizes stay as they are, and where it cannot be
-    read.
+    The shape is None if it cannot be read, and for a new model, which is small and keeps its batch sizes.
     """
     name = settings.model.name
     if is_new(name) or name.startswith("sft:"):
@@ -140,16 +140,16 @@ def find_shape(settings: Settings) -> tuple[ModelShape | None, int]:
 def measure_sizes(
     settings: Settings, card: Card, window: int, say: Callable[[str], None], run: Callable[..., Any] = subprocess.run
 ) -> Sizes | None:
-    """Return measured sizes, from the cache where they have been measured before; None where it is not possible.
+    """Return measured sizes, from the cache if they were measured before; None if measuring is not possible.
 
-    `qed doctor` knows the policy alone, so that a teacher of another size, and a divergence to one, are not measured.
+    `qed doctor` measures only the policy, so phases with a named reference or a divergence to a teacher return None.
 
     Args:
-        settings: of the phase.
-        card: to measure on.
-        window: of the model, in tokens.
+        settings: settings of the phase.
+        card: card to measure on.
+        window: context window of the model, in tokens.
         say: prints a line.
-        run: starts a process, as `subprocess.run`.
+        run: starts a process, like `subprocess.run`.
     """
     if settings.algorithm.reference_name or settings.algorithm.teacher_divergence is not None:
         return None
@@ -167,7 +167,7 @@ def measure_sizes(
     except (OSError, ValueError, KeyError, TypeError, IndexError, subprocess.SubprocessError) as error:
         sizes, why = None, f"{type(error).__name__}: {error}"[:300]
     if sizes is None:
-        say(f"The measurement failed, and the batch sizes are estimated. {why}")
+        say(f"The measurement failed, so the batch sizes are estimated. {why}")
         return None
     if card.free >= FREE_SHARE * card.memory:
         with suppress(QedError, OSError):
@@ -176,9 +176,9 @@ def measure_sizes(
 
 
 def build_request(settings: Settings, window: int) -> FitRequest:
-    """Build the arguments of `qed doctor` that measure a phase: the settings that its memory depends on.
+    """Build the arguments of `qed doctor` that measure a phase: the settings that affect its memory.
 
-    The longest prompt is one that leaves room for an answer in the window.
+    The longest prompt is limited so that an answer also fits the window.
     """
     sampling = settings.sampling
     answer = sampling.max_tokens
@@ -197,14 +197,14 @@ def build_request(settings: Settings, window: int) -> FitRequest:
     given["run.matmul_precision"] = settings.run.matmul_precision
     given["sampling.sampler"] = sampling.sampler
     if settings.algorithm.reference:
-        given["algorithm.kl"] = 0.01  # a reference model, as the phase's own algorithm has
+        given["algorithm.kl"] = 0.01  # adds a reference model, as in the phase's algorithm
     words = [f"{key}={format_value(value)}" for key, value in given.items()]
     lengths = ["--lengths", f"{prompt},{answer}", "--group", str(sampling.group_size)]
     return FitRequest(("doctor", "--fit", settings.model.name, *lengths, "--json", *words), prompt + answer - 1)
 
 
 def read_sizes(request: FitRequest, settings: Settings, card: Card) -> Sizes | None:
-    """Return the sizes that were measured before; None if they were not, or if other programs use the card."""
+    """Return sizes from the cache; None if there are none, or if other programs use the card."""
     if card.free < FREE_SHARE * card.memory:
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -219,7 +219,7 @@ def _read_result(found: dict[str, Any], request: FitRequest) -> Sizes:
 
 
 def _find_cache_file(request: FitRequest, settings: Settings, card: Card) -> Path:
-    """Return the file of a measurement, named by everything that it depends on."""
+    """Return the cache file of a measurement, named by a hash of everything it depends on."""
     config = Path(settings.model.name) / "config.json"
     depends = {
         "arguments": request.arguments,

@@ -1,4 +1,4 @@
-"""Dry run: print what a run would do without loading weights: model, problems, lengths, steps, memory and disk."""
+"""Dry run: without loading weights, print a run's model, problems, lengths, steps, memory and disk space."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Outline:
 
 
 def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | None = None, ranks: int = 1) -> None:
-    """Resolve the settings, load the data and print what would happen; errors and exit codes are those of the run.
+    """Check the settings, load the data and print what a run would do; errors and exit codes are those of a run.
 
-    Memory is that of each of the `ranks`. With the `origins` of the settings by their paths, also what a run would
-    choose for the device.
+    Memory is given for each of the `ranks`. With the `origins` of the settings by their paths, also print the defaults
+    that a run would choose for the device.
     """
     config = resolve_warm_start_config(settings)
     if config:
@@ -87,7 +87,7 @@ def _outline_model(settings: Settings) -> Outline:
 
 
 def _describe_model(name: str, outline: Outline | None) -> str:
-    """Describe the size of a model; of a new one also the float32 memory that training it takes without activations."""
+    """Describe a model's size; for a new one, also the float32 memory that training takes without activations."""
     if outline is not None:
         shape, template = measure_shape(outline.model), outline.tokenizer.chat_template
         trained = "" if shape.trained == shape.weights else f", {shape.trained / 1e6:.1f} M of them trained"
@@ -103,7 +103,7 @@ def _describe_model(name: str, outline: Outline | None) -> str:
 
 
 def _measure_demonstrations(settings: Settings, problems: Sequence[Problem]) -> list[int]:
-    """Return the characters of each problem's demonstration; 0 without one."""
+    """Return the length of each problem's demonstration in characters; 0 without one."""
     prompt = load_prompt(settings.data)
     return [len(find_demonstration(prompt, problem) or "") for problem in problems]
 
@@ -132,7 +132,7 @@ def _describe_problems(
 def _describe_tokens(
     settings: Settings, problems: Sequence[Problem], outline: Outline, ranks: int, longest_reply: int
 ) -> list[str]:
-    """Describe a phase's prompts in tokens, and estimate its memory for the longest rows; a reply is in characters."""
+    """Describe a phase's prompts in tokens, and estimate its peak memory; `longest_reply` is in characters."""
     prompt = load_prompt(settings.data)
     template = PromptTemplate(prompt, outline.tokenizer, find_end_ids(outline.model, outline.tokenizer, prompt.CHAT))
     answer = settings.sampling.max_tokens if settings.algorithm.online else 0
@@ -155,7 +155,7 @@ def _describe_tokens(
 
 
 def _describe_limit(settings: Settings, lengths: Sequence[int]) -> list[str]:
-    """Describe what becomes of the prompts above `data.max_prompt_tokens`."""
+    """Describe what happens to prompts longer than `data.max_prompt_tokens`."""
     most, side = settings.data.max_prompt_tokens, settings.data.truncation
     above = sum(length > most for length in lengths) if most else 0
     fate = "left out" if side == "drop" else f"cut on the {side}"
@@ -170,7 +170,7 @@ def _describe_phase(settings: Settings, problems: Sequence[Problem]) -> list[str
     left = len(problems) - unanswered
     units = -(-learner.batch_size // together)
     per_step = sampling.problems_per_step if online else units or left
-    # Rows that do not fit the model are left out later.
+    # Rows too long for the model are left out later.
     steps = count_steps(learner.epochs, left, per_step) if learner.epochs else learner.steps
     count = f"{'at most ' * bool(learner.epochs)}{steps} steps"
     if not online:

@@ -1,4 +1,4 @@
-"""A reference model that follows the policy: every N steps its weights move towards the policy's.
+"""A reference model that follows the policy: every N steps, its weights move towards the policy's.
 
 With mix 1 the reference becomes a copy of the current policy, as in ProRL (arXiv 2505.24864) and the hard update of
 TR-DPO (arXiv 2404.09656); with a smaller mix this is the soft update of TR-DPO.
@@ -16,7 +16,7 @@ from qed.models import lora
 from qed.training.parallel import ALONE, Parallel
 from qed.training.slices import get_local, take_rows
 
-PREFIX = "reference."  # of the names of the reference's weights in a checkpoint's state
+PREFIX = "reference."  # of the reference's weight names in a checkpoint's state
 
 
 @dataclass
@@ -24,11 +24,11 @@ class EMAReference:
     """Updates the weights of a reference model in place.
 
     Args:
-        reference: a separate model.
-        policy: the model that it follows; adapters are merged first.
+        reference: the reference model; only a separate model is updated.
+        policy: the model that the reference follows; adapters are merged first.
         every: steps of a phase between two updates; 0 never updates.
         mix: weight of the policy in an update; 1 copies the policy.
-        moves: updates so far.
+        moves: number of updates so far.
         parallel: the ranks that share the policy.
     """
 
@@ -40,20 +40,20 @@ class EMAReference:
     parallel: Parallel = ALONE
 
     def update_if_due(self, step: int) -> None:
-        """Update the reference if that is due before a step of the phase, counted from 1.
+        """Update the reference if an update is due before this step of the phase (counted from 1).
 
-        Updates are counted, so that a run that was stopped within a step does not update twice for that step.
+        Updates are counted, so a run that was stopped within a step does not update twice for it.
         """
         if self.every and (step - 1) // self.every > self.moves:
             self.moves += 1
             self._update()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the reference's weights for a checkpoint; none as long as they are those at the start of the phase."""
+        """Return the reference's weights for a checkpoint; empty until the first update of the phase."""
         return self.describe() if self.moves else {}
 
     def describe(self) -> dict[str, Tensor]:
-        """Return the reference's weights by their names in a checkpoint, whose rows `load` needs."""
+        """Return the reference's weights by their names in a checkpoint; `load` needs the same names and rows."""
         return {PREFIX + name: weight for name, weight in self._weights().items()}
 
     @torch.no_grad()
@@ -76,5 +76,5 @@ class EMAReference:
             own.lerp_(take_rows(new[name], weight).to(own), self.mix)
 
     def _weights(self) -> Mapping[str, Tensor]:
-        """Return the reference's weights by name; a weight that two layers share is listed once."""
+        """Return the reference's weights by name; a weight shared by two layers is listed once."""
         return dict(self.reference.named_parameters()) if isinstance(self.reference, nn.Module) else {}

@@ -1,7 +1,7 @@
-"""Defaults for servers whose log-probs are not the learner's: truncated importance weights correct for the difference.
+"""Defaults for servers with inexact log-probs: truncated importance weights correct the difference from the learner.
 
-Two programs that compute the same model round differently, and a policy gradient takes the difference for a change of
-the policy. vLLM's and SGLang's log-probs differ by 0.001 to 0.05 nats a token, and by far more on some.
+Two programs that compute the same model round differently, and a policy gradient mistakes the difference for a change
+of the policy. Log-probs from vLLM and SGLang differ by 0.001 to 0.05 nats per token, and by far more on some.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qed.sampling.server.recognise import recognise
 ON_SERVERS = f"{DEFAULT} on servers that are not exact"
 KIND = "token_truncate"
 HIGH = "algorithm.correction_high"
-ASKING = 10.0  # seconds without progress of a request that only asks what a server is
+ASKING = 10.0  # seconds without progress before a request for a server's capabilities fails
 
 AnySettings = Settings | PipelineSettings
 
@@ -30,9 +30,9 @@ AnySettings = Settings | PipelineSettings
 def settle_engine_defaults(
     settings: AnySettings, launch: Launch, run: Run, console: Console
 ) -> tuple[AnySettings, Launch]:
-    """Return a run's settings with a correction for servers that are not exact, and its launch with their origins.
+    """Return a run's settings with a correction for inexact servers, and its launch with their origins.
 
-    A resumed run keeps what it began with. Nothing that the user sets is changed, and nothing here fails a run.
+    A resumed run keeps its initial choice. Values set by the user are not changed, and errors never fail a run.
     """
     if launch.resume:
         settings, kept = keep_device_defaults(settings, launch.origins, run.folder, ON_SERVERS)
@@ -49,10 +49,10 @@ def settle_engine_defaults(
         return settings, launch
     try:
         settings = set_value(settings, path, KIND)
-    except UsageError:  # its loss has a ratio to the sampler already
+    except UsageError:  # the loss already has a ratio to the sampler
         return settings, launch
     console.say(
-        f"{engine} does not compute log-probs as the learner does, so truncated importance weights correct for it: "
+        f"{engine} computes log-probs differently from the learner; truncated importance weights correct this: "
         f"algorithm.correction {KIND}, {HIGH} {correction.high:g}. --algorithm.correction none turns them off."
     )
     run.event("engine_defaults", engine=engine, correction=KIND, high=correction.high)
@@ -60,7 +60,7 @@ def settle_engine_defaults(
 
 
 def _find_inexact(phase: Settings) -> str:
-    """Return the name of the engine whose log-probs are not exact; empty for samplers of this process and for qed's."""
+    """Return the name of an engine with inexact log-probs; empty for samplers in this process and for qed's servers."""
     sampling: Any = phase.sampling
     if sampling.sampler == "vllm":
         return "vLLM"
@@ -68,7 +68,7 @@ def _find_inexact(phase: Settings) -> str:
         try:
             found = recognise(url, Reader(None, ()), ASKING).capabilities
         except QedError:
-            return ""  # reported once the run has connected to its servers
+            return ""  # reported when the run connects to its servers
         if found.engine != "qed" or found.precision != phase.model.precision:
             return f"{found.engine} at {url}"
     return ""

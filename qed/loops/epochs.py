@@ -1,4 +1,4 @@
-"""Turn `learner.epochs` into a number of steps, once a phase knows how much it trains on."""
+"""Turn `learner.epochs` into a number of steps, once a phase has loaded its data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ EVENT = "epochs"
 
 
 def settle_steps(setup: Setup, settings: Settings, name: str, items: int, per_step: int) -> Settings:
-    """Return the settings of a phase with a number of steps in place of `learner.epochs`, and print it.
+    """Return a phase's settings with a number of steps in place of `learner.epochs`, and print that number.
 
     Args:
-        setup: of the run.
-        settings: of the phase; returned as they are if they give steps.
-        name: of the phase.
-        items: the phase trains on: problems, demonstrations, windows or pairs.
-        per_step: the items of a step.
+        setup: setup of the run.
+        settings: settings of the phase; returned unchanged if they set steps.
+        name: name of the phase.
+        items: number of training items: problems, demonstrations, windows or pairs.
+        per_step: number of items per step.
     """
     epochs = settings.learner.epochs
     if not epochs:
@@ -32,12 +32,12 @@ def settle_steps(setup: Setup, settings: Settings, name: str, items: int, per_st
 
 
 def count_steps(epochs: float, items: int, per_step: int) -> int:
-    """Return the steps of so many epochs, the last of which may be incomplete."""
-    return math.ceil(round(epochs * items / per_step, 6))  # rounded first: 0.1 times 30 is a little more than 3
+    """Return the number of steps of `epochs` epochs, the last of which may be incomplete."""
+    return math.ceil(round(epochs * items / per_step, 6))  # rounded first, because 0.1 * 30 is slightly more than 3
 
 
 def recall_steps(setup: Setup, settings: Settings, name: str) -> int | None:
-    """Return the number of steps of a phase; with epochs the one that the run has recorded, or None before it has."""
+    """Return a phase's number of steps; with epochs, the recorded number, or None if not recorded yet."""
     if not settings.learner.epochs:
         return settings.learner.steps
     rows = setup.parallel.run_on_first(lambda: read_lines(setup.run.folder / "events.jsonl"))

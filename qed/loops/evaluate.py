@@ -1,8 +1,8 @@
-"""Evaluate a policy on held-out problems during training: greedy, and sampled as `evaluation.*` says.
+"""Evaluate a policy on held-out problems during training: with greedy decoding, and sampled as `evaluation.*` sets.
 
-The prompt is that of the run's last phase, also before that phase, so that all evaluations of a run compare.
+The prompt is always that of the run's last phase, so that all evaluations of a run are comparable.
 
-Random numbers depend only on the run's seed and the problem, so two evaluations of a run differ only by the policy.
+Random numbers depend only on the run's seed and the problem, so two evaluations of a run differ only in the policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Summaries = dict[str, dict[str, Any]]  # the figures of `summarize` by decoding 
 
 @dataclass(frozen=True)
 class MeasuredTask:
-    """The rows of all answers to a task, and their figures."""
+    """The answers to a task, one row each, and their figures."""
 
     answers: list[Row]
     summaries: Summaries
@@ -41,10 +41,10 @@ def evaluate(
     """Answer held-out problems, write all answers and a summary into the run's folder, and print the figures.
 
     Returns:
-        the figures of each task.
+        The figures of each task.
     """
     if setup.lend_sampler is None:
-        load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
+        load_remote(setup.sampler, setup.model, step)  # an offline phase sends its weights only here
     with setup.lend_sampler() if setup.lend_sampler is not None else nullcontext(setup.sampler) as sampler:
         return _evaluate_with(sampler, setup, settings, step, benchmarks)
 
@@ -99,7 +99,7 @@ def record_task(setup: Setup, step: int, task: str, measured: MeasuredTask) -> N
 
 
 def list_decodings(settings: Settings, stop: tuple[str, ...]) -> dict[str, tuple[Sampling, int]]:
-    """Return how held-out problems are answered, and the number of answers to each, by the name of the decoding."""
+    """Return the sampling settings and the number of answers per problem of each decoding, by its name."""
     evaluation = settings.evaluation
     training = replace(build_sampling(settings.sampling, stop), record=False)
     decodings = {"greedy": (replace(training, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0), 1)}

@@ -1,4 +1,4 @@
-"""The servers that evaluate a run while it trains (`evaluation.sampler`): its own, or ones that run already."""
+"""Servers that evaluate a run while it trains (`evaluation.sampler`): started by the run, or already running."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qed.types import Problem
 
 
 class EvaluationServers:
-    """A run's servers for evaluations; see `EvaluationServer`.
+    """The evaluation servers of a run; see `EvaluationServer`.
 
     Args:
-        setup: of the run.
-        settings: of its last phase.
-        problems: whose prompts make the probe of the weights.
+        setup: setup of the run.
+        settings: settings of its last phase.
+        problems: problems whose prompts are used to verify the servers' weights.
     """
 
     def __init__(self, setup: Setup, settings: Settings, problems: Sequence[Problem]) -> None:
@@ -41,12 +41,12 @@ class EvaluationServers:
         self.sampler: Any = policy.sampler
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
-        """Write weights, and return what loads them, from any thread; all ranks call it."""
+        """Write weights, and return a function that loads them from any thread; all ranks must call this."""
         load: Callable[[], None] = self.sampler.prepare(model, version)
         return load
 
     def close(self) -> None:
-        """End all requests and the servers that were started; what the thread asks them is not asked again."""
+        """Cancel all requests, and stop the servers that were started; the thread's requests are not retried."""
         if self.servers.sync is not None:
             self.servers.sync.restart = None
             self.sampler.close()
@@ -54,7 +54,7 @@ class EvaluationServers:
 
 
 def adapt_settings(settings: Settings) -> Settings:
-    """Return the settings of a run whose training samples as its evaluations do: on servers of their own."""
+    """Return settings whose training would sample as the run's evaluations do, on dedicated servers."""
     evaluation = settings.evaluation
     sampling = replace(
         settings.sampling,
@@ -69,11 +69,11 @@ def adapt_settings(settings: Settings) -> Settings:
 
 @contextmanager
 def open_background_evaluator(setup: Setup, settings: Settings) -> Iterator[None]:
-    """Let the run's evaluations be made on servers of their own within the block, if its settings ask for it.
+    """Within the context, run evaluations on dedicated servers if `evaluation.sampler` is set.
 
     Args:
-        setup: of the run.
-        settings: of its last phase.
+        setup: setup of the run.
+        settings: settings of its last phase.
 
     Raises:
         UsageError: the servers do not fit the model or the machine.
@@ -95,6 +95,6 @@ def open_background_evaluator(setup: Setup, settings: Settings) -> Iterator[None
 
 
 def start_servers(setup: Setup, settings: Settings) -> EvaluationServers:
-    """Start the servers, or connect to them."""
+    """Start the evaluation servers, or connect to running ones."""
     held_out = [problem for problems in setup.benchmarks.values() for problem in problems]
     return EvaluationServers(setup, settings, [*held_out, *setup.validation])

@@ -1,4 +1,4 @@
-"""Evaluates the policy of a phase between its steps, at most once for each step, and knows which step was best."""
+"""Evaluates the policy of a phase between its steps, at most once for each step, and finds the best step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from qed.runs.run import Row, read_evaluation
 from qed.training.best import is_best, read_scores
 from qed.types import Problem
 
-EVALUATED = "time/evaluate"  # in the row of a complete evaluation, and in no other
+EVALUATED = "time/evaluate"  # only in the row of a complete evaluation
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of the validation part besides the evaluation of answers: its main metric, and a text to print it."""
+    """A measure of the validation part besides graded answers: its main metric, and a format string to print it."""
 
     name: str
     compute: Callable[[], Stats]
@@ -34,11 +34,11 @@ class Evaluator:
     `scores` holds the validation score of each evaluated step. `measure` may be set before the phase begins.
 
     Args:
-        setup: of the run.
-        settings: of the phase.
-        ends: the step before the phase's first one, and its last step; at these all tasks are evaluated.
-        metrics: writes the rows.
-        recorded: the rows of metrics.jsonl so far, if the run is resumed.
+        setup: setup of the run.
+        settings: settings of the phase.
+        ends: the step before the phase's first, and its last step; all tasks are evaluated at both.
+        metrics: writes the rows of metrics.jsonl.
+        recorded: rows already in metrics.jsonl if the run is resumed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Evaluator:
         self.scores = self._read_scores()
 
     def evaluate(self, step: int) -> None:
-        """Evaluate the policy after a step, unless that has been done; in the background where a server is for it."""
+        """Evaluate the policy after a step unless it has been; in the background if there is a server for that."""
         timer = self.setup.timer
         with timer("evaluate"):
             if self.measure is not None:
@@ -72,13 +72,13 @@ class Evaluator:
             self._record(step, summaries, seconds)
 
     def collect(self, most: int) -> list[int]:
-        """Record the evaluations that were finished in the background, and return the steps that have ended.
+        """Record finished background evaluations, and return the steps whose evaluation has ended.
 
         Args:
-            most: waits until at most so many are under way.
+            most: wait until at most this many are still running.
 
         Raises:
-            Interrupted: a stop signal came while it waited.
+            Interrupted: a stop signal arrived while waiting.
         """
         background = self.setup.background
         outcomes = [] if background is None else background.collect(most)
@@ -93,7 +93,7 @@ class Evaluator:
         return [outcome.step for outcome in outcomes]
 
     def evaluate_here(self, step: int) -> None:
-        """Evaluate the policy after a step in the learner's process, where the server of evaluations has failed."""
+        """Evaluate the policy after a step in the learner's process, if the evaluation server has failed."""
         if not self._is_recorded(step, self._select_tasks(step)):
             background, self.setup.background = self.setup.background, None
             try:
@@ -102,13 +102,13 @@ class Evaluator:
                 self.setup.background = background
 
     def may_be_best(self, step: int) -> bool:
-        """Return whether a step whose evaluation is under way can become the best one."""
+        """Return whether a step whose evaluation is still running can become the best one."""
         background = self.setup.background
         pending = background is not None and step in background.steps
         return pending and step != self.ends[0] and VALIDATION in self._select_tasks(step)
 
     def repeat(self, step: int, model: Any) -> None:
-        """Evaluate a model that has the weights of an earlier step, whose evaluation was cut off, in the background."""
+        """Evaluate an earlier step, whose evaluation was interrupted, in the background; `model` has its weights."""
         tasks = self._select_tasks(step)
         if self.setup.background is not None and not self._is_recorded(step, tasks):
             self.setup.background.submit(step, tasks, model, self.settings)
@@ -119,7 +119,7 @@ class Evaluator:
             self._report_missed(step, reason)
 
     def find_best(self) -> int | None:
-        """Return the step with the best validation score, the earliest of equal ones; None without scores."""
+        """Return the step with the best validation score, the earliest if several are equal; None without scores."""
         return max(self.scores, key=lambda step: (self.scores[step], -step), default=None)
 
     def is_best(self, step: int) -> bool:
@@ -155,8 +155,8 @@ class Evaluator:
     def _select_tasks(self, step: int) -> dict[str, list[Problem]]:
         """Return the problems to evaluate after a step, by task.
 
-        Between the ends these are only the validation problems, if there are any: decisions during training should not
-        be guided by the benchmarks that a run reports.
+        Between the ends these are only the validation problems, if there are any: the benchmarks that a run reports
+        should not guide decisions during training.
         """
         if self.settings.algorithm.has_scalar_head:
             return {}  # such a model writes no answers

@@ -1,6 +1,6 @@
-"""What a phase trains on: its problems, the prompt that renders them and the grader of its answers.
+"""The training material of a phase: its problems, the prompt that renders them and the grader of its answers.
 
-Phases with the same data share one material. Every evaluation of a run has the material of its last phase.
+Phases with the same data share one material. All evaluations of a run use the material of its last phase.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Material:
 
 
 def has_own_data(phases: Sequence[Settings]) -> bool:
-    """Return whether the first of a run's phases has other data than the last one."""
+    """Return whether the first phase of a run has different data than the last one."""
     return _without_window(phases[0].data) != _without_window(phases[-1].data)
 
 
@@ -53,13 +53,14 @@ def _without_window(data: DataSettings) -> DataSettings:
 
 
 def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[Problem]]:
-    """Load the problems of a run's last phase with all held-out ones, and those of the first phase if it has its own.
+    """Load the training and held-out problems of the last phase, and the first phase's problems if it has its own.
 
-    No question that is held out or in the validation part is trained on in any phase. The counts of rows that are left
-    out are those of all phases.
+    Questions that are held out or in the validation part are excluded from every phase's training. Counts of left-out
+    rows
+    cover all phases.
 
     Raises:
-        DataError: the data cannot be used; the last phase compares pairs, and there is none.
+        DataError: the data cannot be used, or the last phase compares pairs and there are none.
     """
     last = phases[-1]
     loaded = load_problems(last.data, last.evaluation, last.run.seed, last.imitates, last.compares)
@@ -77,13 +78,13 @@ def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[
 def fit_run_problems(
     loaded: LoadedProblems, policy: Policy, settings: Settings, run: Run, console: Console
 ) -> LoadedProblems:
-    """Return the problems of a run's last phase whose prompts fit the model's window and the limits of `data`.
+    """Return the last phase's problems whose prompts fit the model's context window and the limits in `data`.
 
-    Problems that are answered leave room for an answer of `sampling.max_tokens`. A phase that only reads what the data
-    says leaves out replies that do not fit behind their prompts itself.
+    Prompts of problems to be answered must leave room for an answer of `sampling.max_tokens`. An offline phase itself
+    leaves out replies that do not fit after their prompts.
 
     Raises:
-        UsageError: the longest answer leaves no room for a prompt.
+        UsageError: an answer of the maximum length leaves no room for a prompt.
     """
     most, algorithm = settings.sampling.max_tokens, settings.algorithm
     samples = not algorithm.has_scalar_head
@@ -92,7 +93,7 @@ def fit_run_problems(
     if limit < 1 and (algorithm.online or validated or (samples and loaded.benchmarks)):
         raise UsageError(
             f"sampling.max_tokens={most} leaves no room for a prompt in the model's window of {limit + most} tokens. "
-            "Use a smaller sampling.max_tokens, or a model with a longer window."
+            "Lower sampling.max_tokens, or use a model with a longer window."
         )
 
     def fit(problems: list[Problem], name: str, answered: bool) -> list[Problem]:
@@ -108,7 +109,7 @@ def fit_run_problems(
 
 
 def _count_prompt_tokens(policy: Policy, settings: Settings, answered: bool) -> int:
-    """Return the longest prompt, in tokens: the window, or what the longest answer leaves of it."""
+    """Return the length limit of prompts in tokens: the window, less the longest answer if `answered`."""
     return policy.max_prompt_tokens(settings.sampling.max_tokens) if answered else load.read_window(policy.model)
 
 
@@ -131,10 +132,10 @@ def build_materials(
     run: Run,
     console: Console,
 ) -> list[Material]:
-    """Return the material of each phase: that of the last one for all, or for the first phase one of its own data.
+    """Return the material of each phase: the last phase's, except for a first phase with its own data.
 
     Raises:
-        UsageError: the first phase's prompt needs the chat template that the prompt of the last phase has replaced.
+        UsageError: the first phase's prompt needs the chat template that the last phase's prompt has replaced.
     """
     if not has_own_data(phases):
         return [last] * len(phases)
@@ -142,8 +143,8 @@ def build_materials(
     leaf = load_prompt(settings.data)
     if leaf.CHAT and hasattr(policy.template.leaf, "chat_template"):
         raise UsageError(
-            "The prompt of the SFT phase uses the model's chat template, which that of the RL phase replaces by its "
-            "own: give both phases a prompt of the same kind."
+            "The prompt of the SFT phase uses the model's chat template, which the RL phase's prompt replaces with "
+            "its own. Use the same kind of prompt in both phases."
         )
     ends = load.find_end_ids(policy.model, policy.tokenizer, leaf.CHAT)
     template = PromptTemplate(leaf, policy.tokenizer, ends)
@@ -153,7 +154,7 @@ def build_materials(
 
 
 def hash_problems(problems: Sequence[Problem]) -> str:
-    """Return a hash of problems and their order."""
+    """Return a hash of the problems and their order."""
     lines = (
         f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
         for each in problems

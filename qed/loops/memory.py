@@ -20,10 +20,10 @@ from qed.training.value_head import OpenCritic
 
 
 def reserve_training(sampler: Sampler, learner: Learner, critic: OpenCritic | None = None) -> None:
-    """Set `sampler.reserved` to the bytes that training takes besides the policy's weights.
+    """Set `sampler.reserved` to the bytes that training needs besides the policy's weights.
 
-    These are gradients, optimizer moments, a reference model, the initial weights that an algorithm may restore, and a
-    critic, whether or not they are allocated yet. Samplers without that attribute do not bound their batch by memory.
+    These hold gradients, optimizer moments, a reference model, the initial weights that an algorithm may restore, and a
+    critic, allocated or not. Samplers without that attribute do not limit their batch by memory.
     """
     if learner.settings.offload_for_sampling:
         learner.sleep()  # a resumed run may evaluate before its first update
@@ -38,7 +38,7 @@ def reserve_training(sampler: Sampler, learner: Learner, critic: OpenCritic | No
         own = critic.learner
         taken += count_training_bytes(own.parameters, own.settings) + count_weight_bytes(own.model)
     if learner.parallel.shards:
-        # The sampler reads complete weights, and the rank's share of them stays besides.
+        # The sampler reads complete weights, and the rank's shard stays allocated as well.
         taken = (taken + count_weight_bytes(learner.model)) // learner.parallel.world
     sampler.reserved = taken
 
@@ -46,18 +46,18 @@ def reserve_training(sampler: Sampler, learner: Learner, critic: OpenCritic | No
 def estimate_memory(
     shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str, ranks: int = 1
 ) -> tuple[Memory, Memory]:
-    """Estimate the memory of a phase on each of its ranks, at the peak of a learner's step and of sampling.
+    """Estimate the memory of a phase on each of its ranks, at the peaks of a learner's step and of sampling.
 
     Args:
-        shape: of the model, with its adapters.
-        settings: of the phase.
-        prompt, reply: the tokens of the longest prompt and of the longest written reply.
-        rows: the demonstrations or rollouts of a phase that takes all of them in each step.
-        device: the type of the model's device, such as cpu.
-        ranks: the processes that train together.
+        shape: shape of the model, with its adapters.
+        settings: settings of the phase.
+        prompt, reply: lengths of the longest prompt and the longest written reply, in tokens.
+        rows: number of demonstrations or rollouts, all of which may be used in each step.
+        device: type of the model's device, such as cpu.
+        ranks: number of processes that train together.
 
     Returns:
-        the two, each with the weights and all that stays allocated between steps.
+        The memory of training and of sampling, each with the weights and all that stays allocated between steps.
     """
     step = plan_step(shape, settings, prompt, reply, rows, device, ranks)
     sampling, online = settings.sampling, settings.algorithm.online
@@ -75,7 +75,7 @@ def estimate_memory(
 def plan_step(
     shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str, ranks: int = 1
 ) -> StepPlan:
-    """Plan a learner's step by the settings, for `estimate_training`; arguments as in `estimate_memory`."""
+    """Plan a learner's step from the settings, for `estimate_training`; arguments as in `estimate_memory`."""
     sampling, learner, model = settings.sampling, settings.learner, settings.model
     online = settings.algorithm.online
     # The last token of a row is only a label.
@@ -116,9 +116,9 @@ def plan_step(
 
 
 def _count_named_weights(settings: Settings) -> int:
-    """Count the parameters of a teacher, or of another reference model that has a name; 0 if its sizes cannot be read.
+    """Count the parameters of a teacher or another named reference model; return 0 if its config cannot be read.
 
-    A file that is missing is reported where the model is loaded.
+    A missing file is reported when the model is loaded.
     """
     name = settings.algorithm.reference_name
     if not name or is_new(name):

@@ -1,4 +1,4 @@
-"""Builds and writes the rows of metrics.jsonl, and raises alarms about them."""
+"""Builds and writes the rows of metrics.jsonl, and prints alarms about them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Stats = dict[str, float]
 class MetricsWriter:
     """Writes the metrics of a phase, and prints a warning for each new alarm.
 
-    `pending` holds metrics that the next row will include, such as those of the preflight check.
+    `pending` holds metrics to include in the next row, such as those of the preflight check.
 
     Args:
-        setup: of the run.
-        phase: its name.
-        recorded: the phase's rows so far, if the run is resumed; their alarms are not repeated.
+        setup: setup of the run.
+        phase: name of the phase.
+        recorded: the phase's existing rows if the run is resumed; their alarms are not repeated.
     """
 
     def __init__(self, setup: Setup, phase: str, recorded: Sequence[Row]) -> None:
@@ -54,15 +54,15 @@ class MetricsWriter:
 
 
 def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, setup: Setup, flops: int) -> Stats:
-    """Return the metrics of a step; all ranks must ask for them.
+    """Return the metrics of a step; all ranks must call this.
 
     Args:
-        groups: all groups that were sampled; none in an offline phase.
-        counts: metrics of the collection, such as `groups/rounds`.
-        updates: the merged statistics of the updates.
-        times: the seconds of each stage, `time/step` among them.
-        setup: of the run.
-        flops: the operations that the step needs at least, see `qed.training.flops`.
+        groups: all sampled groups; empty in an offline phase.
+        counts: metrics of rollout collection, such as `groups/rounds`.
+        updates: merged statistics of the updates.
+        times: seconds of each stage, including `time/step`.
+        setup: setup of the run.
+        flops: the fewest floating-point operations that the step needs, see `qed.training.flops`.
     """
     tokens = sum(rollout.trained_count for rollout in flatten(groups)) or updates["train/tokens"]
     speed = {"perf/tokens_per_s": tokens / times["time/step"], "perf/flops": float(flops)}
@@ -75,11 +75,11 @@ def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, 
 
 
 def measure_thoughts(groups: Groups, tags: Tags | None) -> Stats:
-    """Return the share of the sampled answers that reason before they answer, and the mean length of the reasoning.
+    """Return the share of sampled answers with reasoning before the answer, and its mean length in characters.
 
     Args:
-        groups: all groups that were sampled.
-        tags: those that the prompt puts around the reasoning; None looks for the usual ones.
+        groups: all sampled groups.
+        tags: tags that the prompt puts around the reasoning; None looks for the usual ones.
     """
     answers = [rollout for rollout in flatten(groups) if rollout.is_on_policy]
     lengths = [len(extract_thought(rollout.text, tags)) for rollout in answers]
@@ -89,7 +89,7 @@ def measure_thoughts(groups: Groups, tags: Tags | None) -> Stats:
 
 
 def merge_updates(stats: Sequence[Stats]) -> Stats:
-    """Merge the statistics of a step's updates: counts are added, `_max` ones are maxima, others are averaged."""
+    """Merge the statistics of a step's updates: sum counts, take the maximum of `_max` ones, and average the rest."""
     names = dict.fromkeys(name for update in stats for name in update)
     values = {name: [update[name] for update in stats if name in update] for name in names}
     merges = {name: max if name.endswith("_max") else fmean for name in names} | dict.fromkeys((*COUNTS, SKIPPED), sum)
@@ -97,7 +97,7 @@ def merge_updates(stats: Sequence[Stats]) -> Stats:
 
 
 def measure_memory(device: torch.device) -> Stats:
-    """Return the peak memory of this process, and of its device, in GiB."""
+    """Return the peak memory of this process and of its device, in GiB."""
     # Linux counts in KiB, macOS in bytes.
     unit = 2**30 if sys.platform == "darwin" else 2**20
     memory = {"mem/rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}

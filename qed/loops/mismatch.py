@@ -1,4 +1,4 @@
-"""Measures of every step: how far a sampler's log-probs are from the learner's, and how old its weights were."""
+"""Measures, in every step, how far a sampler's log-probs are from the learner's and how old its weights were."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from qed.training.batch import split_rows
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
-# Answers that the learner scores for the measure alone, where the step scores no old log-probs: about 1 % of its time.
+# Answers scored only for this measurement if the step scores no old log-probs: about 1 % of its time.
 ANSWERS = 4
 Scored = tuple[Rollout, Sequence[float]]  # an answer, and the learner's log-probs of its tokens
-RARE = 0.99  # the quantile of the gap that is reported with its mean and maximum
+RARE = 0.99  # quantile of the gap that is reported besides its mean and maximum
 
 
 def measure_sampler(
     learner: Learner, sampler: Sampler, groups: Groups, step: int, scored: Sequence[Scored] = ()
 ) -> dict[str, float]:
-    """Return the metrics of a step's sampler, before its update; all ranks must ask.
+    """Return the metrics of a step's sampler, before its update; all ranks must call this.
 
     Args:
-        learner: with the weights from before the update.
-        sampler: of the step. One of this process with exact log-probs has no metrics.
-        groups: of the step, scored.
-        step: its number.
-        scored: answers that the learner has scored for another reason, read where the step needs no old log-probs.
+        learner: learner with the weights before the update.
+        sampler: sampler of the step. One in this process with exact log-probs has no metrics.
+        groups: scored groups of the step.
+        step: number of the step.
+        scored: answers that the learner has already scored, used if the step needs no old log-probs.
     """
     remote = is_remote(sampler)
     if not remote and has_exact_logps(sampler):
@@ -44,7 +44,7 @@ def measure_sampler(
 
 
 def read_figures(sampler: Sampler) -> dict[str, float]:
-    """Return what a sampler on servers tells of a step: the seconds of the update, and what was lost on the way."""
+    """Return a server sampler's metrics of a step: the seconds of the weight update, retries and lost servers."""
     figures = dict(getattr(getattr(sampler, "sync", None), "figures", {}))
     counts = getattr(sampler, "counts", None)
     if counts is not None:
@@ -53,14 +53,14 @@ def read_figures(sampler: Sampler) -> dict[str, float]:
 
 
 def rest_servers(sampler: Sampler) -> None:
-    """Let servers on the learner's device sleep while it updates; the next update of their weights wakes them."""
+    """Put servers on the learner's device to sleep while it updates; their next weight update wakes them."""
     sync = getattr(sampler, "sync", None)
     if sync is not None:
         sync.rest()
 
 
 def _measure_gap(learner: Learner, answers: Sequence[Rollout], others: Sequence[Scored]) -> dict[str, float]:
-    """Measure |sampler - learner| of the log-probs of sampled tokens, in nats."""
+    """Measure |sampler - learner| over the log-probs of sampled tokens, in nats."""
     scored = [(rollout, rollout.old_logps) for rollout in answers if rollout.old_logps is not None]
     scored = scored or [each for each in others if each[0].source == "policy"]
     if not scored:
@@ -79,7 +79,7 @@ def _measure_gap(learner: Learner, answers: Sequence[Rollout], others: Sequence[
 
 
 def _score(learner: Learner, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
-    """Compute the learner's log-probs of the outputs, which change nothing in the step."""
+    """Compute the learner's log-probs of the outputs without changing the rollouts."""
     if not rollouts:
         return []
     logps, _ = learner.forward_logps(learner.model, learner.collate(rollouts))

@@ -32,7 +32,7 @@ from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
 NO_ANSWER = "No training problem has a reference answer for a reward. qed sft trains on solutions, qed dpo on pairs."
-# The metrics of an update that an algorithm adds to a step, and their names beside those of the step's other updates.
+# Metrics of the extra updates that an algorithm adds to a step, and the names under which they are recorded.
 EXTRA = {"train/loss": "extra/loss", "optim/grad_norm": "extra/grad_norm", "policy/entropy": "extra/entropy"}
 EXTRA |= {"train/rows": "extra/rows", "train/tokens": "extra/tokens"}
 
@@ -42,8 +42,8 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
 
     Raises:
         NothingTrained: no step had a gradient.
-        UsageError: the algorithm needs to know which answers are correct, and no reward says so.
-        DataError: there is no problem that the algorithm can learn from.
+        UsageError: the algorithm needs to know which answers are correct, but no reward decides that.
+        DataError: the algorithm cannot learn from any of the problems.
     """
     problems = prepare_problems(setup, settings)
     settings = settle_steps(setup, settings, name, len(problems), settings.sampling.problems_per_step)
@@ -57,7 +57,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
     with open_source(phase, collector) as source:
         for step in phase.remaining_steps():
             phase.begin_step(step)
-            algorithm = learner.algorithm  # `learner.adapt` may have replaced it after the last step
+            algorithm = learner.algorithm  # `learner.adapt` may have replaced it after the previous step
             with timer(source.stage):  # dynamic sampling repeats this; grading runs inside and has its own timer
                 collected = source.take(step, algorithm)
             shortage_reported = shortage_reported or report_shortage(
@@ -109,9 +109,9 @@ def score_step(phase: Phase, sampler: Sampler, collected: CollectedStep, step: i
 
 
 def make_extra_updates(phase: Phase, collected: CollectedStep, pool: ReplayBuffer, step: int) -> list[Stats]:
-    """Make the updates that the algorithm adds to a step, and return their statistics under names of their own.
+    """Make the extra updates that the algorithm adds to a step, and return their statistics under separate names.
 
-    What is counted keeps its name too, so that the counts of the step are those of all its updates.
+    Counts also keep their usual names, so that a step's counts include all of its updates.
     """
     algorithm = phase.learner.algorithm
     if type(algorithm).extra_minibatches is Algorithm.extra_minibatches:
@@ -126,7 +126,7 @@ def make_extra_updates(phase: Phase, collected: CollectedStep, pool: ReplayBuffe
 
 
 def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollector:
-    """Return what samples and grades the groups of each step, restored where the phase resumes."""
+    """Return the collector that samples and grades each step's groups, with its saved state if the phase resumes."""
     setup, sampling = phase.setup, phase.settings.sampling
     curriculum = Curriculum(sampling, problems, phase.settings.run.seed)
     collector = RolloutCollector(
@@ -147,19 +147,19 @@ def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollec
 
 
 def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
-    """Return whether the learner must recompute the old log-probs even where a step has a single update.
+    """Return whether the learner must recompute the old log-probs even if a step has only one update.
 
-    If the sampler's log-probs are not exact, a ratio to them would be clipped because of their rounding error.
+    If the sampler's log-probs are inexact, ratios to them would be clipped because of rounding errors.
     """
     return algorithm.needs_old_logps or (algorithm.has_ratio and not has_exact_logps(sampler))
 
 
 def takes_update_logps(algorithm: Algorithm, sampler: Sampler, updates: int) -> bool:
-    """Return whether the old log-probs may be those that a step's only update computes itself.
+    """Return whether the old log-probs may be the ones that a step's only update computes itself.
 
-    Both are of the same weights and micro-batches. Answers of servers are scored beforehand, because that also measures
-    the servers, and so are those whose old log-probs something else reads: a correction, advantages, other updates, or
-    later steps.
+    Both have the same weights and micro-batches. Answers from servers are scored beforehand, because that also
+    measures the servers. So are answers whose old log-probs are read elsewhere: by a correction, the advantages, other
+    updates or later steps.
     """
     kind = type(algorithm)
     read_later = kind.extra_minibatches is not Algorithm.extra_minibatches or kind.remember is not Algorithm.remember
@@ -171,8 +171,8 @@ def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
     """Return the training problems that the algorithm can learn from.
 
     Raises:
-        UsageError: the algorithm needs to know which answers are correct, and no reward says so.
-        DataError: there is none.
+        UsageError: the algorithm needs to know which answers are correct, but no reward decides that.
+        DataError: there are none.
     """
     require_verdicts(settings)
     problems = select_answerable(setup)
@@ -182,7 +182,7 @@ def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
 
 
 def require_verdicts(settings: Settings) -> None:
-    """Refuse rewards of which none decides correctness, if the algorithm or the curriculum needs correctness.
+    """Require a reward that decides correctness if the algorithm or the curriculum needs it.
 
     Raises:
         UsageError: no reward decides correctness.
@@ -192,14 +192,14 @@ def require_verdicts(settings: Settings) -> None:
     in_need += [f"sampling.curriculum={curriculum}"] if curriculum in ADAPTIVE else []
     if in_need and not any(map(may_judge, names)):
         raise UsageError(
-            f"{in_need[0]} needs to know which answers are correct, and data.reward={','.join(names)} judges no "
-            f"answer. Add a reward that does, for example --reward auto,{','.join(names)}; auto is the reward of the "
-            "prompt."
+            f"{in_need[0]} needs to know which answers are correct, but data.reward={','.join(names)} judges no "
+            f"answer. Add a reward that does, for example --reward auto,{','.join(names)}; auto is the prompt's "
+            "reward."
         )
 
 
 def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
-    """Print how many problems have a written answer (a demonstration), if some have none.
+    """If some problems have no written answer (a demonstration), print how many have one.
 
     Raises:
         DataError: no problem has one.
@@ -218,26 +218,26 @@ def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
 
 
 def report_shortage(setup: Setup, collected: CollectedStep, wanted: int) -> bool:
-    """Warn if a step has fewer groups than `wanted`; return whether it has. `groups/kept` counts them in every step."""
+    """Warn if a step has fewer groups than `wanted`, and return whether it has; see `groups/kept` in the metrics."""
     if len(collected.groups) >= wanted:
         return False
     setup.run.event("too_few_groups", wanted=wanted, **collected.counts)
     setup.console.say(
         f"Warning: after {collected.counts['groups/rounds']:g} rounds of sampling only {len(collected.groups)} of "
-        f"{wanted} groups have a learning signal, and the step continues with these: the other problems were all "
-        "solved or all failed. Easier or harder problems, or a larger algorithm.max_rounds, may help. groups/kept in "
+        f"{wanted} groups have a learning signal, and the step continues with these: the other groups were all "
+        "correct or all wrong. Easier or harder problems, or a larger algorithm.max_rounds, may help. groups/kept in "
         "the metrics counts them in every step."
     )
     return True
 
 
 def record_graph_fallback(setup: Setup, sampler: Sampler) -> bool:
-    """Record in events.jsonl why the sampler cannot use CUDA graphs, or leaves long sequences to the hf sampler.
+    """Record in events.jsonl why the sampler cannot use CUDA graphs, or why it leaves long sequences to the hf sampler.
 
-    Both only cost time, so nothing is printed.
+    Both only make sampling slower, so nothing is printed.
 
     Returns:
-        whether there was anything to record.
+        Whether anything was recorded.
     """
     attributes = {"sampler_without_graphs": "without_graphs", "sampler_handed_over": "handed_over_long"}
     reasons = {event: getattr(sampler, attribute, None) for event, attribute in attributes.items()}
@@ -248,7 +248,7 @@ def record_graph_fallback(setup: Setup, sampler: Sampler) -> bool:
 
 
 def select_answerable(setup: Setup) -> list[Problem]:
-    """Return the training problems that have a reference answer; no reward can judge the others, which are counted.
+    """Return the training problems that have a reference answer; report how many are left out for lack of one.
 
     Raises:
         DataError: no problem has an answer.
@@ -258,7 +258,7 @@ def select_answerable(setup: Setup) -> list[Problem]:
         left_out = len(setup.problems) - len(answerable)
         setup.run.event("problems_without_answer", left_out=left_out)
         setup.console.say(
-            f"Left out {left_out} of {len(setup.problems)} training problems: they have no answer to reward."
+            f"Left out {left_out} of {len(setup.problems)} training problems, because they have no reference answer."
         )
     if not answerable:
         raise DataError(NO_ANSWER)

@@ -1,4 +1,4 @@
-"""A phase of a run: its learner, and what happens around each of its steps.
+"""A phase of a run: its learner, and the work around each of its steps.
 
 Steps are numbered over the whole run, and a phase owns a range of them. Most runs have one phase; `qed pipeline` has
 two. The loops in `online.py`, `sft.py` and `preferences.py` share this structure:
@@ -63,10 +63,10 @@ class Phase:
     """One phase of a run, such as SFT or GRPO.
 
     Args:
-        setup: of the run.
-        settings: of this phase.
-        name: in the metrics, such as `sft` or `grpo`.
-        offset: the run's steps before this phase.
+        setup: setup of the run.
+        settings: settings of this phase.
+        name: name of the phase in the metrics, such as `sft` or `grpo`.
+        offset: number of steps that the run makes before this phase.
     """
 
     def __init__(self, setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
@@ -120,9 +120,9 @@ class Phase:
         setup.save_and_describe_exit, setup.save_after_error = self.save_and_describe_exit, self.failures.save
 
     def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
-        """Return the phase's endless shuffled stream of items, at the position of the checkpoint if the run resumes.
+        """Return the phase's endless shuffled stream of items; a resumed run continues at its checkpoint's position.
 
-        Also tells the sampler how much device memory this phase's learner needs, and gives servers its weights.
+        Also tell the sampler how much device memory this phase's learner needs, and send its weights to servers.
         """
         reserve_training(self.setup.sampler, self.learner, self.critic)
         load_remote(self.setup.sampler, self.learner.weights(), self.first)
@@ -132,13 +132,13 @@ class Phase:
         return stream
 
     def attach_collector(self, collector: RolloutCollector) -> None:
-        """Save the collector's state with every checkpoint, and restore it if the phase resumes from one."""
+        """Save the collector's state with every checkpoint, and restore it if the phase resumes from a checkpoint."""
         self.checkpointer.restore_collector(collector)
 
     def begin(self) -> None:
         """Evaluate and save before the first step, if that is due.
 
-        A resumed run that was stopped while it evaluated or saved completes that here.
+        A resumed run that was stopped while evaluating or saving makes up for it here.
         """
         self.setup.timer.begin_step(self.first)
         self.end_step(self.first)
@@ -150,14 +150,14 @@ class Phase:
             self.setup.console.phase(f"{self.name}: steps {self.first + 1} to {self.last}", self.first)
 
     def remaining_steps(self) -> range:
-        """Return the numbers of the steps that are still to be made."""
+        """Return the numbers of the remaining steps."""
         return range(self.first + 1, self.last + 1)
 
     def begin_step(self, step: int) -> None:
-        """Start the timer of a step; bring scheduled coefficients, and the reference model if it is due, up to date."""
+        """Start a step's timer, update scheduled coefficients and, if it is due, the reference model."""
         self.setup.step = step
         self.setup.timer.begin_step(step)
-        self._pop_flops()  # of what came between two steps
+        self._pop_flops()  # discards those counted between two steps
         steps, seed = self.settings.learner.steps, self.settings.run.seed
         self.learner.algorithm = self.learner.algorithm.at_step(StepContext(step - self.offset, steps, seed))
         if self.setup.profiler is not None:
@@ -171,7 +171,7 @@ class Phase:
         self.setup.stop.deferred = True
 
     def update(self, rows: Sequence[Rollout], step: int) -> Stats:
-        """Make one optimizer step and return its statistics; from then on signals are deferred.
+        """Make one optimizer step and return its statistics; signals are deferred from then on.
 
         `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
@@ -182,7 +182,7 @@ class Phase:
         return stats
 
     def update_critic(self, critic: ValueLearner, rows: Sequence[Rollout], step: int) -> Stats:
-        """Make one optimizer step of the critic and return its statistics; from then on signals are deferred."""
+        """Make one optimizer step of the critic and return its statistics; signals are deferred from then on."""
         stats = self.non_finite.update(critic, rows, step, step - self.offset - 1)
         self.defer_signals()
         return {name: value for name, value in stats.items() if name.startswith("critic/") or name == SKIPPED}
@@ -198,11 +198,11 @@ class Phase:
         """Write and print the metrics of a step, save its rollouts, and return its row of metrics.jsonl.
 
         Args:
-            step: of the run.
-            stats: of each update.
-            groups: all groups that were sampled, with those that the algorithm filtered out.
-            counts: metrics of the collection, such as `groups/rounds`.
-            trained: the groups of this step's updates, by default all.
+            step: step number within the run.
+            stats: statistics of each update.
+            groups: all sampled groups, including those that the algorithm filtered out.
+            counts: metrics of rollout collection, such as `groups/rounds`.
+            trained: groups that this step's updates train on, all by default.
         """
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
@@ -217,10 +217,10 @@ class Phase:
         return self.metrics.write(step, figures)
 
     def end_step(self, step: int) -> None:
-        """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again.
+        """Mark a step as complete: checkpoints now save this step, and signals may stop the run again.
 
         Raises:
-            QedError: what was held since the update, see `Failures.hold`.
+            QedError: an error held since the update; see `Failures.hold`.
         """
         with self.failures.hold():
             self.checkpointer.complete_step(step)
@@ -231,7 +231,7 @@ class Phase:
         self.failures.settle()
 
     def evaluate_if_due(self, step: int) -> None:
-        """Evaluate where it is due: before the first step, after the last, or every `evaluation.every` steps."""
+        """Evaluate if it is due: before the first step, after the last, or every `evaluation.every` steps."""
         due = self._is_evaluation_due(step)
         self._settle_evaluations(WAITING)
         if due:
@@ -258,12 +258,12 @@ class Phase:
         check_signals("step")
 
     def save_and_describe_exit(self) -> str:
-        """Save the last complete step after a stop signal, and return a message that says how to resume."""
+        """After a stop signal, save the last complete step and return a message that says how to resume."""
         self.checkpointer.save(self.evaluator.scores, last=True)
         received = self.setup.stop.received or self.setup.stop.agreed
         name = received.name if received else "a signal"
         return (
-            f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "
+            f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Resume with the same "
             f"command and --resume --out {shlex.quote(str(self.setup.run.home))}."
         )
 
@@ -292,23 +292,23 @@ class Phase:
         self.setup.console.say(f"Warning: {message}")
 
     def _pop_flops(self) -> int:
-        """Return the operations of the learner and of the critic since the last call."""
+        """Return the floating-point operations of the learner and the critic since the last call."""
         return self.learner.flops.pop() + (0 if self.critic is None else self.critic.pop_flops())
 
     def _settle_evaluations(self, most: int) -> None:
-        """Record the evaluations that were finished in the background, and let BEST name the best of them.
+        """Record finished background evaluations, and point BEST to the best step.
 
         Args:
-            most: waits until at most so many are under way.
+            most: wait until at most this many are still running.
         """
         for step in self.evaluator.collect(most):
             best = self.evaluator.is_best(step)
             self.checkpointer.settle_evaluation(step, self.evaluator.scores, best)
 
     def _repeat_evaluations(self) -> None:
-        """Make those evaluations again, from their checkpoints, that were under way when the run was stopped.
+        """Repeat, from their checkpoints, the evaluations that were still running when the run was stopped.
 
-        One that was recorded after the checkpoint was saved may have changed the best step.
+        An evaluation recorded after the last checkpoint was saved may also have changed the best step.
         """
         best = self.evaluator.find_best()
         if self.setup.background is not None and best not in (None, self.setup.best) and best <= self.first:
@@ -316,13 +316,13 @@ class Phase:
         for step in sorted(step for step in self.checkpointer.cut_off if step < self.first):
             model = self._load_step(step)
             if model is None:
-                self.evaluator.report_missed(step, "the run was stopped while it was made, and its weights are gone.")
+                self.evaluator.report_missed(step, "the run was stopped during it, and its weights are gone.")
             else:
                 self._settle_evaluations(WAITING - 1)
                 self.evaluator.repeat(step, model)
 
     def _load_step(self, step: int) -> Any:
-        """Load the model with the weights of a step's checkpoint, on the CPU; None if it cannot be loaded."""
+        """Load the model of a step's checkpoint on the CPU; return None if it cannot be loaded."""
         setup = self.setup
         found = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, step))
         new_with_adapters = is_new(self.settings.model.name) and self.settings.model.lora_rank > 0

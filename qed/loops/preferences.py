@@ -102,7 +102,7 @@ def build_pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Grou
 
 
 def _render_pairs(setup: Setup, preferences: Sequence[Problem], of: str) -> list[Group]:
-    """Return the two replies to each problem as rollouts; of large data, say now and then how many there are."""
+    """Return the two replies to each problem as rollouts; for large data, print progress."""
     rendered: list[Group] = []
     numbered = report_progress(preferences, setup.console.say, "Tokenising", f"{of} pairs", len(preferences))
     with parallel_tokenizer() if len(preferences) > PAIRS_AT_ONCE else nullcontext():
@@ -117,7 +117,7 @@ def _pair_rollouts(rollouts: Sequence[Rollout]) -> list[Group]:
 
 
 def measure_preferences(learner: Learner, pairs: Sequence[Group]) -> Stats:
-    """Return the share of pairs whose chosen reply has the larger implicit reward, and the larger log-prob.
+    """Return the share of pairs whose chosen reply has the larger implicit reward, and the share by log-prob.
 
     The implicit reward is the policy's log-prob minus the reference's; it is 0 before the first step.
     """

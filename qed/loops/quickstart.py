@@ -1,6 +1,6 @@
-"""The quickstart: train a small new model with SFT and GRPO, compare with more SFT of equal compute, write a report.
+"""The quickstart: train a small new model with SFT and GRPO, compare with more SFT at equal compute, write a report.
 
-It works with the settings of any pipeline, not only those of the default task.
+Works with the settings of any pipeline, not only with those of the default task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qed.runs.run import Launch, Row, read_evaluations, read_lines
 
 CONTROL = "control"
 CONTROL_EVALUATIONS = 3
-# Sampling a token takes as long as training on about this many tokens, prompts included; measured on 2 cores
+# Sampling one token takes as long as training on about this many tokens, prompts included; measured on 2 cores
 # (docs/log.md).
 SAMPLED_TOKEN_COST = 1.25
 EXAMPLES = 3
@@ -32,8 +32,8 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
     """Run SFT, evaluation, RL, evaluation, the control and the report.
 
     Returns:
-        `sft`, `rl` and `control` with the figures of `collect_figures`; `mean_tokens_before` and `mean_tokens_after`,
-        of the sampled answers; `seconds`; and `run`, the folder.
+        `sft`, `rl` and `control`, each with the figures of `collect_figures`; `mean_tokens_before` and
+        `mean_tokens_after`, of the sampled answers; `seconds`; and `run`, the run's folder.
     """
     if min(settings.sft.learner.steps, settings.rl.learner.steps) < 1:
         raise UsageError("quickstart compares SFT with RL, so learner.steps of both must be at least 1.")
@@ -91,7 +91,7 @@ def compute_control_steps(rows: list[Row], boundary: int) -> int:
 
 
 def run_control(setup: Setup, settings: Settings) -> None:
-    """Run one phase as a run of its own, in its own folder and in this process."""
+    """Run one phase as a separate run, in its own folder but in this process."""
     command = (*setup.launch.command, f"# {CONTROL}")
     launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
     with open_run(settings, launch, CONTROL) as control:
@@ -138,7 +138,7 @@ def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, An
         for name, row in (("before", before), ("after ", after)):
             console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:MAX_CHARACTERS]}")
     console.say(f"\nReport: {report}")
-    console.say(f"All of it took {result['seconds']:.0f} s. What to do next:")
+    console.say(f"Total time: {result['seconds']:.0f} s. Next steps:")
     console.say(f"  every answer     qed view {shlex.quote(str(report.parent))}")
     console.say("  your own data    qed pipeline small --tasks your.jsonl --out runs/mine")
     console.say("  a real model     qed grpo --model Qwen/Qwen2.5-0.5B --tasks your.jsonl --prompt r1_zero")
@@ -146,7 +146,7 @@ def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, An
 
 
 def _collect_examples(setup: Setup, task: str, boundary: int, last: int) -> list[tuple[Row, Row]]:
-    """Return greedy answers to the same problems before and after RL, first those that RL has made correct."""
+    """Return greedy answers to the same problems before and after RL, starting with those that RL corrected."""
     before, after = (
         [
             row
@@ -166,5 +166,5 @@ def _format_interval(figures: Row) -> str:
 
 
 def _format_lengths(arm: dict[str, Row]) -> str:
-    """Format the mean length of the last decoding, which is the sampled one."""
+    """Format the mean length of the last decoding, the sampled one if there is one."""
     return f"{list(arm.values())[-1]['mean_tokens']:.1f}"

@@ -1,4 +1,4 @@
-"""Resuming a run: finds the checkpoint, and checks that the settings are still the same."""
+"""Resume a run: find its checkpoint, and check that its settings are unchanged."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
         DataError: a file of the run is damaged, or no checkpoint is complete.
     """
     for removed in _repair_records(run):
-        console.say(f"The end of {removed.stem} could not be read, and has been put into {removed}.")
+        console.say(f"The end of {removed.stem} could not be read and was moved to {removed}.")
     changes, refused = list_changes(run.folder / "settings.yaml", settings, launch.allow_change)
     if refused:
         raise UsageError(
-            f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Use those of its "
-            "settings.yaml, start another run, or allow the change with --allow-change KEY."
+            f"{run.folder} cannot be resumed with different settings: {'; '.join(refused)}. Use those in its "
+            "settings.yaml, start a new run, or allow the change with --allow-change KEY."
         )
     for change in changes:
         console.say(f"Changed since the run began: {change}.")
     learner = list_phases(settings)[-1].learner
     if (learner.schedule != "constant" or learner.warmup_ratio) and any(map(_changes_length, changes)):
-        console.say("The learning rate goes on as if the run had had its new length from the start.")
+        console.say("The learning rate continues as if the run had had its new length from the start.")
     checkpoints.remove_leftovers(run)
     newest = checkpoints.find_newest_complete(run, console.say, launch.fast)
     recorded = {row["step"] for row in read_lines(run.folder / "metrics.jsonl")}
     if newest is None and recorded and not launch.requeue:
         raise UsageError(
-            f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Start "
-            "again with --overwrite or --requeue, and set run.save_every next time."
+            f"{run.folder} has no checkpoint to resume from, and resuming would erase its records. Start "
+            "it again with --overwrite or --requeue, and set run.save_every to have checkpoints."
         )
     if newest is not None and parse_step(newest.name) not in recorded | {0}:
         console.say(f"Warning: metrics.jsonl is incomplete: it ends before the step of {newest.name}.")
     run.event("resumed", attempt=run.attempt, changed=changes)
     if not any(phase.learner.epochs for phase in list_phases(settings)):
-        # With epochs the boundaries are not known yet; the next checkpoint deletes what is not kept.
+        # With epochs, the phase boundaries are not known yet; the next checkpoint does the pruning instead.
         provisional = Provisional.read(checkpoints.read_state(newest) if newest else {})
         provisional.prune(run, settings.run, read_scores(run.folder), list_boundaries(settings))
     return newest
 
 
 def _changes_length(change: str) -> bool:
-    """Return whether a change, `key: old -> new`, is one of how long a phase trains."""
+    """Return whether a change (`key: old -> new`) affects how long a phase trains."""
     return change.partition(":")[0].endswith(("learner.steps", "learner.epochs"))
 
 
 def _repair_records(run: Run) -> list[Path]:
-    """Remove an unreadable end of metrics.jsonl and events.jsonl, such as a power failure leaves.
+    """Cut off an unreadable end of metrics.jsonl and events.jsonl, as left by a power failure.
 
     Returns:
-        the files in the run's log folder that hold what was removed.
+        The files in the run's log folder that hold what was cut off.
     """
     removed = []
     for name in ("metrics.jsonl", "events.jsonl"):
@@ -90,5 +90,5 @@ def list_phases(settings: Settings | PipelineSettings) -> list[Settings]:
 
 
 def list_boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
-    """Return the boundary steps of a run's phases; later phases and controls start from their checkpoints."""
+    """Return the steps at which phases begin or end; later phases and controls start from their checkpoints."""
     return frozenset(accumulate((phase.learner.steps for phase in list_phases(settings)), initial=0))

@@ -72,26 +72,26 @@ class Setup:
     device: torch.device
     model: Any
     tokenizer: Any
-    materials: list[Material]  # of each phase, in order
-    evaluator: Grader  # grades evaluations: the last phase's, or with another's verdicts where it judges no answer
+    materials: list[Material]  # one for each phase, in order
+    evaluator: Grader  # grades evaluations: the last phase's grader; if that judges no answers, with another's verdicts
     benchmarks: dict[str, list[Problem]]
     validation: list[Problem]  # training problems that are held out to choose the best checkpoint
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run resumes from
     parallel: Parallel  # the ranks of the run, of which rank 0 writes its folder
-    # The first and last steps of its phases, as far as known, whose checkpoints are never deleted.
+    # The first and last step of each phase, as far as known; their checkpoints are never deleted.
     boundaries: frozenset[int]
     trackers: RunTrackers | None = None  # once they have been started
     current: int = 0  # the number of the current phase, from 0
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
-    peak_flops: float = 0.0  # operations a second of all ranks at best
+    peak_flops: float = 0.0  # peak floating-point operations per second of all ranks together
     best: int | None = None  # the step that BEST names
-    saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
-    timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
-    profiler: StepProfiler | None = None  # of the steps of `run.profile`
-    background: BackgroundEvaluator | None = None  # where evaluations have servers of their own
+    saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # saves checkpoints if run.save_async is set
+    timer: StageTimer = field(default_factory=StageTimer)  # times the stages of every step
+    profiler: StepProfiler | None = None  # profiles the steps of `run.profile`
+    background: BackgroundEvaluator | None = None  # if evaluations have dedicated servers
     # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
     lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
@@ -115,18 +115,18 @@ class Setup:
         return self.materials[self.current].grader
 
     def read_state(self) -> dict[str, Any]:
-        """Read the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
+        """Read the JSON state of the checkpoint to resume from; a new run is at step 0."""
         return checkpoints.read_state(self.resumed) if self.resumed else {"step": 0}
 
 
 @contextmanager
 def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -> Iterator[Setup]:
-    """Open a run's folder and prepare everything for its steps; a failure writes its traceback into the run's log.
+    """Open a run's folder and prepare everything for its steps; a traceback of a failure goes to the run's log.
 
     Args:
-        settings: of the run.
-        launch: how it was started.
-        name: the command's name, for a fresh folder.
+        settings: settings of the run.
+        launch: how the run was started.
+        name: name of the command, used to name a new folder.
     """
     _check_settings(settings)
     device = load.pick_device(settings.model.device)
@@ -154,13 +154,13 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 find = partial(find_checkpoint, settings, run, console, launch)
                 resumed = parallel.run_on_first(lambda: find() if launch.resume else None)
                 prepare = partial(threads.set_compute, settings, run, launch, device, console, parallel.local_world)
-                parallel.exchange(prepare)  # all ranks stop if a signal comes while one compiles
+                parallel.exchange(prepare)  # all ranks stop if a signal arrives while one compiles
                 peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
                 write = partial(write_settings, settings, run, launch, device, parallel, peak)
                 if not launch.resume:
                     parallel.run_on_first(write)
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel, servers)
-                if launch.resume:  # not before everything is loaded: a mistake must not become the run's settings
+                if launch.resume:  # only once everything is loaded: invalid settings must not be saved as the run's
                     parallel.run_on_first(write)
                 setup.peak_flops = peak
                 write_tokenizer(setup.tokenizer, run)
@@ -174,7 +174,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
 
 
 def _check_settings(settings: Settings | PipelineSettings) -> None:
-    """Refuse settings that cannot work, before anything is written."""
+    """Reject settings that cannot work before anything is written."""
     load.check_name(settings.model.name)
     require_installed(settings.run.trackers)
     for phase in list_phases(settings):
@@ -185,7 +185,7 @@ def _check_settings(settings: Settings | PipelineSettings) -> None:
 def _settle(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
-    """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
+    """Return the settings with the defaults for the device and servers, or those of the run being resumed."""
     for line in describe_unread(settings, launch.origins):
         console.say(f"Warning: {line}")
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
@@ -195,19 +195,19 @@ def _settle(
 
 @contextmanager
 def _roll_back_on_error(run: Run, aside: Path | None, launch: Launch) -> Iterator[None]:
-    """Restore the folder if preparing the run fails; delete the run that it replaces (`aside`) if it succeeds."""
+    """If preparing the run fails, restore the folder; otherwise delete the run that it replaces (`aside`)."""
     try:
         yield
     except BaseException as error:
-        # After an unexpected error the folder stays, for the traceback in its log, unless it replaces an earlier run.
+        # After an unexpected error, keep the folder for the traceback in its log, unless it replaces an earlier run.
         if aside is not None or (not launch.resume and isinstance(error, QedError | KeyboardInterrupt)):
             run.undone = True
             failed = run.folder if aside is None else run.folder.rename(aside.with_name(f".failed{aside.name}"))
-            if aside is not None:  # at once: while files are deleted, the watchdog may write another heartbeat
+            if aside is not None:  # before deleting: the watchdog may still write a heartbeat while files are deleted
                 aside.rename(run.folder)
             shutil.rmtree(failed, ignore_errors=True)
         raise
-    if aside is not None:  # on NFS a file that somebody reads stays; the next start in this folder deletes the rest
+    if aside is not None:  # files still open on NFS survive this; the next start here deletes them
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -234,7 +234,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
 ) -> Setup:
     phases = list_phases(settings)
     last, first_step = phases[-1], (resumed and parse_step(resumed.name)) or 0
-    # The reward comes first, so that a mistake in it shows before a model is loaded.
+    # Load the reward first, so that an error in it shows before a model is loaded.
     grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
@@ -275,7 +275,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
 
 
 def _say_loaded(loaded: LoadedProblems, too_few: list[str], grader: Grader, console: Console) -> None:
-    """Print which problems are left out, where too few are left, and what a user's functions are given."""
+    """Print which problems are left out, where too few are left, and what user-defined functions receive."""
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
     drawn = [
         f"Held out {'for' if task == VALIDATION else 'of'} {task}: {subset}." for task, subset in loaded.subsets.items()
@@ -287,7 +287,7 @@ def _say_loaded(loaded: LoadedProblems, too_few: list[str], grader: Grader, cons
 def _list_too_few(
     phases: Sequence[Settings], problems: Sequence[Problem], first_problems: Sequence[Problem]
 ) -> Iterator[str]:
-    """Say in which phase, if they have data of their own, fewer problems are left than its `data.unique_examples`."""
+    """Yield a message for each phase with its own data that has fewer problems than `data.unique_examples`."""
     both = has_own_data(phases)
     chosen = [*([(phases[0], first_problems)] if both else []), (phases[-1], problems)]
     for settings, own in chosen:
@@ -297,19 +297,19 @@ def _list_too_few(
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
-    """Load the grader of the last phase's answers, and that of the evaluations."""
+    """Load the grader of the last phase and the grader of the evaluations."""
     grader = load_grader(last.data, last.sampling.max_tokens, run.reward_log)
-    # A stop ends the processes of a judge, and then another thread may still grade what the checkpoint needs.
+    # A stop ends a judge's processes while another thread may still grade answers that the checkpoint needs.
     shared = not (last.rollout.max_staleness and isinstance(grader, Judge))
     chosen = grader if shared else load_grader(last.data, last.sampling.max_tokens, run.reward_log)
     evaluator = load_evaluator(last.data, last.sampling.max_tokens, chosen)
     if grader.judge is None:
-        console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
+        console.say(f"data.reward judges no answers; evaluations use the verdict of {evaluator.judge}.")
     return grader, evaluator
 
 
 def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials: Sequence[Material]) -> dict[str, Any]:
-    """Describe the data of a run for its events: that of the last phase, and the first one's where it has its own."""
+    """Describe a run's data for its events: that of the last phase, and of the first phase if it has its own."""
     first, data = phases[0].data, phases[-1].data
     own = {"tasks": list(first.tasks), "prompt": resolve_prompt_name(first), "training": len(materials[0].problems)}
     return {
@@ -328,7 +328,7 @@ def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials
 def _report_setup(
     loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
 ) -> None:
-    """Print the run's model and problems, and what about them is unusual."""
+    """Print the run's model and problems, and anything unusual about them."""
     if settings.model.lora_targets and not settings.model.lora_rank:
         console.say("model.lora_targets has no effect: model.lora_rank is 0, so all weights are trained.")
     if settings.model.lora_rank and (share := lora.compute_unadapted_share(policy.model)):

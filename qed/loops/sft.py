@@ -61,9 +61,9 @@ def collect_held_out(setup: Setup) -> Demonstrations:
 
 
 def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> Stats:
-    """Return the mean negative log-probability of a demonstration's token, in nats, and its exponential, perplexity.
+    """Return the demonstrations' mean negative log-prob a token, in nats, and its exponential, the perplexity.
 
-    Every token of the replies has the same weight, end tokens included; the temperature is 1.
+    All tokens of the replies weigh the same, end tokens included; the temperature is 1.
     """
     score = score_with(setup.model, temperature=1.0)
     precision = read_precision(settings.model)
@@ -79,9 +79,9 @@ def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> S
 
 
 def build_rows(setup: Setup, settings: Settings) -> Demonstrations | Windows:
-    """Return the training rows: one for each demonstration, or with `data.window` windows of that many tokens.
+    """Return the training rows: one per demonstration or, with `data.window`, windows of that many tokens.
 
-    Windows are cut from the concatenated demonstrations, in an order shuffled once.
+    Windows are cut from the demonstrations, concatenated in an order that is shuffled once.
 
     Raises:
         UsageError: the window is longer than the model's.
@@ -90,13 +90,13 @@ def build_rows(setup: Setup, settings: Settings) -> Demonstrations | Windows:
     length, limit = settings.data.window, load.read_window(setup.model)
     if length and setup.template.environment.reply_tags:
         raise UsageError(
-            "data.window trains on every token, also on what an environment would say: leave data.window or "
-            "data.environment out."
+            "data.window trains on every token, including what an environment would say: remove data.window or "
+            "data.environment."
         )
     if not length:
         return collect_demonstrations(setup, limit)
     if length > limit:
-        raise UsageError(f"data.window is {length}, but the model's own window holds only {limit} tokens.")
+        raise UsageError(f"data.window is {length}, but the model's context window has only {limit} tokens.")
     demonstrations = collect_demonstrations(setup)  # without a limit, because windows cut long ones
     count = len(demonstrations)
     windows = Windows(demonstrations.store, shuffle_indices(count, settings.run.seed, "documents"), length)
@@ -111,10 +111,10 @@ def build_rows(setup: Setup, settings: Settings) -> Demonstrations | Windows:
 
 
 def collect_demonstrations(setup: Setup, limit: int | None = None) -> Demonstrations:
-    """Return the demonstrations of the training problems, at most `limit` tokens long; print how many are left out.
+    """Return the demonstrations of the training problems, at most `limit` tokens long; print how many were left out.
 
     Raises:
-        DataError: there is none.
+        DataError: there are none.
     """
     if limit is not None:
         require_fitting(setup.template, setup.problems, limit)

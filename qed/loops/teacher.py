@@ -1,4 +1,4 @@
-"""A teacher behind a server: it scores the tokens of the policy's answers, one request for each row of all ranks."""
+"""A teacher served by a server, which scores the tokens of the policy's answers: one request per row of all ranks."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from qed.sampling.server.sampler import ServerSampler
 from qed.training.parallel import Parallel
 from qed.types import Rollout
 
-PROBES = 16  # problems whose texts are tokenised by both
-PROBE_TOKENS = 64  # of the text by which a teacher is known again
-# Mean distance of its log-probs that rounding explains: in float32, and in other or unknown precisions.
+PROBES = 16  # problems whose prompts both tokenizers encode
+PROBE_TOKENS = 64  # of the probe, the text by which a teacher is recognised
+# Largest mean difference of the probe's log-probs that rounding explains: in float32, and in other precisions.
 EXACT, ROUNDED = 0.01, 0.1
 Scored = tuple[Sequence[int], Sequence[int]]
 
 
 class ServedTeacher:
-    """Asks a server for the log-probs of rollouts, and each time for those of a text by which it knows the teacher.
+    """Requests the log-probs of rollouts from a server, each time with those of a probe that identifies the teacher.
 
     Args:
-        servers: asks the server.
-        temperature: of sampling, at which the teacher scores.
-        parallel: the ranks, of which the first one asks.
-        probe: prompt and output of the text; without it the teacher is not recognised.
+        servers: client of the teacher's server.
+        temperature: sampling temperature, at which the teacher also scores.
+        parallel: the ranks, of which only the first sends requests.
+        probe: prompt and output of the probe text; without it the teacher is not identified.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class ServedTeacher:
         self.known: list[float] = []  # log-probs of the probe
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[list[float]]:
-        """Return the log-probs of the outputs of rollouts; every rank calls this with the same ones.
+        """Return the log-probs of the rollouts' outputs; every rank calls this with the same rollouts.
 
         Raises:
-            QedError: the server is gone for longer than sampling.request_seconds.
+            QedError: the server has been unavailable for longer than sampling.request_seconds.
         """
         rows = [(rollout.prompt, rollout.output) for rollout in rollouts]
         return self.parallel.run_on_first(lambda: self.ask(rows))
 
     def ask(self, rows: Sequence[Scored]) -> list[list[float]]:
-        """Return the teacher's log-probs of outputs after prompts; only the first rank asks.
+        """Return the teacher's log-probs of outputs given their prompts; only the first rank may call this.
 
         Raises:
             UsageError: the server cannot score, or has another model or other weights than before.
-            QedError: the server is gone.
+            QedError: the server is unavailable.
         """
         scored = self._score([*rows, *([self.probe] if self.probe else [])])
         if self.probe is not None:
@@ -67,7 +67,7 @@ class ServedTeacher:
         return scored
 
     def recognise(self, logps: Sequence[float]) -> None:
-        """Compare log-probs of the probe with the first ones, which may be those of an earlier attempt.
+        """Compare log-probs of the probe with the first ones, which may come from an earlier attempt of the run.
 
         Raises:
             UsageError: they differ by more than rounding.
@@ -78,8 +78,8 @@ class ServedTeacher:
         if distance > (EXACT if server.capabilities.precision == "float32" else ROUNDED):
             raise UsageError(
                 f"The teacher's server {server.url} has another model or other weights than before: its log-probs of "
-                f"one text differ by {distance:.3g} on average. Was it started with another model, or has a run sent "
-                "it weights? Serve the first teacher there and resume the run, or begin another run."
+                f"the same text differ by {distance:.3g} on average. Was it started with another model, or has a run "
+                "sent it weights? Serve the original teacher there and resume the run, or start a new run."
             )
 
     def _score(self, rows: Sequence[Scored]) -> list[list[float]]:
@@ -95,10 +95,10 @@ class ServedTeacher:
 
 
 def open_teacher(setup: Setup, settings: Settings) -> ServedTeacher | None:
-    """Connect to the teacher's server, and record what it is; None where the teacher is no server.
+    """Connect to the teacher's server and record what it serves; return None if the teacher is not a server.
 
     Raises:
-        UsageError: nobody answers, the tokenizers differ, or it cannot score as the policy samples.
+        UsageError: no server answers, the tokenizers differ, or it cannot score as the policy samples.
     """
     if not settings.algorithm.teacher_server[0]:
         return None
@@ -115,7 +115,7 @@ def open_teacher(setup: Setup, settings: Settings) -> ServedTeacher | None:
 
 
 def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
-    """Find out what the server is, compare tokenizers, and score a text as the run will."""
+    """Query the server's capabilities, compare tokenizers, and score the probe as the run will."""
     address, model = settings.algorithm.teacher_server
     _require_whole(settings, address)
     teacher.servers.set_servers([address], model, samples=False)
@@ -123,10 +123,10 @@ def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
     require_own_weights(setup, settings, server)
     texts = [setup.template.prompt(problem).text for problem in setup.problems[:PROBES]]
     compared = compare_tokenizers(server, setup.tokenizer, texts)
-    # Engines want room for a token behind what they score.
+    # Engines need space for one token after those that they score.
     require_room(setup, settings, f"server {address}", server.capabilities.window - (not server.batches))
     ids = setup.template.tokens(setup.template.prompt(setup.problems[0]))
-    # A prompt of one token has nothing to be known by.
+    # A prompt of one token leaves no token to score.
     teacher.probe = (ids[:1], ids[1 : 1 + PROBE_TOKENS]) if len(ids) > 1 else None
     known = server.capabilities
     about = {
@@ -151,7 +151,7 @@ def _connect(setup: Setup, settings: Settings, teacher: ServedTeacher) -> None:
 
 
 def _read_probe(setup: Setup, about: Row) -> list[float]:
-    """Return the log-probs of the probe by the teacher of an earlier attempt; none without one, or if it may change."""
+    """Return the teacher's probe log-probs of an earlier attempt; empty without any, or if the teacher may change."""
     file = setup.run.folder / "events.jsonl"
     if not file.exists() or any(key.endswith("algorithm.teacher") for key in setup.launch.allow_change):
         return []
@@ -160,28 +160,28 @@ def _read_probe(setup: Setup, about: Row) -> list[float]:
 
 
 def require_own_weights(setup: Setup, settings: Settings, server: Server) -> None:
-    """Refuse a server whose weights are, or will be, those of a run and not those that it was started with.
+    """Reject a server whose weights a run has replaced, or will replace.
 
     Raises:
-        UsageError: it is.
+        UsageError: the server has or will have a run's weights.
     """
     samplers = setup.sampler.servers if isinstance(setup.sampler, ServerSampler) else []
-    # vLLM and SGLang sample with a run's adapter beside the weights that they were started with.
+    # vLLM and SGLang load a run's adapter in addition to the weights that they were started with.
     if (server.batches or not settings.model.lora_rank) and _find_place(server) in map(_find_place, samplers):
         raise UsageError(
-            f"The server {server.url} is to be the sampler and the teacher: the run would send it the policy's "
-            "weights, and the policy would be its own teacher. Start another server for one of the two."
+            f"The server {server.url} is set as both the sampler and the teacher: the run would send it the policy's "
+            "weights, and the policy would be its own teacher. Start a second server for one of the two."
         )
     if server.version:
         root = server.capabilities.details.get("root", server.capabilities.model)
         raise UsageError(
             f"The teacher's server {server.url} has weights of version {server.version}, which a run has sent, in "
-            f"place of those of {root}. Start it again."
+            f"place of those of {root}. Restart it."
         )
 
 
 def _find_place(server: Server) -> tuple[str, int | None]:
-    """Return the number of the machine and the port at which a server answers."""
+    """Return a server's IP address and port."""
     place = urlsplit(server.url)
     host = place.hostname or ""
     host = "127.0.0.1" if host in ("0.0.0.0", "::", "::1") else host
@@ -194,17 +194,17 @@ def _require_whole(settings: Settings, address: str) -> None:
     sampling = build_sampling(settings.sampling)
     if sampling.record:
         raise UsageError(
-            f"The teacher's server {address} gives log-probs of its whole distribution, and sampling.top_p, top_k, "
-            "min_p or min_tokens cut the policy's, so the two cannot be compared. Leave these settings out, or let "
-            "algorithm.teacher name the folder of the model."
+            f"The teacher's server {address} returns log-probs of its full distribution, but sampling.top_p, top_k, "
+            "min_p or min_tokens truncate the policy's, so they cannot be compared. Remove these settings, or set "
+            "algorithm.teacher to the folder of the model."
         )
 
 
 def require_room(setup: Setup, settings: Settings, teacher: str, window: int) -> None:
-    """Refuse a teacher whose window is too short for a prompt of the run with its longest answer.
+    """Reject a teacher whose context window is too short for the run's longest prompt and answer.
 
     Raises:
-        UsageError: it is.
+        UsageError: the window is too short.
     """
     answer = settings.sampling.max_tokens
     if window >= read_window(setup.model):
@@ -212,35 +212,35 @@ def require_room(setup: Setup, settings: Settings, teacher: str, window: int) ->
     needed = answer + max(setup.template.lengths(setup.problems), default=0)
     if window < needed:
         raise UsageError(
-            f"The teacher, the {teacher}, takes sequences of {window} tokens, and the longest prompt with an answer of "
-            f"{answer} tokens has {needed}. Set sampling.max_tokens or data.max_prompt_tokens lower, or take a teacher "
+            f"The teacher, the {teacher}, takes at most {window} tokens, but the longest prompt and an answer of "
+            f"{answer} tokens need {needed}. Lower sampling.max_tokens or data.max_prompt_tokens, or use a teacher "
             "with a larger window."
         )
 
 
 def compare_tokenizers(server: Server, tokenizer: Any, texts: Sequence[str]) -> str:
-    """Compare a server's tokenizer with the policy's as far as it can be known, and return how that was done.
+    """Compare a server's tokenizer with the policy's as far as possible, and return how they were compared.
 
     Args:
-        server: it may tokenise, or name a folder of this machine.
-        tokenizer: the policy's.
-        texts: that both tokenise, where the server does.
+        server: the teacher's server, which may tokenise text or name a model folder on this machine.
+        tokenizer: the policy's tokenizer.
+        texts: texts that both tokenise, if the server can.
 
     Raises:
-        UsageError: they differ, so that the ids of the policy mean other text to the teacher.
+        UsageError: they differ, so the policy's token ids mean different text to the teacher.
     """
     root = str(server.capabilities.details.get("root", ""))
     if root and Path(root).is_dir():
         with suppress(ModelError):
             other, _ = load_tokenizer(root)
-            _require_same(other.get_vocab() == tokenizer.get_vocab(), server, "its vocabulary is another")
+            _require_same(other.get_vocab() == tokenizer.get_vocab(), server, "its vocabulary differs")
             return f"the same vocabulary in {root}"
     for number, text in enumerate(texts):
         found, own = server.tokenize(text), tokenizer(text, add_special_tokens=False)["input_ids"]
         if found is None:
-            return "not compared: the server tokenises no text, and its model is no folder here"
+            return "not compared: the server cannot tokenise text, and its model is not a folder on this machine"
         _require_same(
-            found == list(own), server, f"it makes {len(found)} tokens of text {number}, not these {len(own)}"
+            found == list(own), server, f"it encodes text {number} as {len(found)} tokens, not these {len(own)}"
         )
     return f"equal on {len(texts)} prompts"
 
@@ -248,6 +248,6 @@ def compare_tokenizers(server: Server, tokenizer: Any, texts: Sequence[str]) -> 
 def _require_same(same: bool, server: Server, why: str) -> None:
     if not same:
         raise UsageError(
-            f"The teacher's server {server.url} has another tokenizer than the policy: {why}. Token ids are scored, so "
-            "the teacher must be a model with the policy's tokenizer, such as a larger one of the same family."
+            f"The teacher's server {server.url} has a different tokenizer than the policy: {why}. Token ids are "
+            "scored, so the teacher must have the policy's tokenizer, for example a larger model of the same family."
         )

@@ -1,4 +1,4 @@
-"""Runs of one phase or two: SFT alone, one RL or preference algorithm alone, or SFT and then RL in one folder."""
+"""Runs of one or two phases: SFT alone, one RL or preference algorithm alone, or SFT and then RL in one folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(settings: Settings, launch: Launch) -> dict[str, Any]:
     """Train with one algorithm.
 
     Returns:
-        the run's folder, its last step and the figures of the last evaluation.
+        The run's folder, its last step and the figures of the last evaluation.
     """
     with open_run(settings, launch, Path(settings.method).stem) as setup:
         return run_phases(setup, list_phases(setup.settings))
@@ -43,10 +43,10 @@ def run_pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
 
 
 def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
-    """Run the phases that are not done yet, one after another, and finish the run.
+    """Run the remaining phases in order, and finish the run.
 
     Raises:
-        NothingTrained: no step had a gradient; the model card and the report are written all the same.
+        NothingTrained: no step had a gradient; the model card and the report are still written.
     """
     untrained = None
     with open_background_evaluator(setup, phases[-1]):
@@ -63,7 +63,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
 
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
-    """Run the steps of one phase that are not done yet, and set `setup.last`; see `Phase` for the arguments."""
+    """Run the remaining steps of one phase, and set `setup.last`; see `Phase` for the arguments."""
     name = name_phase(settings)
     state = setup.read_state()
     steps = recall_steps(setup, settings, name)
@@ -91,7 +91,7 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
 
 
 def name_phase(settings: Settings) -> str:
-    """Return the name of a phase in metrics and folders: its algorithm's, or the stem of a user's own file."""
+    """Return a phase's name in metrics and folders: that of its algorithm, or the stem of a user-defined file."""
     return Path(settings.method).stem
 
 
@@ -99,11 +99,11 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     """Link `final` and `best` to their checkpoints, write the model card and the report, and print the paths.
 
     Args:
-        setup: of the run.
-        last: the number of its last step.
+        setup: setup of the run.
+        last: number of the run's last step.
 
     Returns:
-        the run's folder, its last step and the figures of the last evaluation.
+        The run's folder, its last step and the figures of the last evaluation.
     """
     folder = setup.run.folder
     final = link_checkpoint(folder, "final", f"step_{last:06d}")
@@ -125,7 +125,7 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
 
 
 def _compare_best(folder: Path, best: int) -> str:
-    """Return what to say of the other steps' scores: how many are the same, and whether the model was better before."""
+    """Describe how the best score compares: steps with the same score, and a higher score before training."""
     scores = read_scores(folder, first=0)
     before, score = scores.pop(0, None), scores.get(best)
     equal = sum(other == score for other in scores.values())
@@ -136,7 +136,7 @@ def _compare_best(folder: Path, best: int) -> str:
 
 
 def _read_loss(folder: Path, step: int) -> dict[str, float]:
-    """Return the loss of the held-out demonstrations after a step and its perplexity; empty if it was not measured."""
+    """Return the loss and perplexity of the held-out demonstrations after a step; empty if not measured."""
     rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and LOSS in row]
     return {"loss": rows[-1][LOSS], "perplexity": rows[-1][PERPLEXITY]} if rows else {}
 
@@ -144,9 +144,9 @@ def _read_loss(folder: Path, step: int) -> dict[str, float]:
 def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
     """Return an evaluation's figures by task, as `--json` prints them.
 
-    Greedy answers have `accuracy` with the bounds `ci_lo` and `ci_hi` of its 95 % interval, `format` and their number
-    `n`; sampled answers have the same names with `sampled_` before them.
-    A task that `qed evaluate` has added to the run's folder has no greedy answers, and is left out.
+    Greedy answers have `accuracy`, its 95 % interval from `ci_lo` to `ci_hi`, `format`, and their number `n`; sampled
+    answers have the same names prefixed with `sampled_`. A task that `qed evaluate` added to the run's folder and that
+    has no greedy answers is left out.
     """
     return {
         task: {

@@ -1,7 +1,7 @@
 """Warm start: the model name `sft:CONFIG` stands for the model that `qed sft CONFIG` trains.
 
-The model is trained once, with the run's seed, in a folder next to the run's. Every other run with the same warm start
-uses it from there.
+The model is trained once, with the run's seed, in a folder next to the run's, and is reused by every other run with the
+same warm start.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ AnySettings = TypeVar("AnySettings", Settings, PipelineSettings)
 
 
 def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
-    """Train the model `sft:CONFIG` unless it exists, and return the settings with its folder as the model's name.
+    """Train the model `sft:CONFIG` unless it exists, and return the settings with its folder as the model name.
 
-    Settings with another model are returned as they are.
+    Settings with any other model are returned unchanged.
 
     Raises:
-        UsageError: there is no such config, or it has a warm start itself.
+        UsageError: the config does not exist, or it has a warm start itself.
     """
     config = resolve_warm_start_config(settings)
     if not config:
@@ -49,12 +49,12 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     key = hashlib.sha256(dump_settings(start).encode()).hexdigest()[:8]
     home, name = Path(settings.run.out or "runs/run").parent, f"start--{Path(config).stem}"
     parallel = join_ranks(load.pick_device(settings.model.device), seconds=settings.run.watchdog)
-    # Another run may finish the same model while the ranks look for it, so only one of them looks.
+    # Another run may finish the same model while the ranks look for it, so only the first rank looks.
     trained = parallel.run_on_first(lambda: _find_trained(home, name, start))
     folder = trained or home / f"{name}--{key}"
     model = folder / "final" / "hf"
     if trained is None and not parallel.run_on_first(model.is_dir):
-        # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
+        # If two runs need the same model at once, each trains its own, and the first to finish renames its folder.
         temporary = folder.with_name(parallel.run_on_first(lambda: f"{folder.name}.{secrets.token_hex(4)}"))
         resolved = resolve_settings("sft", [config])
         origins = list_origins(resolved.settings, resolved.origins)
@@ -76,14 +76,14 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
 
 
 def _rename_unless(model: Path, temporary: Path, folder: Path) -> None:
-    """Rename the trained run's folder, unless another run has trained the same model in the meantime."""
+    """Rename the trained run's folder, unless another run has meanwhile trained the same model."""
     if not model.is_dir():
         temporary.rename(folder)
 
 
 def _find_trained(home: Path, name: str, start: Settings) -> Path | None:
-    """Return the folder of a warm start with the same settings; a setting that is newer than its file is a default."""
-    # Eight digits of a key: what has a longer name is still in the hands of another run, which renames it.
+    """Return the folder of a warm start with the same settings; settings missing in its file count as defaults."""
+    # Folders end with the eight digits of a key; a longer name is temporary, of a run that is still training it.
     for folder in sorted(home.glob(f"{glob.escape(name)}--{'[0-9a-f]' * 8}")):
         with suppress(DataError, OSError):
             if (folder / "final" / "hf").is_dir() and list_changes(folder / "settings.yaml", start) == ([], []):
@@ -92,7 +92,7 @@ def _find_trained(home: Path, name: str, start: Settings) -> Path | None:
 
 
 def resolve_warm_start_config(settings: Settings | PipelineSettings) -> str:
-    """Return the config of the warm start, or an empty string if the model is another one."""
+    """Return the warm start's config, or an empty string if the model is not a warm start."""
     name = settings.model.name
     return name.removeprefix(WARM_START) if name.startswith(WARM_START) else ""
 

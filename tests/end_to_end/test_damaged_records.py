@@ -50,7 +50,7 @@ def test_an_end_that_was_not_written_out_is_taken_off(
     done = qed(*TINY, "--steps", 6, "--out", run, "--resume")
     assert done.code == 0, done.err
     kept = run / "logs" / "attempt_2" / f"{name}.cut"
-    assert f"The end of {name} could not be read, and has been put into {kept}" in done.out.replace("\n", " ")
+    assert f"The end of {name} could not be read and was moved to {kept}" in done.out.replace("\n", " ")
     assert kept.read_bytes() == JUNK + b'{"half'
     assert_same(whole, run)
 

@@ -165,7 +165,7 @@ def test_training_on_a_reward_that_judges_nothing_is_measured_all_the_same(
         *("--reward", "0.5*length,0*repetition"),
     )
     assert done.code == 0, done.err
-    assert "data.reward judges no answer: evaluations take the verdict of r1_zero." in done.out
+    assert "data.reward judges no answers; evaluations use the verdict of r1_zero." in done.out
     figures = json.loads((out / "eval/step_000001/summary.json").read_text())["sums"]["greedy"]
     assert (figures["accuracy"], figures["format"], figures["judged_by"]) == (0.5, 1.0, "r1_zero")
     assert figures["reward"] < 0

@@ -82,7 +82,7 @@ def test_a_change_that_is_meant_is_shown_and_kept(qed: Callable[..., Any], made:
     assert done.code == 0, done.err
     for change in ("learner.lr: 0.001 -> 0.005", "sampling.group_size: 4 -> 3", "learner.steps: 4 -> 5"):
         assert f"Changed since the run began: {change}." in done.out
-    assert "The learning rate goes on as if the run had had its new length from the start." in done.out
+    assert "The learning rate continues as if the run had had its new length from the start." in done.out
     assert [row["optim/lr"] for row in read_lines(run / "metrics.jsonl") if "optim/lr" in row] == [1e-3] * 4 + [5e-3]
     again = qed(*more, "--resume")
     assert again.code == 0, "from then on it is what the run is"

@@ -56,7 +56,7 @@ def test_tokenizers_are_compared(engine: Engine) -> None:
     said = compare_tokenizers(server, engine.models.tokenizer, TEXTS)
     assert "same vocabulary" in said
     _, other = build_model("new:tiny", ["another text of other words, which makes another vocabulary " * 3], seed=0)
-    with pytest.raises(UsageError, match="another tokenizer"):
+    with pytest.raises(UsageError, match="a different tokenizer"):
         compare_tokenizers(server, other, TEXTS)
 
 
@@ -151,7 +151,7 @@ def test_a_teacher_must_have_its_own_weights(models: Models) -> None:
     with pytest.raises(UsageError, match="weights of version 4, which a run has sent, in place of those of /models/m"):
         check(build("http://127.0.0.1:8001", 4))
     for server in (build("http://localhost:8000"), build("http://127.0.0.1:8000", batches=False)):
-        with pytest.raises(UsageError, match="is to be the sampler and the teacher"):
+        with pytest.raises(UsageError, match="is set as both the sampler and the teacher"):
             check(server)
     check(build("http://127.0.0.1:8000", batches=False), rank=4)  # its adapters are beside the teacher's weights
 
@@ -187,5 +187,5 @@ def test_a_teacher_with_a_short_window_is_refused(models: Models) -> None:
     template = SimpleNamespace(lengths=lambda problems: [7, 12])
     setup: Any = SimpleNamespace(model=models.network, template=template, problems=[1, 2])
     require_room(setup, settings, "model large", 32)
-    with pytest.raises(UsageError, match=r"takes sequences of 31 tokens, .* 20 tokens has 32"):
+    with pytest.raises(UsageError, match=r"takes at most 31 tokens, .* 20 tokens need 32"):
         require_room(setup, settings, "model large", 31)

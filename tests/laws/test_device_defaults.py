@@ -212,7 +212,7 @@ def test_a_failed_measurement_is_an_estimate(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
     assert measure_sizes(phase(), H100, WINDOW, said.append, run) is None
-    assert said[-1].startswith("The measurement failed, and the batch sizes are estimated.")
+    assert said[-1].startswith("The measurement failed, so the batch sizes are estimated.")
     assert not (tmp_path / "qed").exists()
 
 

@@ -159,7 +159,7 @@ def test_a_run_is_resumed_as_itself_or_not_at_all(tmp_path: Path) -> None:
     train(small_run(run, steps=6), Launch(resume=True))
     assert max(int(str(row["step"])) for row in untimed(run)) == 6
     shutil.rmtree(run / "checkpoints")
-    with pytest.raises(UsageError, match="no checkpoint to go on from"):
+    with pytest.raises(UsageError, match="no checkpoint to resume from"):
         train(small_run(run, steps=6), Launch(resume=True))
     assert len(read_lines(run / "metrics.jsonl")) > 6
 
