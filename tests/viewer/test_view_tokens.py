@@ -163,7 +163,7 @@ def test_the_grader_explains_a_verdict_beside_what_was_stored(tmp_path: Path) ->
 def test_a_grader_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explaining, "SECONDS", 0.01)
     ask = write_answers(tmp_path / "run", build_answer("x", Grade(1.0, True, True, "0.5", tier="typed")))
-    with pytest.raises(Refused, match=r"not compared these answers within 0\.01 s"):
+    with pytest.raises(Refused, match=r"could not compare these answers within 0\.01 s"):
         ask("explain", run="run", step=1, group=0, answer=0)
 
 
