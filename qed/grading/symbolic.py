@@ -151,4 +151,4 @@ def _ask_child(gold: str, answer: str, waited: float) -> Result:
         return False, "timeout", str(error)
     except FailedError as error:
         return False, "error", str(error)
-    return correct, "symbolic", f"{'the same' if correct else 'another'} value according to math-verify"
+    return correct, "symbolic", "math-verify: the same value" if correct else "math-verify: another value"

@@ -135,7 +135,7 @@ def test_a_copied_demonstration_is_named_first() -> None:
     expert = {"shingles": SAME, "source": "expert", "given": 100}
     found = duplicates(build([expert, {"shingles": NEAR}, {"shingles": SAME, "given": 40}], [{"shingles": SAME}]))
     assert [(each.group, each.answer) for each in found] == [(1, 0), (0, 1)]
-    assert all("like the demonstration at step 0, group 0, answer 0" in each.detail for each in found)
+    assert all("those of the demonstration at step 0, group 0, answer 0" in each.detail for each in found)
 
 
 def test_short_texts_are_equal_by_chance() -> None:
