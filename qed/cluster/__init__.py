@@ -1,1 +1,1 @@
-"""Starts the processes of a run and watches them."""
+"""Start the processes of a run and watch them."""

@@ -1,7 +1,8 @@
 """Do work in chunks on a Ray cluster: every chunk is a shard, and every shard is a task.
 
-A task writes its shard into the folder that all nodes share, and Ray starts it again if its worker or node is lost. The
-driver joins the shards as `qed merge` does. Finished shards stay after an interruption, and the same command goes on.
+A task writes its shard to the folder that all nodes share, and Ray restarts it if its worker or node is lost. The
+driver joins the shards as `qed merge` does. Finished shards are kept after an interruption, and the same command
+resumes.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from qed.evaluation.shards import Shard, is_made
 from qed.guards.signals import EXIT_CODES, check_signals, watch_signals
 from qed.runs.run import Row
 
-RETRIES = 3  # of a task whose worker or node was lost
+RETRIES = 3  # of a task whose worker or node is lost
 POLL_SECONDS = 1.0
-LOADS_PER_GPU = 4  # of a model, at about this number of tasks for each GPU
-TASKS_PER_SLOT = 2  # submitted at the same time, so that no worker waits for the driver
+LOADS_PER_GPU = 4  # approximate number of tasks per GPU, each of which loads the model
+TASKS_PER_SLOT = 2  # tasks to submit at the same time, so that no worker waits for the driver
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one task takes of a node."""
+    """The resources of a node that one task uses."""
 
     cpus: float
     gpus: float = 0.0
@@ -40,7 +41,7 @@ class Slot:
 
 @contextmanager
 def explain_stops(folder: Path, console: Console) -> Iterator[None]:
-    """Handle signals while the block runs, and say after an interruption how the command continues."""
+    """Handle signals while the block runs, and after an interruption print how to continue."""
     try:
         with watch_signals():
             yield
@@ -51,14 +52,14 @@ def explain_stops(folder: Path, console: Console) -> Iterator[None]:
         ) from stopped
     finally:
         console.end_phase()
-        with suppress(OSError):  # it is empty if the command has made no shard
+        with suppress(OSError):  # it is empty if the command has written no shard
             folder.rmdir()
             if folder.parent.name == "shards":
                 folder.parent.rmdir()
 
 
 def prepare(folder: Path, session: Session, overwrite: bool, console: Console) -> None:
-    """Check that all nodes share the folder of the shards; with `overwrite` it is emptied first."""
+    """Check that all nodes share the folder of the shards; with `overwrite`, empty it first."""
     console.say(f"Ray cluster {session.address}: {session}.")
     if overwrite:
         shutil.rmtree(folder, ignore_errors=True)
@@ -66,7 +67,7 @@ def prepare(folder: Path, session: Session, overwrite: bool, console: Console) -
 
 
 class Tasks:
-    """Starts functions as tasks that take a slot, and says how many slots the cluster has."""
+    """Starts functions as tasks that each take a slot, and counts the slots of the cluster."""
 
     def __init__(self, slot: Slot) -> None:
         self.ray = load_ray()
@@ -80,13 +81,13 @@ class Tasks:
         self.slot = slot
 
     def count_slots(self) -> int:
-        """Count the slots that the cluster has now."""
+        """Count the slots that the cluster currently has."""
         resources = self.ray.cluster_resources()
         return max(1, int(resources.get("GPU", 0) if self.slot.gpus else resources.get("CPU", 0) / self.slot.cpus))
 
     def start(self, function: Callable[..., Row], arguments: Sequence[Any]) -> Any:
         """Start a task."""
-        if function not in self.remote:  # made once, because Ray sends every one to all workers
+        if function not in self.remote:  # created once, because Ray sends each remote function to all workers
             self.remote[function] = self.ray.remote(**self.options)(function)
         return self.remote[function].remote(*arguments)
 
@@ -94,7 +95,7 @@ class Tasks:
         """Return the result of a task that has ended.
 
         Raises:
-            QedError: that of the task, or its worker was lost too often.
+            QedError: the task failed with this error, or its worker was lost too often.
         """
         try:
             result: Row = self.ray.get(task)
@@ -129,24 +130,24 @@ def make_shards(
     folder: Path,
     console: Console,
 ) -> list[Path]:
-    """Run the tasks of all shards that are not there, and return the files of all.
+    """Run the tasks of all missing shards, and return the files of all shards.
 
     Args:
-        tasks: starts them.
-        function: makes shards: takes a list of them and its arguments, writes their files and returns counts.
+        tasks: starts the tasks.
+        function: makes shards: takes a list of shards and its arguments, writes their files and returns counts.
         count: the number of shards.
         arguments: returns the arguments of the task for some shards.
-        whole: of which they are shards.
-        folder: of the files.
+        whole: describes the complete work of which they are shards.
+        folder: the folder of the files.
         console: shows the progress.
 
     Raises:
-        UsageError: the folder has shards of another whole.
+        UsageError: the folder has shards of other work.
     """
     shards = [Shard(number, count) for number in range(1, count + 1)]
     missing = [shard for shard in shards if not is_made(folder / shard.file, shard, whole)]
-    # Ray ends a worker with every task on a GPU, to free its memory: such a task makes several shards, and each GPU
-    # loads the model a few times only. A task that is started again makes only those that are still missing.
+    # Ray ends the worker after every GPU task, to free its memory. So a GPU task makes several shards, and each GPU
+    # loads the model only a few times. A restarted task makes only the shards that are still missing.
     size = max(1, len(missing) // (LOADS_PER_GPU * tasks.count_slots())) if tasks.slot.gpus else 1
     waiting = deque(missing[start : start + size] for start in range(0, len(missing), size))
     finished, counts, began = count - len(missing), Counter[str](), time.perf_counter()
@@ -180,15 +181,15 @@ def _format_progress(counts: Counter[str], seconds: float) -> dict[str, float]:
 
 
 def enter_folder(cwd: str) -> None:
-    """Work in the driver's folder, so that relative names mean the same.
+    """Change to the driver's folder, so that relative paths mean the same.
 
     Raises:
-        UsageError: this node does not have it.
+        UsageError: this node does not have the folder.
     """
     try:
         os.chdir(cwd)
     except OSError as error:
         raise UsageError(
             f"The node {os.uname().nodename} has no folder {cwd} ({error.strerror}). Start qed in a folder that all "
-            "nodes have, such as a shared home."
+            "nodes have, such as a shared home directory."
         ) from error

@@ -1,7 +1,7 @@
-"""The environment variables that tell a process of a run its rank: torchrun's names, which Slurm's are mapped to.
+"""The environment variables that tell a process of a run its rank: torchrun's, to which Slurm's are mapped.
 
-RANK and WORLD_SIZE: its number among all processes, and how many there are. LOCAL_RANK and LOCAL_WORLD_SIZE: the same
-on this machine. GROUP_RANK: the machine's number. MASTER_ADDR and MASTER_PORT: where the processes find each other.
+RANK and WORLD_SIZE: its number among all processes, and their number. LOCAL_RANK and LOCAL_WORLD_SIZE: the same on this
+machine. GROUP_RANK: the machine's number. MASTER_ADDR and MASTER_PORT: where the processes connect to each other.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import suppress
 from qed import host
 from qed.errors import UsageError
 
-SLURM_PORT = "29500"  # torchrun's default too
+SLURM_PORT = "29500"  # the default of torchrun
 
 
 def read_world(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """Return the rank of this process and the number of ranks; None if nothing has started it as a rank.
+    """Return the rank of this process and the number of ranks; None if it was not started as a rank.
 
     Raises:
         UsageError: the variables contradict each other.
@@ -28,20 +28,20 @@ def read_world(environment: Mapping[str, str] = os.environ) -> tuple[int, int] |
     texts = environment["RANK"], environment["WORLD_SIZE"]
     if not all(text.isascii() and text.isdecimal() for text in texts) or int(texts[0]) >= int(texts[1]):
         raise UsageError(
-            f"The environment says RANK={texts[0]} and WORLD_SIZE={texts[1]}, which are no rank and number of ranks. "
-            "Unset both, or let torchrun set them."
+            f"The environment says RANK={texts[0]} and WORLD_SIZE={texts[1]}, which is not a valid rank and number of "
+            "ranks. Unset both, or let torchrun set them."
         )
     return int(texts[0]), int(texts[1])
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is alone or rank 0, so that it prints results."""
+    """Return whether this process is alone or rank 0, and thus prints results."""
     world = read_world()
     return world is None or world[0] == 0
 
 
 def describe_idle_rank(command: str) -> str:
-    """Return what a rank other than 0 says of a command that rank 0 does alone; empty for rank 0, or without ranks."""
+    """Return what a rank other than 0 prints for a command that only rank 0 runs; empty for rank 0 or without ranks."""
     world = None
     with suppress(UsageError):  # such a command needs no ranks, whatever the variables say
         world = read_world({**os.environ, **map_slurm()})
@@ -54,10 +54,10 @@ def describe_idle_rank(command: str) -> str:
 
 
 def must_launch(ranks: int) -> bool:
-    """Return whether this process has to start `ranks` others instead of training itself.
+    """Return whether this process has to start `ranks` processes instead of training itself.
 
     Raises:
-        UsageError: the processes have been started already, and are not so many.
+        UsageError: the processes have already been started, and their number differs.
     """
     world = read_world()
     if world is None or ranks == 1:
@@ -71,10 +71,10 @@ def must_launch(ranks: int) -> bool:
 
 
 def map_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return torchrun's variables for a task that `srun` has started, by Slurm's; empty for any other process.
+    """Derive torchrun's variables from Slurm's for a task that `srun` has started; empty for any other process.
 
-    Slurm names no port and no address that all machines know, so MASTER_ADDR must be set; it shows too that the tasks
-    belong to one run. A batch script is no task: SLURM_STEP_NUM_TASKS exists under `srun` only.
+    Slurm provides no port, and no address that all machines know, so MASTER_ADDR must be set; it also marks the tasks
+    as belonging to one run. A batch script is not a task: SLURM_STEP_NUM_TASKS exists only under `srun`.
     """
     tasks = _read_tasks(environment)
     if not tasks or "MASTER_ADDR" not in environment:
@@ -94,7 +94,7 @@ def map_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def describe_separate_tasks(environment: Mapping[str, str] = os.environ) -> str:
-    """Return a line of warning for the first of several tasks of `srun` that are no ranks of one run; else nothing."""
+    """Return a warning for the first of several `srun` tasks that are not ranks of one run; else an empty string."""
     tasks = _read_tasks(environment)
     if not tasks or "MASTER_ADDR" in environment or environment.get("SLURM_PROCID", "0") != "0":
         return ""
@@ -105,7 +105,7 @@ def describe_separate_tasks(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _read_tasks(environment: Mapping[str, str]) -> int:
-    """Return how many tasks `srun` has started with this process; 0 if there is one, or another launcher."""
+    """Return the number of tasks that `srun` has started with this process; 0 for one task or another launcher."""
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
     several = tasks.isdecimal() and int(tasks) > 1 and "RANK" not in environment
     return int(tasks) if several else 0
@@ -117,7 +117,7 @@ def share_cores(ranks: int) -> int:
 
 
 def _count_local_tasks(tasks_per_node: str, node: int) -> int:
-    """Return a node's number in Slurm's list such as `4(x2),3`: 4, 4 and 3 tasks."""
+    """Return a node's number of tasks from Slurm's list, such as `4(x2),3` for 4, 4 and 3 tasks."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node):
         counts += [int(count)] * int(times or 1)

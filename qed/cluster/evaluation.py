@@ -28,8 +28,8 @@ def evaluate_on_cluster(request: EvaluationRequest, address: str) -> dict[str, A
     """Evaluate as `qed.evaluation.run.run_evaluation` does, with a task for every chunk of problems.
 
     Args:
-        request: what is evaluated; its folder is on storage that all nodes share.
-        address: of the cluster, see `qed.cluster.ray_session.connect`.
+        request: what to evaluate; its folder must be on storage that all nodes share.
+        address: the address of the cluster, see `qed.cluster.ray_session.connect`.
     """
     check_name(request.settings.model.name)
     console = Console(request.json)
@@ -40,7 +40,7 @@ def evaluate_on_cluster(request: EvaluationRequest, address: str) -> dict[str, A
         slot = _choose_slot(session, request.settings)
         run = request.settings.run
         settings = replace(request.settings, run=replace(run, threads=run.threads or int(slot.cpus)))
-        # The driver has deleted what is overwritten, and a task that is started again must not delete more.
+        # The driver has already deleted what is overwritten; a restarted task must not delete more.
         asked = replace(request, settings=settings, overwrite=False)
         tasks = Tasks(slot)
         planned = tasks.run(_plan_task, (asked, os.getcwd(), request.overwrite))
@@ -58,19 +58,19 @@ def evaluate_on_cluster(request: EvaluationRequest, address: str) -> dict[str, A
 
 
 def _choose_slot(session: Session, settings: Settings) -> Slot:
-    """Return what a task takes: a GPU where the cluster has some, else as many CPUs as one process would use here."""
+    """Return the slot of a task: a GPU if the cluster has some, else as many CPUs as one process would use here."""
     if session.gpus and settings.model.device.partition(":")[0] in ("auto", "cuda"):
         return Slot(1.0, 1.0)
     largest = max(node["Resources"].get("CPU", 0.0) for node in load_ray().nodes() if node["Alive"])
     return Slot(float(max(1, min(settings.run.threads or host.choose_threads(), int(largest)))))
 
 
-# The plan of this process of the cluster, with the model, for the next task; and what planning has printed.
+# The plan of this worker process with its model, kept for the next task, and what planning has printed.
 _plans: list[tuple[EvaluationRequest, Plan, list[str]]] = []
 
 
 def _plan_task(request: EvaluationRequest, cwd: str, overwrite: bool) -> Row:
-    """Describe the whole for the driver, and check the folder."""
+    """Describe the complete evaluation for the driver, and check the folder."""
     plan, lines = _load_plan(request, cwd)
     return {
         "whole": plan.whole,
@@ -85,8 +85,8 @@ def _sample_task(shards: Sequence[Shard], request: EvaluationRequest, cwd: str, 
     plan, _ = _load_plan(request, cwd)
     if plan.whole != whole:
         raise DataError(
-            f"A node evaluates something else than the first one: {compare_wholes(whole, plan.whole)}. All nodes need "
-            "the same model and data under the same names."
+            f"A node would evaluate something else than the first one: {compare_wholes(whole, plan.whole)}. All nodes "
+            "need the same model and data under the same names."
         )
     report = HangReport(request.folder / "hang.txt", "Ray starts the chunk again", "--watchdog")
     with watch(report, request.settings.run.watchdog):

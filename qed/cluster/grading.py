@@ -22,14 +22,14 @@ BLOCK = 1_000  # rows of a file that one task grades
 def grade_on_cluster(
     job: RowJob, out: Path, folder: Path, address: str, overwrite: bool, console: Console
 ) -> dict[str, Any]:
-    """Grade the rows of a file with a task for every thousand of them, and write what one process writes.
+    """Grade the rows of a file with one task per thousand rows, and write what one process would write.
 
     Args:
-        job: what is graded; the tasks get the rows, so that only `folder` must be on storage that all nodes share.
+        job: what to grade; the tasks receive the rows, so only `folder` must be on storage that all nodes share.
         out: the file or folder of the verdicts.
-        folder: of the shards.
-        address: of the cluster, see `qed.cluster.ray_session.connect`.
-        overwrite: start again if there are shards of other settings.
+        folder: the folder of the shards.
+        address: the address of the cluster, see `qed.cluster.ray_session.connect`.
+        overwrite: start over if there are shards of other settings.
         console: prints.
     """
     whole, items = job.describe(BLOCK), job.read_items()
@@ -49,7 +49,7 @@ def grade_on_cluster(
     return merge(out, files, overwrite, console)
 
 
-# The job of this process of the cluster, with its grader, for the next task.
+# The job of this worker process with its grader, kept for the next task.
 _jobs: list[RowJob] = []
 
 

@@ -1,7 +1,7 @@
 """Start the processes of a run on this machine, one per rank, watch them, and end all of them when one fails.
 
-The parent is light: it imports no torch. Each child leads a session of its own, so that Ctrl-C at a terminal reaches
-the parent alone, which passes it on: a run takes a later signal as the order to end at once.
+The parent is lightweight: it does not import torch. Each child leads a separate session, so that Ctrl-C at a terminal
+reaches only the parent, which forwards it once: a run would take a second signal as the order to end at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qed.net.ports import reserve_port
 
 
 class Rank:
-    """A process of the run on this machine; `errors` is the file of its stderr, which rank 0 does not have."""
+    """A process of the run on this machine; `errors` is the file of its stderr, None for rank 0."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], errors: Path | None) -> None:
         self.number = number
@@ -44,13 +44,13 @@ class Rank:
         return self.process.poll()
 
     def send(self, number: int, group: bool = False) -> None:
-        """Send a signal to the process, or to it and all that it has started."""
+        """Send a signal to the process, or with `group` to its whole process group."""
         if self.code is None:
             with suppress(OSError):
                 (os.killpg if group else os.kill)(self.process.pid, number)
 
     def read_errors(self, otherwise: int = 0) -> list[str]:
-        """Return the last error in the rank's stderr with its traceback; without one, so many of the last lines."""
+        """Return the last error in the rank's stderr with its traceback; if none, the last `otherwise` lines."""
         lines: list[str] = []
         if self.errors is not None:
             with suppress(OSError):
@@ -70,14 +70,15 @@ def run_ranks(
     shown if one of them is the first to fail.
 
     Args:
-        command: of every process; the environment tells each its rank, see `qed.cluster.environment`.
+        command: the command of every process; the environment tells each its rank, see `qed.cluster.environment`.
         ranks: the number of processes.
-        stdout: for rank 0's output, instead of this process's.
-        patience: how long to wait for the others when a rank has ended.
+        stdout: where rank 0's output goes, instead of this process's stdout.
+        patience: how long to wait for the other ranks after one has ended.
 
     Returns:
-        0 if all ranks end with 0, else the code of the rank that failed first. 75 (`RankLost`) counts only if no rank
-        has another code, because the others end with it when they lose one; it stands for a rank that a signal killed.
+        0 if all ranks end with 0, else the exit code of the rank that failed first. 75 (`RankLost`) counts only if no
+        rank has another code, because the others end with it when they lose one; a rank killed by a signal counts as
+        75.
     """
     with ExitStack() as stack:
         signals = stack.enter_context(receive_signals())
@@ -118,11 +119,11 @@ def _kill(ranks: Sequence[Rank]) -> None:
 
 
 def _build_environment(ranks: int, port: int) -> dict[str, str]:
-    """Return the environment of all ranks, but for their numbers."""
+    """Return the environment that all ranks share, without their numbers."""
     loopback = "lo" if sys.platform == "linux" else "lo0"
     defaults = {
         "OMP_NUM_THREADS": str(share_cores(ranks)),
-        # Otherwise gloo takes the address that the machine's name stands for, which need not be reachable.
+        # Otherwise gloo uses the address to which the host name resolves, which may be unreachable.
         "GLOO_SOCKET_IFNAME": loopback,
     }
     return {
@@ -139,7 +140,7 @@ def _build_environment(ranks: int, port: int) -> dict[str, str]:
 
 @contextmanager
 def receive_signals() -> Iterator[list[int]]:
-    """Collect the signals that this process gets while the block runs, instead of ending by them."""
+    """Collect the signals that this process receives while the block runs, instead of being ended by them."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -147,7 +148,7 @@ def receive_signals() -> Iterator[list[int]]:
 
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in (*EXIT_CODES, SAVE, signal.SIGTSTP)}
     for number, handler in previous.items():
-        # Under nohup SIGHUP is ignored, as SIGTSTP is without job control, and stays so; the ranks inherit that.
+        # An ignored signal (SIGHUP under nohup, SIGTSTP without job control) stays ignored; the ranks inherit that.
         if number not in (signal.SIGHUP, signal.SIGTSTP) or handler != signal.SIG_IGN:
             signal.signal(number, note)
     try:

@@ -1,4 +1,4 @@
-"""What a run on a Ray cluster reserves for its inference servers, and whether the cluster can have them."""
+"""What a run on a Ray cluster reserves for its inference servers, and whether the cluster can host them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Engines:
-    """The servers of a run: what each takes of its node, and whether they may be on several nodes."""
+    """The servers of a run: the resources of each, and whether they may be on several nodes."""
 
     count: int
     resources: Mapping[str, float]
@@ -27,17 +27,17 @@ class Engines:
 
 
 def place_engines(settings: Settings | PipelineSettings, session: Session) -> Engines | None:
-    """Return the servers of `cluster.engines` for a cluster; None without any.
+    """Return the servers of `cluster.engines` for a cluster; None if there are none.
 
     Raises:
-        UsageError: the sampler asks no servers of the run, or the weights' folder is not one that all nodes share.
+        UsageError: the sampler does not use servers of the run, or the nodes do not share the weights' folder.
     """
     cluster, sampling = settings.cluster, settings.sampling
     if not cluster.engines:
         return None
     if sampling.sampler not in ENGINES:
         raise UsageError(
-            f"cluster.engines starts servers of sampling.sampler {' or '.join(ENGINES)}, not of {sampling.sampler}."
+            f"cluster.engines starts servers for sampling.sampler {' or '.join(ENGINES)}, not for {sampling.sampler}."
         )
     if sampling.servers not in (0, cluster.engines):
         raise UsageError("On a cluster the number of servers is cluster.engines: leave sampling.servers out.")
@@ -47,7 +47,7 @@ def place_engines(settings: Settings | PipelineSettings, session: Session) -> En
     folder = Path(sampling.weights_folder or settings.run.out).absolute()
     if shared and MEMORY in (folder, *folder.parents):
         raise UsageError(
-            f"sampling.weights_folder {folder} is in the memory of one node, and servers may be on others. Leave it "
+            f"sampling.weights_folder {folder} is in the memory of one node, but servers may be on others. Leave it "
             "out, or give a folder that all nodes share."
         )
     if shared:
@@ -56,7 +56,7 @@ def place_engines(settings: Settings | PipelineSettings, session: Session) -> En
 
 
 def reserve_for_engine(settings: Settings | PipelineSettings, session: Session) -> dict[str, float]:
-    """Return what Ray reserves for a server: GPUs only where the learners have some."""
+    """Return what Ray reserves for a server: GPUs only if the learners have some."""
     gpus = float(settings.cluster.gpus_per_engine) if uses_gpus(settings, session) else 0.0
     return {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
 
@@ -67,7 +67,7 @@ def uses_gpus(settings: Settings | PipelineSettings, session: Session) -> bool:
 
 
 def make_key(settings: Settings | PipelineSettings) -> dict[str, str]:
-    """Return the environment variable with the key of the run's servers, a fresh one unless there is one."""
+    """Return the environment variable with the key of the run's servers, with a new key unless it is set."""
     if not settings.cluster.engines:
         return {}
     return {KEY_VARIABLE: os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)}

@@ -1,7 +1,7 @@
-"""What the command and the workers of a run on a Ray cluster tell each other: an actor beside the command holds it.
+"""The state that command and workers of a run on a Ray cluster exchange, held by an actor on the command's node.
 
-A worker calls `exchange` a few times a second. So a signal reaches a process on another machine, and its output and its
-exit code come back, without a connection of our own.
+A worker calls `exchange` a few times per second. So a signal reaches a process on another machine, and its output and
+exit code come back, without a separate connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qed.config.arguments import drop_flags
 
 RETRY, DONE = "retry", "done"  # what a worker does when its rank has ended
 LOST_WORKER = "a worker was lost"
-SILENCE = 45.0  # seconds without a call of a worker, which calls five times a second, after which it is lost
+SILENCE = 45.0  # seconds without a call after which a worker is lost; it calls five times per second
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Job:
     """What every worker starts.
 
     Args:
-        arguments: of `qed`, without --cluster.
-        folder: of the run, as --out gives it.
-        cwd: the folder that the command was started in.
+        arguments: the arguments of `qed`, without --cluster.
+        folder: the folder of the run, as given by --out.
+        cwd: the folder in which the command was started.
         environment: variables of the command that its ranks need.
-        failures: how often the ranks may be started again.
+        failures: how often the ranks may be restarted.
     """
 
     arguments: tuple[str, ...]
@@ -42,8 +42,8 @@ class Job:
 class RankState:
     """A rank of the current attempt: its exit code once it has ended, and its last error by `read_errors`.
 
-    `lines` has the last error, `tail` the last lines where there is none. `place` is empty until it has started, and
-    `silent` counts the seconds since its worker was last heard of.
+    `lines` has the last error, `tail` the last lines if there is none. `place` is empty until it has started, and
+    `silent` is the seconds since its worker's last call.
     """
 
     place: str = ""
@@ -55,7 +55,7 @@ class RankState:
 
 @dataclass(frozen=True)
 class Report:
-    """What has happened since the command asked last: output of rank 0, and the state of the ranks of an attempt."""
+    """What has happened since the command's last call: output of rank 0, and the state of the ranks of an attempt."""
 
     attempt: int
     ranks: tuple[RankState, ...]
@@ -67,8 +67,8 @@ class Report:
 class Start:
     """What a worker needs to start its rank.
 
-    `reason` says why the attempt before this one ended. `first_folder` is the inode of the run's folder before the
-    first attempt, 0 if there was none.
+    `reason` says why the previous attempt ended. `first_folder` is the inode of the run's folder before the first
+    attempt, 0 if there was none.
     """
 
     job: Job
@@ -79,7 +79,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Orders:
-    """What a worker must do: send these signals, each with whether to the whole group, and finish by the verdict."""
+    """What a worker must do: send these signals, each to the process or its whole group, and end by the verdict."""
 
     signals: tuple[tuple[int, bool], ...]
     verdict: str
@@ -87,7 +87,7 @@ class Orders:
 
 @dataclass
 class Control:
-    """The state of a run on a cluster; a method is called by the workers or by the command, one call at a time."""
+    """The state of a run on a cluster; the workers and the command call its methods, one call at a time."""
 
     job: Job
     world: int
@@ -96,7 +96,7 @@ class Control:
     reasons: dict[int, str] = field(default_factory=dict)  # why each attempt has ended
     verdict: str = ""
     ranks: list[RankState] = field(default_factory=list)
-    seen: dict[int, float] = field(default_factory=dict)  # when each rank's worker has called, by the monotonic clock
+    seen: dict[int, float] = field(default_factory=dict)  # when each rank's worker last called, by the monotonic clock
     signals: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
     out: bytes = b""
     err: bytes = b""
@@ -104,7 +104,7 @@ class Control:
     # Called by Ray Train and its workers
 
     def begin(self) -> int:
-        """Begin an attempt, and return its number; Ray Train has made a group of workers."""
+        """Start an attempt, for which Ray Train has created a group of workers, and return its number."""
         self.attempt += 1
         self.verdict = ""
         self.ranks = [RankState() for _ in range(self.world)]
@@ -113,19 +113,19 @@ class Control:
         return self.attempt
 
     def join(self, rank: int, place: str) -> Start:
-        """Say where a rank is about to start."""
+        """Record where a rank is about to start, and return what its worker needs."""
         self.ranks[rank] = RankState(place)
         self.seen[rank] = time.monotonic()
         reason = self.reasons.get(self.attempt - 1, LOST_WORKER)
         return Start(self.job, self.attempt, reason, self.first_folder or 0)
 
     def remember_folder(self, inode: int) -> None:
-        """Keep the inode that the run's folder had before the first attempt."""
+        """Record the inode that the run's folder had before the first attempt."""
         if self.first_folder is None:
             self.first_folder = inode
 
     def exchange(self, attempt: int, rank: int, state: RankState, out: bytes = b"", err: bytes = b"") -> Orders:
-        """Take the state and the output of a rank, and return what its worker must do."""
+        """Record the state and the output of a rank, and return what its worker must do."""
         self.out += out
         self.err += err
         if attempt != self.attempt:
@@ -146,12 +146,12 @@ class Control:
         return report
 
     def send(self, attempt: int, rank: int, number: int, group: bool) -> None:
-        """Keep a signal for a rank until its worker asks."""
+        """Keep a signal for a rank until its worker's next call."""
         if attempt == self.attempt:
             self.signals[rank].append((number, group))
 
     def settle(self, attempt: int, verdict: str, reason: str = "") -> None:
-        """Say how the workers of an attempt end: DONE, or RETRY, which lets Ray Train make another group."""
+        """Set how the workers of an attempt end: DONE, or RETRY, which makes Ray Train create another group."""
         if attempt == self.attempt:
             self.verdict = verdict
         self.reasons[attempt] = reason
@@ -169,9 +169,9 @@ class RemoteRank:
     """A rank of an attempt, seen from the command.
 
     Args:
-        number: of the rank.
-        attempt: that it belongs to.
-        board: where its state is read.
+        number: the number of the rank.
+        attempt: the attempt that it belongs to.
+        board: where to read its state.
         control: the handle of the actor.
     """
 
@@ -184,7 +184,7 @@ class RemoteRank:
         report = self.board.report
         if report.attempt == self.attempt:
             self._last = report.ranks[self.number]
-        # Ray has given up its worker and has begun another attempt, or the worker's node is gone.
+        # Ray has given up the worker and started another attempt, or the worker's node is gone.
         lost = report.attempt != self.attempt or self.board.over or self._last.silent > SILENCE
         if self._last.code is None and lost:
             self._last = replace(self._last, code=LOST, tail=(f"error: the worker of {self.place} was lost.",))
@@ -201,17 +201,17 @@ class RemoteRank:
         return self._read().code
 
     def send(self, number: int, group: bool = False) -> None:
-        """Send a signal to the process, or to it and all that it has started."""
+        """Send a signal to the process, or with `group` to its whole process group."""
         self.control.send.remote(self.attempt, self.number, number, group)  # type: ignore[attr-defined]
 
     def read_errors(self, otherwise: int = 0) -> list[str]:
-        """Return the last error in the rank's stderr with its traceback; without one, so many of the last lines."""
+        """Return the last error in the rank's stderr with its traceback; if none, the last `otherwise` lines."""
         state = self._read()
         return list(state.lines or state.tail[-otherwise:] if otherwise else state.lines)
 
 
 def describe_end(ranks: Sequence[RemoteRank]) -> str:
-    """Say in a few words which ranks have ended an attempt, those that were killed first."""
+    """Describe briefly which ranks ended an attempt, those that were killed first."""
     killed = [rank for rank in ranks if (rank.code or 0) < 0]
     lost = [rank for rank in ranks if rank.code == LOST]
     return "; ".join(
@@ -222,9 +222,9 @@ def describe_end(ranks: Sequence[RemoteRank]) -> str:
 
 
 def choose_arguments(start: Start) -> Sequence[str]:
-    """Return the arguments of an attempt: those of the command, and from the second on those that resume its run.
+    """Return the arguments of an attempt: those of the command, and from the second attempt on those to resume its run.
 
-    With --overwrite nothing is resumed while the folder is still the one to replace, or its run is not prepared.
+    With --overwrite nothing is resumed while the folder is still the one to replace, or the new run is not prepared.
     """
     job, folder = start.job, Path(start.job.cwd, start.job.folder)
     if start.attempt == 1:

@@ -1,10 +1,10 @@
-"""Inference servers on a Ray cluster: actors beside the learners, each of which runs a server behind a gate.
+"""Inference servers on a Ray cluster: actors besides the learners, each of which runs a server behind a gate.
 
-The command makes the actors, which reserve what the servers need. Rank 0 says what they serve, once it has written its
-model, and has a server that was lost started again; the worker of every rank passes that on. Ray starts an actor again
-whose node was lost.
+The command creates the actors, which reserve what the servers need. Rank 0 decides what they serve once it has written
+its model, and requests restarts of lost servers; the worker of every rank forwards that. Ray restarts an actor whose
+node was lost.
 
-Only a process that has ray may import this module.
+This module requires ray.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from qed.serving.placed import Order, Place, Places, read_orders
 from qed.serving.processes import ServerProcess
 
 TOKEN = "QED_SERVE_TOKEN"  # environment variable of `qed serve`
-LOOK = 1.0  # seconds between two questions to an actor
-OWN = ("OMP_NUM_THREADS",)  # which Ray sets to what it reserves for an actor
+LOOK = 1.0  # seconds between two queries of an actor
+OWN = ("OMP_NUM_THREADS",)  # variables that Ray sets by what it reserves for an actor
 
 
 class EngineHost:
-    """An actor: runs a server.
+    """An actor that runs a server.
 
     Args:
-        job: of the run, for its folder and environment.
-        key: that requests must carry.
+        job: the job of the run, for its folder and environment.
+        key: the key that requests must carry.
     """
 
     def __init__(self, job: Job, key: str) -> None:
@@ -48,7 +48,7 @@ class EngineHost:
         for name in OWN:
             os.environ.pop(name, None)
         os.environ.update(job.environment)
-        with suppress(OSError):  # a folder that is not here matters only where a path is relative
+        with suppress(OSError):  # a missing folder matters only for relative paths
             os.chdir(job.cwd)
         self._place = Place()
         self._server: ServerProcess | None = None
@@ -68,11 +68,11 @@ class EngineHost:
         self._thread.start()
 
     def report(self) -> Place:
-        """Return where the server is."""
+        """Return the address and state of the server."""
         return self._place
 
     def _start(self, server: ServerProcess, number: str) -> None:
-        """Start a server; one that is not wanted any more changes nothing."""
+        """Start a server; if its order is outdated by then, change nothing."""
         try:
             server.start()
             place = Place(number, self._gate.url)
@@ -88,25 +88,25 @@ class EngineHost:
 
 
 def start_hosts(engines: Engines, job: Job) -> list[Any]:
-    """Make the actors of the servers; Ray places them as soon as there is room."""
+    """Create the actors of the servers; Ray places them as soon as there are resources."""
     actor = ray.remote(EngineHost).options(
         num_cpus=engines.resources.get("CPU", 0.0),
         num_gpus=engines.resources.get("GPU", 0.0),
         max_restarts=job.failures,
-        max_concurrency=2,  # `report` answers while `serve` ends an earlier server
+        max_concurrency=2,  # so that `report` answers while `serve` stops an earlier server
         scheduling_strategy="DEFAULT" if "GPU" in engines.resources else "SPREAD",
     )
     return [actor.remote(job, job.environment[KEY_VARIABLE]) for _ in range(engines.count)]
 
 
 class Relay:
-    """Tells the actors what a rank wants, and the rank where they are; a worker calls `tick` again and again.
+    """Relays a rank's orders to the actors and their addresses to the rank; a worker calls `tick` repeatedly.
 
     Args:
         hosts: the handles of the actors.
-        folder: of the rank.
-        shared: as for `Places`.
-        failures: how often an actor is started again.
+        folder: the folder of the rank.
+        shared: see `Places`.
+        failures: how often an actor is restarted.
     """
 
     def __init__(self, hosts: Sequence[Any], folder: Path, shared: bool, failures: int) -> None:
@@ -118,7 +118,7 @@ class Relay:
         self.places.write(folder)
 
     def tick(self) -> None:
-        """Do what is to be done now, without waiting."""
+        """Do what is currently due, without waiting."""
         orders: Sequence[Order | None] = read_orders(self.folder) or [None] * len(self.hosts)
         servers = tuple(self._ask(index, order) for index, order in enumerate(orders))
         if servers != self.places.servers:
@@ -126,7 +126,7 @@ class Relay:
             self.places.write(self.folder)
 
     def _ask(self, index: int, order: Order | None) -> Place:
-        """Ask an actor for its place, take an answer that has come, and repeat the order if it does not follow it."""
+        """Query an actor, read an answer that has arrived, and repeat an order that it has not followed."""
         asked, now, place = self._asked[index], time.monotonic(), self.places.servers[index]
         if asked is None:
             if now >= self._next[index] and not place.gone:
@@ -141,7 +141,7 @@ class Relay:
         return place
 
     def _read(self, asked: Any) -> Place:
-        """Return an actor's answer; nothing while Ray starts it again."""
+        """Return an actor's answer; an empty place while Ray restarts it."""
         try:
             place: Place = ray.get(asked)
             return place

@@ -1,9 +1,9 @@
-"""A learner of a run on a Ray cluster: a worker of Ray Train that starts one rank, and passes on what it says.
+"""A learner of a run on a Ray cluster: a worker of Ray Train that starts one rank, and forwards its output.
 
-The rank is a process of its own, started as `qed METHOD --ranks N` starts one. So signals, exit codes, threads and the
-watchdog are those of every other run, and the worker itself holds neither torch nor memory of a GPU.
+The rank is a separate process, started as `qed METHOD --ranks N` starts one. So signals, exit codes, threads and the
+watchdog work as in every other run, and the worker itself holds neither torch nor GPU memory.
 
-Only a process that has ray may import this module.
+This module requires ray.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from qed.runs.step_file import encode_line
 from qed.serving.placed import FOLDER
 
 TICK = 0.2  # seconds
-LOCK_SECONDS = 120  # until the folder of a run that starts again must be free; NFS gives up a client after 90 s
+LOCK_SECONDS = 120  # for the folder of a restarting run to become free; NFS gives up a client after 90 s
 ATTEMPT = "QED_ATTEMPT"  # environment variable of a worker
-READ_ADDRESS = 0x8915  # SIOCGIFADDR of Linux: the IPv4 address of a network interface
-_held = ExitStack()  # the port of the ranks' store, which rank 0's worker keeps from others
+READ_ADDRESS = 0x8915  # SIOCGIFADDR of Linux: read the IPv4 address of a network interface
+_held = ExitStack()  # the port of the ranks' store, which rank 0's worker reserves
 
 
 @dataclass
 class MeetingConfig(BackendConfig):  # type: ignore[misc]
-    """Tells the ranks of each group of workers where they find each other, instead of Ray Train's own torch group.
+    """Tells the ranks of each group of workers how to connect to each other, in place of Ray Train's torch group.
 
     Args:
         control: the handle of the run's `Control`.
-        backend: which TorchTrainer asks for; the ranks choose theirs themselves.
+        backend: a field that TorchTrainer requires; the ranks choose their backend themselves.
     """
 
     control: Any = None
@@ -62,17 +62,17 @@ class MeetingConfig(BackendConfig):  # type: ignore[misc]
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """The class that Ray Train makes for each group."""
+        """The class that Ray Train instantiates for each group."""
         return MeetingBackend
 
 
 class MeetingBackend(Backend):  # type: ignore[misc]
-    """Begins an attempt when Ray Train has made a group of workers. The ranks of a node see all of its GPUs."""
+    """Starts an attempt when Ray Train has created a group of workers. The ranks of a node see all of its GPUs."""
 
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: MeetingConfig) -> None:
-        """Choose the address of rank 0, and tell it to all workers."""
+        """Choose the address of rank 0, and send it to all workers."""
         attempt = ray.get(backend_config.control.begin.remote())
         address, port = worker_group.execute_single(0, choose_address)
         variables = {"MASTER_ADDR": address, "MASTER_PORT": str(port), ATTEMPT: str(attempt)}
@@ -85,7 +85,7 @@ def set_variables(variables: Mapping[str, str]) -> None:
 
 
 def choose_address() -> tuple[str, int]:
-    """Return the address of this node and a port, which nobody else takes while this process lives."""
+    """Return the address of this node and a port, which is reserved while this process lives."""
     return ray.util.get_node_ip_address(), _held.enter_context(reserve_port())
 
 
@@ -93,10 +93,10 @@ def run_rank(config: Mapping[str, Any]) -> None:
     """Run one rank to its end; Ray Train calls this in every worker.
 
     Args:
-        config: `control` is the handle of the run's `Control`.
+        config: its entry `control` is the handle of the run's `Control`.
 
     Raises:
-        RankLost: the rank was lost with others, or killed; Ray Train then starts all of them again.
+        RankLost: the rank was lost with others, or killed; Ray Train then restarts all of them.
     """
     context = ray.train.get_context()
     number, attempt, host = context.get_world_rank(), int(os.environ[ATTEMPT]), socket.gethostname()
@@ -120,14 +120,14 @@ def run_rank(config: Mapping[str, Any]) -> None:
             stack.callback(_kill, rank)
             orders = _relay(control, attempt, rank, place, Path(folder), relay.tick if relay else lambda: None)
     if orders.verdict != DONE:
-        raise RankLost(f"Rank {number} ({place}) has ended, and all ranks start again.")
+        raise RankLost(f"Rank {number} ({place}) has ended, and all ranks restart.")
 
 
 def _start(context: Any, start: Start, folder: Path, more: Mapping[str, str]) -> Rank:
-    """Start the process of a rank with more environment variables; its output goes to files.
+    """Start the process of a rank with additional environment variables; its output goes to files.
 
     Raises:
-        UsageError: this node does not have the folder that the command was started in.
+        UsageError: this node does not have the folder in which the command was started.
     """
     job = start.job
     if not Path(job.cwd).is_dir():
@@ -158,14 +158,14 @@ def _start(context: Any, start: Start, folder: Path, more: Mapping[str, str]) ->
             stderr=err,
             start_new_session=True,
         )
-    # What rank 0 says is shown as it comes, so that its last error is not shown again.
+    # The output of rank 0 is shown as it arrives, so its last error need not be shown again.
     return Rank(number, process, folder / "err" if number else None)
 
 
 def _prepare_folder(start: Start, beat: Callable[[], object]) -> None:
-    """Wait until nobody writes the run that starts again, and append the event `restarted` if it has got so far.
+    """Wait until no process writes to the restarting run, and append the event `restarted` if the run exists.
 
-    A file server keeps the lock of a lost node for a while. `beat` is called once a second.
+    A file server keeps the lock of a lost node for a while. `beat` is called once per second.
     """
     folder = Path(start.job.cwd, start.job.folder)
     for _ in range(LOCK_SECONDS if start.attempt > 1 else 0):
@@ -181,7 +181,7 @@ def _prepare_folder(start: Start, beat: Callable[[], object]) -> None:
 
 
 def _choose_interface(address: str) -> dict[str, str]:
-    """Tell gloo the network interface of this node's address in Ray; otherwise it takes that of the machine's name."""
+    """Make gloo use the network interface of this node's address in Ray, instead of that of the host name."""
     if sys.platform == "linux":
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             wanted = socket.inet_aton(address)
@@ -194,9 +194,9 @@ def _choose_interface(address: str) -> dict[str, str]:
 
 
 def _relay(control: Any, attempt: int, rank: Rank, place: str, folder: Path, tick: Callable[[], None]) -> Orders:
-    """Pass on what a rank says and the signals for it, until it has ended and the command has judged the attempt.
+    """Forward a rank's output and the signals for it, until it has ended and the command has judged the attempt.
 
-    `tick` is called a few times a second.
+    `tick` is called a few times per second.
     """
     with (folder / "out").open("rb") as out, (folder / "err").open("rb") as err:
         while True:

@@ -22,16 +22,16 @@ from qed import host
 from qed.errors import UsageError
 
 AUTO, LOCAL, CLIENT = "auto", "local", "ray://"
-CONNECT_SECONDS = 30.0  # until the head node must listen
-SHARED_SECONDS = 60.0  # until all nodes must see a new file: NFS caches the content of folders
+CONNECT_SECONDS = 30.0  # for the head node to accept connections
+SHARED_SECONDS = 60.0  # for all nodes to see a new file, because NFS caches the content of folders
 INSTALL = "pip install 'qed[ray]'"
-# Variables of this process that the processes of a task need, because results or downloads depend on them.
+# Variables of this process that the processes of tasks need, because results or downloads depend on them.
 PASSED = (*host.WAITING, host.MKL_MODE, "HF_HOME", "HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_TOKEN")
 
 
 @dataclass(frozen=True)
 class Session:
-    """A connection to a cluster: its address, and what its living nodes have together."""
+    """A connection to a cluster: its address, and the total resources of its live nodes."""
 
     address: str
     nodes: int
@@ -61,15 +61,15 @@ def load_ray() -> Any:
 
 @contextmanager
 def connect(address: str, seconds: float = CONNECT_SECONDS) -> Iterator[Session]:
-    """Connect to a cluster while the block runs; a connection that this process has already is used and stays.
+    """Connect to a cluster while the block runs; an existing connection of this process is used and kept.
 
-    Ray replaces the handler of SIGTERM when it connects: install signal handlers inside the block. The earlier one is
+    Ray replaces the SIGTERM handler when it connects: install signal handlers inside the block. The earlier handler is
     restored after it.
 
     Args:
         address: `auto` for the cluster of this machine (or of RAY_ADDRESS), HOST:PORT of its head node, or `local` to
             start a cluster of this machine alone, which ends with the block.
-        seconds: until the head node must listen.
+        seconds: the deadline for the head node to accept connections.
 
     Raises:
         UsageError: ray is not installed, the address is none of these, or no cluster answers.
@@ -96,16 +96,16 @@ def connect(address: str, seconds: float = CONNECT_SECONDS) -> Iterator[Session]
 
 
 def find_address(address: str) -> str:
-    """Return the HOST:PORT of an address; `auto` only where Ray must search for a cluster itself.
+    """Return the HOST:PORT of an address; `auto` only if Ray must search for a cluster itself.
 
     Raises:
-        UsageError: it is not an address, or that of a Ray Client.
+        UsageError: it is not an address, or the address of a Ray Client.
     """
     named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
     if named.startswith(CLIENT):
         raise UsageError(
-            f"{named} is the address of a Ray Client, which carries neither Ray Train nor the folders that qed's tasks "
-            "share. Run qed on the cluster, with --cluster auto: log in to a node, or use `ray job submit`."
+            f"{named} is the address of a Ray Client, which supports neither Ray Train nor the folders that qed's "
+            "tasks share. Run qed on the cluster, with --cluster auto: log in to a node, or use `ray job submit`."
         )
     if named in ("", AUTO):
         return _read_current_cluster() or AUTO
@@ -125,7 +125,7 @@ def _read_current_cluster() -> str:
 
 
 def _wait_for_listener(target: str, seconds: float) -> None:
-    """Wait until something listens: Ray itself would wait for two minutes, and then end the process."""
+    """Wait until something listens, because Ray itself would wait for two minutes and then end the process."""
     machine, _, port = target.rpartition(":")
     end = time.monotonic() + seconds
     while True:
@@ -135,7 +135,7 @@ def _wait_for_listener(target: str, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() >= end:
                 raise UsageError(
-                    f"No Ray cluster answers at {target} within {seconds:g} s ({error.strerror or error}). Start one "
+                    f"No Ray cluster answered at {target} within {seconds:g} s ({error.strerror or error}). Start one "
                     "with `ray start --head`, or give the address that it prints: --cluster HOST:PORT."
                 ) from error
         time.sleep(min(0.2, seconds))
@@ -149,7 +149,7 @@ def _join(ray: Any, target: str, options: dict[str, Any]) -> None:
     """
     try:
         ray.init(address=target, **options)
-    # Ray leaves with SystemExit where something listens that is not Ray.
+    # Ray raises SystemExit if something other than Ray listens there.
     except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
         raise UsageError(
             f"This process cannot join the Ray cluster at {target}: {_shorten(error)}. Run qed on a node of the "
@@ -159,7 +159,7 @@ def _join(ray: Any, target: str, options: dict[str, Any]) -> None:
 
 
 def _shorten(error: BaseException) -> str:
-    """Return the first sentence of an error of Ray, whose texts are long."""
+    """Return the first sentence of a Ray error, whose texts are long."""
     if isinstance(error, SystemExit):
         return "what listens there is not Ray, or does not answer"
     return " ".join(str(error).split()).split(". ")[0].rstrip(".")[:200]
@@ -178,10 +178,10 @@ def read_worker_environment() -> dict[str, str]:
 
 
 def require_shared(folder: Path) -> None:
-    """Check that every node of the cluster sees this folder and can write to it; needs a connection.
+    """Check that every node of the cluster sees this folder and can write to it; requires a connection.
 
     Raises:
-        UsageError: some do not; the message names them.
+        UsageError: some nodes cannot; the message names them.
     """
     ray = load_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -214,7 +214,7 @@ def require_shared(folder: Path) -> None:
 
 
 def _read_probe(ray: Any, answer: Any) -> str:
-    """Return what is wrong on a node, or an empty text; a node that was lost in the meantime is not used."""
+    """Return what is wrong on a node, or an empty text; a node that was lost in the meantime is ignored."""
     try:
         return str(ray.get(answer))
     except ray.exceptions.NodeDiedError:
@@ -224,14 +224,14 @@ def _read_probe(ray: Any, answer: Any) -> str:
 
 
 def _probe_folder(probe: str, node: str, seconds: float) -> str:
-    """Read and write the probe's folder on another node; returns what is wrong, or an empty text."""
+    """Read and write the probe's folder on another node; return what is wrong, or an empty text."""
     file, end = Path(probe), time.monotonic() + seconds
     while not file.is_file():
         if time.monotonic() >= end:
             return "does not see it"
         time.sleep(0.1)
         with suppress(OSError):
-            os.listdir(file.parent)  # NFS asks the server again
+            os.listdir(file.parent)  # makes NFS query the server again
     try:
         file.with_name(f"{file.name}-{node}").write_text("", encoding="utf-8")
     except OSError as error:

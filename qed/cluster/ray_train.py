@@ -1,6 +1,6 @@
-"""Run a training command on a Ray cluster: Ray Train places its learners, and starts all of them again if one is lost.
+"""Run a training command on a Ray cluster: Ray Train places its learners, and restarts all of them if one is lost.
 
-The command itself trains nothing. It shows what rank 0 prints, passes signals on, and returns the run's exit code.
+The command itself trains nothing. It shows what rank 0 prints, forwards signals, and returns the run's exit code.
 """
 # ruff: noqa: PLC0415 -- ray is an extra, and is imported when it is used
 
@@ -30,11 +30,11 @@ from qed.errors import Interrupted, QedError, RankLost, UsageError
 from qed.guards.signals import EXIT_CODES
 
 TICK = 0.2  # seconds
-PLACING = 15.0  # seconds without learners after which the command says what it waits for
-LEAVING = 30.0  # seconds that Ray Train gets to end when the ranks have
+PLACING = 15.0  # seconds without learners after which the command prints what it is waiting for
+LEAVING = 30.0  # seconds for Ray Train to end after the ranks have ended
 MAX_REASON = 600  # characters
 RESTARTS = 3  # of Ray Train itself, if it cannot start its workers
-# Variables of the command whose names begin so are those of the ranks too; all others are those of each node.
+# Environment variables with these prefixes are passed from the command to the ranks; all others are those of each node.
 THREADS = ("OMP_", "MKL_", "KMP_")
 CARRIED = (*THREADS, "QED_", "HF_", "TORCH", "PYTORCH_", "CUBLAS_", "NCCL_", "GLOO_", "TOKENIZERS_", "MALLOC_")
 SECRETS = ("WANDB_", "TRACKIO_", "MLFLOW_", "OPENAI_")
@@ -45,10 +45,10 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
 
     Args:
         resolved: the settings and flags of the command.
-        arguments: the command line, with the command.
+        arguments: the complete command line.
 
     Returns:
-        the code with which the ranks end, as `run_ranks` returns it.
+        The exit code of the ranks, see `run_ranks`.
 
     Raises:
         UsageError: ray is not installed, no cluster answers, it is too small, or the run has no folder.
@@ -67,9 +67,9 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
         environment=carried | read_worker_environment() | make_key(settings),
         failures=settings.cluster.max_failures,
     )
-    # Both are read when ray is imported. A thread that is still there at the end must not start a cluster of its own.
+    # Both are read when ray is imported. The second keeps a thread that still runs at the end from starting a cluster.
     os.environ |= {"RAY_TRAIN_V2_ENABLED": "1", "RAY_ENABLE_AUTO_CONNECT": "0"}
-    stdout = sys.stdout  # on which Ray would print too
+    stdout = sys.stdout  # reserved for rank 0, because Ray prints too
     with redirect_stdout(sys.stderr), connect(resolved.flags.cluster) as session, receive_signals() as signals:
         learners = place_learners(settings, session)
         engines = place_engines(settings, session)
@@ -87,7 +87,7 @@ def name_keys(settings: Settings | PipelineSettings) -> set[str]:
 
 @dataclass(frozen=True)
 class Learners:
-    """How many learners there are, and what Ray reserves for each."""
+    """The number of learners, and what Ray reserves for each."""
 
     count: int
     resources: dict[str, float]
@@ -99,7 +99,7 @@ class Learners:
 
 
 def place_learners(settings: Settings | PipelineSettings, session: Session) -> Learners:
-    """Return the learners for a cluster: one per GPU, or one per node without GPUs, unless `cluster.learners` says.
+    """Return the learners for a cluster: `cluster.learners`, by default one per GPU, or one per node without GPUs.
 
     Raises:
         UsageError: the cluster is too small.
@@ -114,7 +114,7 @@ def place_learners(settings: Settings | PipelineSettings, session: Session) -> L
         if count * resources.get(name, 0.0) + taken > has:
             servers = f" and {cluster.engines} servers {taken:g}" if taken else ""
             raise UsageError(
-                f"{count} learners need {count} {name}s{servers}, and the cluster has {has:g} ({session}). Add nodes "
+                f"{count} learners need {count} {name}s{servers}, but the cluster has {has:g} ({session}). Add nodes "
                 "with `ray start --address HOST:PORT`, or set cluster.learners"
                 f"{', cluster.engines and cluster.gpus_per_engine' if taken else ''}."
             )
@@ -123,7 +123,7 @@ def place_learners(settings: Settings | PipelineSettings, session: Session) -> L
 
 @dataclass
 class _Launch:
-    """One run of `run_on_cluster`: the learners, the signals that the command has received, and where rank 0 prints."""
+    """One call of `run_on_cluster`: the learners, the signals that the command receives, and the output of rank 0."""
 
     job: Job
     learners: Learners
@@ -135,7 +135,7 @@ class _Launch:
     control: Any = None
     hosts: Sequence[Any] = ()  # the actors of the servers
     _reading: threading.Lock = field(default_factory=threading.Lock)
-    # The output comes in pieces, which may end within a character.
+    # The output arrives in pieces, which may end in the middle of a character.
     _decoders: tuple[codecs.IncrementalDecoder, ...] = field(
         default_factory=lambda: tuple(codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2))
     )
@@ -153,7 +153,7 @@ class _Launch:
                 trainer.join(LEAVING)
                 return code
             finally:
-                with suppress(Exception):  # which must not hide how the run has ended
+                with suppress(Exception):  # an error here must not hide how the run ended
                     self._read_board()
 
     def _start_control(self) -> Any:
@@ -173,7 +173,7 @@ class _Launch:
         return start_hosts(self.engines, self.job)
 
     def _build_trainer(self, folder: str) -> Any:
-        """Build the TorchTrainer; `folder` is for its own files, of which qed needs none.
+        """Build the TorchTrainer; `folder` is for its own files, which qed does not need.
 
         Raises:
             UsageError: ray is too old.
@@ -207,7 +207,7 @@ class _Launch:
         )
 
     def _fit(self, trainer: Any) -> None:
-        """Let Ray Train start the workers, again and again, in a thread: the main one receives signals."""
+        """Let Ray Train start and restart the workers; runs in a thread, because the main thread receives signals."""
         try:
             trainer.fit()
         except BaseException as error:  # noqa: BLE001 -- raised by `_watch`
@@ -223,7 +223,7 @@ class _Launch:
             self.error, self.board.over = error, True
 
     def _read_board(self) -> None:
-        """Read what has happened, and print what rank 0 has said."""
+        """Read the latest report, and print the output of rank 0."""
         with self._reading:
             report = load_ray().get(self.control.report.remote())
             for stream, decoder, content in zip(
@@ -234,10 +234,10 @@ class _Launch:
             self.board.report = report
 
     def _watch(self) -> int:
-        """Watch one attempt after the other, and return the exit code of the last one.
+        """Watch one attempt after another, and return the exit code of the last one.
 
         Raises:
-            Interrupted: a signal came while no learner was there.
+            Interrupted: a signal was received while no learner was running.
         """
         attempt, reason = 0, ""
         while self._wait_for_attempt(attempt):
@@ -255,7 +255,7 @@ class _Launch:
         raise self._explain_end(attempt, reason)
 
     def _wait_for_attempt(self, before: int) -> bool:
-        """Wait until Ray Train has made another group of workers; False if it has ended instead."""
+        """Wait until Ray Train has created another group of workers; return False if it has ended instead."""
         waited = 0.0
         while self.board.report.attempt == before and not self.board.over:
             if stop := next((number for number in self.signals if number in EXIT_CODES), None):
@@ -268,7 +268,7 @@ class _Launch:
         return self.board.report.attempt != before
 
     def _explain_end(self, attempts: int, reason: str) -> QedError:
-        """Return the error of a run that Ray Train does not start again."""
+        """Return the error of a run that Ray Train does not restart."""
         described = " ".join(str(self.error).split())[:MAX_REASON]
         if not any(rank.place for rank in self.board.report.ranks):
             return QedError(
@@ -276,6 +276,6 @@ class _Launch:
                 "node; `ray status` shows what the cluster has."
             )
         return RankLost(
-            f"The ranks were lost {attempts} times, at last: {reason or LOST_WORKER}. cluster.max_failures is "
+            f"The ranks were lost {attempts} times, most recently: {reason or LOST_WORKER}. cluster.max_failures is "
             f"{self.job.failures}. Resume from the last checkpoint with --resume --out {self.job.folder}."
         )

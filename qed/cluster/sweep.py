@@ -17,8 +17,8 @@ def run_point(command: str, point: Point) -> dict[str, Any]:
     """Run one point of a sweep in several processes, and return its result.
 
     Raises:
-        Interrupted: a signal has stopped it, and with it the sweep.
-        QedError: it has failed; rank 0 has printed why.
+        Interrupted: a signal stopped it, and thus the sweep.
+        QedError: it failed; rank 0 has printed why.
     """
     ranks, arguments = point.resolved.flags.ranks, [command, *point.arguments, "--json"]
     with tempfile.TemporaryFile() as out:
@@ -26,7 +26,7 @@ def run_point(command: str, point: Point) -> dict[str, Any]:
         out.seek(0)
         lines = out.read().decode("utf-8", "replace").splitlines()
     if code in EXIT_CODES.values():
-        raise Interrupted("The sweep was stopped. The same command with --resume goes on.", code)
+        raise Interrupted("The sweep was stopped. The same command with --resume continues it.", code)
     if code or not lines:
         raise QedError(f"the run in {point.resolved.settings.run.out} ended with exit code {code}; its error is above")
     result: dict[str, Any] = json.loads(lines[-1])

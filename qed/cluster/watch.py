@@ -1,4 +1,4 @@
-"""Watch the ranks of a run: pass signals on to them, and end all of them when one fails."""
+"""Watch the ranks of a run: forward signals to them, and end all of them when one fails."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from qed.errors import RankLost
 from qed.guards.signals import EXIT_CODES, REPEATED, SAVE
 
 TICK = 0.05  # seconds
-TAIL = 40  # lines of a failed rank's stderr that are shown
+TAIL = 40  # lines of a failed rank's stderr to show
 LOST = RankLost.exit_code
-# Ends that all ranks reach together, because they decide alike: nothing was trained, or a signal stopped the run.
+# Exit codes with which all ranks end together: nothing was trained, or a signal stopped the run.
 AGREED = (5, *EXIT_CODES.values())
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds that the other ranks get, one after the other, when a rank has ended.
+    """The seconds that the other ranks get after a rank has ended.
 
     Args:
-        agreed: after an end that all ranks reach together: one of them may be writing a large checkpoint. After a
-            success there is no limit; those that still run are then named.
+        agreed: after an end that all ranks reach together, because one of them may be writing a large checkpoint. After
+            a success there is no limit; ranks that are still running are then named.
         failed: after a failure, to notice it and to end by themselves.
         terminated: after SIGTERM, until SIGKILL.
     """
@@ -39,8 +39,8 @@ class Patience:
 class Watched(Protocol):
     """A rank as `Watch` sees it, here or on another machine.
 
-    `number` is its rank. The exit code is negative if a signal has killed the process; `ended_by_us` says whether that
-    signal was the launcher's.
+    `number` is its rank. The exit code is negative if a signal killed the process; `ended_by_us` says whether the
+    launcher sent that signal.
     """
 
     number: int
@@ -48,25 +48,25 @@ class Watched(Protocol):
 
     @property
     def place(self) -> str:
-        """The process id, for messages; on another machine also its name."""
+        """The process id, for messages; with the machine's name if it is another one."""
 
     @property
     def code(self) -> int | None:
         """The exit code; None while it runs."""
 
     def send(self, number: int, group: bool = False) -> None:
-        """Send a signal to the process, or to it and all that it has started."""
+        """Send a signal to the process, or with `group` to its whole process group."""
 
     def read_errors(self, otherwise: int = 0) -> list[str]:
-        """Return the last error in the rank's stderr with its traceback; without one, so many of the last lines."""
+        """Return the last error in the rank's stderr with its traceback; if none, the last `otherwise` lines."""
 
 
 class Watch:
-    """Waits for the end of all ranks, passes signals on, and ends the others when one fails.
+    """Waits for the end of all ranks, forwards signals, and ends the others when one fails.
 
     Args:
         ranks: the processes.
-        signals: those that this process has received; taken from the list once they are passed on.
+        signals: the signals that this process has received; they are removed from the list once forwarded.
         patience: how long to wait.
     """
 
@@ -74,11 +74,11 @@ class Watch:
         self.ranks = ranks
         self.signals = signals
         self.patience = patience
-        self.stopped = 0  # the first stop signal that was passed on,
+        self.stopped = 0  # the first stop signal that was forwarded,
         self.stopped_at = 0.0  # and when, by the monotonic clock
-        self.ended: list[Watched] = []  # in this order
+        self.ended: list[Watched] = []  # in order of their end
         self.left = float("inf")  # seconds until the next measure,
-        self.silent = float("inf")  # and until the ranks are named that run on after another one's success
+        self.silent = float("inf")  # and until naming the ranks that still run after another one's success
         self.measures = [signal.SIGTERM, signal.SIGKILL]
 
     def wait(self) -> int:
@@ -87,7 +87,7 @@ class Watch:
             time.sleep(TICK)
             self._pass_signals_on()
             fresh = [rank for rank in self.ranks if rank.code is not None and rank not in self.ended]
-            # Of several that have ended since the last look, those that lost another rank are not the first.
+            # Of several ranks that ended since the last check, those that lost another rank did not end first.
             self.ended += sorted(fresh, key=lambda rank: rank.code == LOST)
             for rank in fresh:
                 self._shorten(rank)
@@ -99,7 +99,7 @@ class Watch:
         return self._report()
 
     def _shorten(self, rank: Watched) -> None:
-        """Give the other ranks no more time than the end of this one leaves them."""
+        """Limit the time of the other ranks after the end of this one."""
         if rank.code and len(self.measures) == 2:
             agreed = rank.code in AGREED or self._was_stopped(rank)
             self.left = min(self.left, self.patience.agreed if agreed else self.patience.failed)
@@ -107,17 +107,17 @@ class Watch:
             self.silent = min(self.silent, self.patience.agreed)
 
     def _name_others(self) -> None:
-        """Name the ranks that are waited for. None is ended: rank 0 may still write a model, or wait for a tracker."""
+        """Print which ranks are still running. They are not ended: rank 0 may be writing a model or flush a tracker."""
         self.silent = float("inf")
         for rank in self.ranks:
             if rank.code is None:
                 say(
-                    f"rank {rank.number} ({rank.place}) still runs {self.patience.agreed:.0f} s after another rank has "
-                    "ended without an error. It is waited for; end it if it hangs."
+                    f"rank {rank.number} ({rank.place}) is still running {self.patience.agreed:.0f} s after another "
+                    "rank ended without an error. Waiting for it; end it if it hangs."
                 )
 
     def _end_others(self) -> None:
-        """End the ranks that are left: first with SIGTERM, then with SIGKILL."""
+        """End the remaining ranks: first with SIGTERM, then with SIGKILL."""
         number = self.measures.pop(0) if self.measures else signal.SIGKILL
         for rank in self.ranks:
             if rank.code is None:
@@ -131,7 +131,7 @@ class Watch:
             if number == signal.SIGTSTP:
                 self._suspend()
             elif number == SAVE:
-                # One rank is enough: the ranks tell each other. If all were asked, a fast step might save twice.
+                # One rank is enough: the ranks share the request. If all got it, a fast step might save twice.
                 self.ranks[0].send(number)
             else:
                 self._pass_stop_on(number)
@@ -145,7 +145,7 @@ class Watch:
             self.left = min(self.left, self.patience.failed)
 
     def _suspend(self) -> None:
-        """Stop all ranks with what they have started, and this process, as Ctrl-Z does; go on when it goes on."""
+        """Suspend all ranks with their child processes, and this process, as Ctrl-Z does; resume them with it."""
         for rank in self.ranks:
             rank.send(signal.SIGSTOP, group=True)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -153,7 +153,7 @@ class Watch:
             rank.send(signal.SIGCONT, group=True)
 
     def _was_stopped(self, rank: Watched) -> bool:
-        """Return whether a stop signal that was passed on has killed a rank, as before it has installed handlers."""
+        """Return whether a forwarded stop signal killed a rank, as it does before the rank installs handlers."""
         return bool(self.stopped) and rank.code is not None and -rank.code in EXIT_CODES
 
     def _report(self) -> int:
@@ -172,7 +172,7 @@ class Watch:
         return code
 
     def _show_errors(self, first: Watched) -> None:
-        """Show what the first rank to fail has said, and the errors of others: of a common one, one rank tells."""
+        """Show the errors of the first rank to fail and of the others; only one rank reports an error of all."""
         for rank in self.ended:
             shown = rank is first or rank.code != LOST
             for line in rank.read_errors(TAIL if rank is first else 0) if shown else ():
@@ -188,8 +188,8 @@ def _describe_kill(rank: Watched) -> str:
     hint = ""
     if number == signal.SIGKILL:
         hint = (
-            " If memory ran out, the kernel's log says so (dmesg): fewer ranks, a smaller "
-            "learner.tokens_per_microbatch or parallel.shard=full need less."
+            " If memory ran out, the kernel log says so (dmesg): use fewer ranks, a smaller "
+            "learner.tokens_per_microbatch or parallel.shard=full."
         )
     return (
         f"error: rank {rank.number} ({rank.place}) was killed by {name}.{hint} "

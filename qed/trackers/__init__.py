@@ -1,1 +1,1 @@
-"""The shelf of trackers: each shows a run in another program, such as W&B, and reads no more than the run's folder."""
+"""Trackers: each shows a run in another program, such as W&B, and reads nothing but the run's folder."""

@@ -1,9 +1,9 @@
-"""What a tracker is: the run that it is told of, and the methods that it is called with.
+"""The interface of a tracker: the run that it shows, and the methods that are called.
 
-A leaf defines `make(run) -> Tracker`. It is called in a process of its own, whose death, delay or lack of a network
-does not reach training. Every attempt begins with an empty folder `run.home` and is told the whole history again, so
-that a leaf needs no memory: what a resumed run has repeated replaces what the earlier attempt had said. A leaf may
-define `clear(home)` to empty the folder in its own way.
+A tracker's module defines `make(run) -> Tracker`. It is called in a separate process, so that its crash, delay or lack
+of a network does not affect training. Every attempt starts with an empty folder `run.home` and gets the complete
+history again, so that a tracker needs no memory: steps that a resumed run repeats replace those of the earlier attempt.
+The module may define `clear(home)` to empty the folder in its own way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TrackedRun:
     """What is known of a run before its first step.
 
     `home` is the folder for all files of the tracker. `id` and `name` are the same in every attempt. `process` is the
-    process that trains, or 0 if the run is over.
+    id of the training process, or 0 if the run is over.
     """
 
     home: Path
@@ -37,32 +37,32 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Takes what a run has recorded, in the order of its steps; a step may have several rows of metrics."""
+    """Receives what a run records, in the order of its steps; a step may have several rows of metrics."""
 
     where: str
     """How to see the run: an address, or a command."""
 
     def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Take a row of metrics.jsonl; the values are numbers, and the name of the phase."""
+        """Log a row of metrics.jsonl; the values are numbers, and the name of the phase."""
 
     def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
-        """Take the figures of an evaluation: task, decoding, measure, value, interval (low and high, or None), n."""
+        """Log the figures of an evaluation: task, decoding, measure, value, interval (low and high, or None), n."""
 
     def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
-        """Take a sample of a step's rollouts."""
+        """Log a sample of a step's rollouts."""
 
     def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
-        """Take an alarm; `is_new` unless it is part of the history at the beginning of an attempt."""
+        """Log an alarm; `is_new` unless it is part of the history at the beginning of an attempt."""
 
     def flush(self) -> None:
-        """Show what has been taken so far: everything that the run has recorded has been read."""
+        """Show what has been logged so far: everything that the run has recorded has been read."""
 
     def close(self, ending: str, report: Path | None) -> None:
-        """Take the end: finished, failed, interrupted, hung, or killed if the run left no word; and the report."""
+        """Log the ending: finished, failed, interrupted, hung, or killed if the run recorded no end; and the report."""
 
 
 def flatten_config(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of nested settings by their dotted keys; a list becomes a text."""
+    """Return the values of nested settings under dotted keys; a list becomes a text."""
     return {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in flatten_tree(tree)}
 
 
@@ -74,7 +74,7 @@ def format_table(table: Sequence[Row]) -> str:
 
 
 def _format_cell(value: Any) -> str:
-    """Format a value so that it stays in its cell and none of its characters is Markdown or HTML."""
+    """Format a value so that it stays in its cell, with Markdown and HTML characters escaped."""
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)

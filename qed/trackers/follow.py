@@ -16,21 +16,21 @@ from qed.runs.run import Row, read_evaluation, read_json
 from qed.runs.step_file import name_step_file
 from qed.runs.step_index import build_index, name_index, read_group, read_index
 
-SAMPLE = 32  # rollouts of a step
+SAMPLE = 32  # rollouts to show per step
 MAX_CHARACTERS = 8000  # of a text in a table
 COLUMNS = (
     *("group_id", "question", "gold", "text", "extracted", "reward", "correct", "format_ok", "advantage"),
     *("n_tokens", "stop_reason", "source"),
 )
 ENDINGS = ("finished", "failed", "interrupted", "hung")
-# The figures of a decoding that have no interval, and those that have one for each entry of a table.
+# The figures of a decoding without an interval, and those that are tables with an interval per entry.
 FIGURES = ("format", "reward", "mean_tokens", "truncated_frac", "no_answer_frac")
 TABLES = {"pass": "pass@{}", "maj": "maj@{}", "accuracy_by": "accuracy ({})"}
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that a run has recorded; the content is a table of an evaluation or of rollouts, otherwise a row."""
+    """An item that a run has recorded; its content is a table for an evaluation or rollouts, otherwise a row."""
 
     kind: Literal["metrics", "evaluation", "rollouts", "alarm"]
     step: int
@@ -38,12 +38,12 @@ class Item:
 
 
 class GrowingLines:
-    """Reads the lines that are appended to a JSON lines file; an incomplete last line is left for the next time."""
+    """Reads lines appended to a JSON lines file; an incomplete last line is left for the next call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
-        self.lines = 0  # before the offset
+        self.lines = 0  # the number of lines before the offset
 
     def read(self) -> list[Row]:
         """Return the rows since the last call.
@@ -69,19 +69,19 @@ class GrowingLines:
 
 
 class RunFollower:
-    """Reads what a run records. Rows of metrics come last of a step, so they say when its other files are complete.
+    """Reads what a run records. The metrics of a step are written last, so its other files are complete by then.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows = GrowingLines(folder / "metrics.jsonl")
         self.events = GrowingLines(folder / "events.jsonl")
-        self.step = 0  # of the last row
+        self.step = 0  # the step of the last row
         self.ending = "killed"
-        self._alarms: dict[tuple[Any, ...], Row] = {}  # that are not told yet
+        self._alarms: dict[tuple[Any, ...], Row] = {}  # alarms not yet reported
         self._told: set[tuple[Any, ...]] = set()
 
     def check(self) -> None:
@@ -102,7 +102,7 @@ class RunFollower:
         for event in self.events.read():
             self._take_event(event)
         for key, event in sorted(self._alarms.items()):
-            # A resumed run repeats steps, and with them alarms; those of steps that it has yet to repeat wait.
+            # A resumed run repeats steps with their alarms; alarms of steps that it has not reached yet wait.
             if event["step"] <= self.step:
                 del self._alarms[key]
                 self._told.add(key)
@@ -123,11 +123,11 @@ class RunFollower:
         return list(list_figures(read_evaluation(self.folder, step)))
 
     def _read_rollouts(self, step: int) -> list[Row]:
-        """Return a sample of a step's rollouts, evenly spread over its groups; none if they are not saved."""
+        """Return a sample of a step's rollouts, spread evenly over its groups; empty if rollouts are not saved."""
         data = self.folder / name_step_file(step)
         if not data.exists():
             return []
-        # One group in memory at a time: a step may take gigabytes.
+        # Keep only one group in memory at a time, because a step may take gigabytes.
         index = read_index(name_index(data)) or build_index(data)
         total = sum(group["n"] for group in index.groups)
         wanted = {number * total // SAMPLE for number in range(SAMPLE)} if total > SAMPLE else set(range(total))
@@ -162,7 +162,7 @@ def read_config(folder: Path) -> Row:
     """Return a run's settings as nested dicts, with its environment under `environment`.
 
     Raises:
-        DataError: there are none, or they cannot be read.
+        DataError: there are no settings, or they cannot be read.
     """
     path = folder / "settings.yaml"
     try:

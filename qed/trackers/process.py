@@ -1,4 +1,4 @@
-"""Show one run in one tracker: follow its folder until the run ends. Training starts this in a process of its own."""
+"""Show a run in a tracker: follow its folder until the run ends. Training starts this as a separate process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from qed.trackers.follow import RunFollower, read_config
 
 POLL_SECONDS = 1.0
 LAST_SECONDS = 30.0  # for a tracker to send the rest once the run is over
-MAX_REASON = 500  # characters of an error that the state keeps
-NICENESS = 3  # training comes first; next to one process, this one still gets a third of a core
+MAX_REASON = 500  # characters of an error to keep in the state
+NICENESS = 3  # training has priority; next to one other process, this one still gets a third of a core
 STATE, LOCK = "state.json", ".lock"
-KEPT = (STATE, LOCK)  # files of an earlier attempt that stay
+KEPT = (STATE, LOCK)  # files of an earlier attempt to keep
 
 
 @dataclass(frozen=True)
 class TrackerState:
-    """What a tracker's folder says of it: who it is, how far it has come, and whether it has ended well.
+    """The state in a tracker's folder: its identity, its progress, and whether it completed.
 
-    `id` and `name` are kept from attempt to attempt. `step` is the last step that the tracker has been given.
+    `id` and `name` are kept across attempts. `step` is the last step passed to the tracker.
     """
 
     id: str = ""
@@ -48,12 +48,12 @@ class TrackerState:
 
 
 def find_home(folder: Path, tracker: str) -> Path:
-    """Return the folder of a tracker, given by name or as the user's own file, within the run's folder."""
+    """Return the folder of a tracker, given by name or as a custom file, within the run's folder."""
     return folder / "trackers" / Path(tracker).stem
 
 
 def read_state(home: Path) -> TrackerState:
-    """Read what a tracker's folder says of it; all defaults if there is none."""
+    """Read the state in a tracker's folder; defaults if there is none."""
     known = TrackerState.__dataclass_fields__
     return TrackerState(**{name: value for name, value in read_json(home / STATE, {}).items() if name in known})
 
@@ -64,14 +64,14 @@ def track_run(
     """Show a run in a tracker from its first step on, and follow it until it ends.
 
     Args:
-        folder: of the run.
-        tracker: a name on the shelf, or the user's own file.
-        given: `name`, `project`, `entity`, `group`, `tags`, as far as they are not to come from the run's settings.
-        wait: waits so many seconds, or until the run is over; returns whether it is over.
-        process: that trains, or 0 if the run is over.
+        folder: the folder of the run.
+        tracker: the name of a built-in tracker, or a custom file.
+        given: `name`, `project`, `entity`, `group` and `tags`; missing ones come from the run's settings.
+        wait: waits for a number of seconds or until the run is over; returns whether it is over.
+        process: the id of the training process, or 0 if the run is over.
 
     Returns:
-        the state in which the tracker ended.
+        The state in which the tracker ended.
 
     Raises:
         UsageError: another process is already showing the run in this tracker.
@@ -82,7 +82,7 @@ def track_run(
     home.mkdir(parents=True, exist_ok=True)
     # The tracker of an attempt that was killed may still be sending the rest.
     with _lock_home(home, patience=LAST_SECONDS + 5 if process else 0.0):
-        RunFollower(folder).check()  # before what an earlier attempt has shown is taken away
+        RunFollower(folder).check()  # before the output of an earlier attempt is deleted
         run = _describe_run(home, config, given, process)
         _write_state(home, TrackerState(id=run.id, name=run.name))
         try:
@@ -98,11 +98,11 @@ def track_run(
 
 
 def _show(run: TrackedRun, folder: Path, make: Callable[[TrackedRun], Tracker], wait: Callable[[float], bool]) -> None:
-    """Pass the run on to a new tracker, step by step, until it is over."""
+    """Pass the run to a new tracker, step by step, until it is over."""
     follower, leaf, state = RunFollower(folder), make(run), read_state(run.home)
     over = is_new = False
     while not over:
-        # Asked before reading, so that nothing is missed that was written before the end.
+        # Checked before reading, so that nothing written before the end is missed.
         over = wait(POLL_SECONDS if is_new else 0.0)
         _pass_on(follower, leaf, is_new)
         _write_state(run.home, state := replace(state, step=follower.step, where=leaf.where))
@@ -113,7 +113,7 @@ def _show(run: TrackedRun, folder: Path, make: Callable[[TrackedRun], Tracker], 
 
 
 def _pass_on(follower: RunFollower, leaf: Tracker, is_new: bool) -> None:
-    """Pass everything that the run has recorded since the last time on to the tracker."""
+    """Pass everything that the run has recorded since the last call to the tracker."""
     for item in follower.read():
         match item.kind:
             case "metrics":
@@ -128,7 +128,7 @@ def _pass_on(follower: RunFollower, leaf: Tracker, is_new: bool) -> None:
 
 
 def _describe_run(home: Path, config: Mapping[str, Any], given: Mapping[str, Any], process: int) -> TrackedRun:
-    """Describe the run for its tracker, by the options given, the run's settings, or an earlier attempt."""
+    """Describe the run for its tracker, from the given options, the run's settings, or an earlier attempt."""
     settings, state = config.get("run", {}), read_state(home)
 
     def choose(name: str, default: Any) -> Any:
@@ -148,7 +148,7 @@ def _describe_run(home: Path, config: Mapping[str, Any], given: Mapping[str, Any
 
 
 def _clear_home(home: Path) -> None:
-    """Delete what an earlier attempt has left: this one begins with the first step again."""
+    """Delete the files of an earlier attempt, because this one starts with the first step again."""
     for path in home.iterdir():
         if path.name not in KEPT:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -160,7 +160,7 @@ def _write_state(home: Path, state: TrackerState) -> None:
 
 @contextmanager
 def _lock_home(home: Path, patience: float) -> Iterator[None]:
-    """Lock a tracker's folder until the block ends; a file system without locks is no obstacle.
+    """Lock a tracker's folder until the block ends; does nothing on a file system without locks.
 
     Raises:
         UsageError: another process has held the lock for `patience` seconds.
@@ -183,10 +183,10 @@ def _lock_home(home: Path, patience: float) -> Iterator[None]:
 
 
 def main(request: str) -> None:
-    """Follow a run until our stdin ends, which our parent holds open while it trains, and exit.
+    """Follow a run until stdin ends, which the parent holds open while it trains, and exit.
 
-    However the parent ends, the kernel closes stdin; then the tracker has LAST_SECONDS for the rest. Nothing that a
-    library prints is kept, since it might show a key.
+    However the parent ends, the kernel closes stdin; the tracker then has LAST_SECONDS for the rest. Library output is
+    discarded, since it might contain a key.
     """
     asked = json.loads(request)
     folder, tracker = Path(asked["folder"]), asked["tracker"]
@@ -197,7 +197,7 @@ def main(request: str) -> None:
         track_run(folder, tracker, asked["given"], over.wait, os.getppid())
     except BaseException:  # noqa: BLE001 -- whatever a tracker's library raises, its state tells training
         os._exit(1)
-    # Threads of a library that wait for a network must not keep the process.
+    # Library threads that wait for the network must not keep the process alive.
     os._exit(0)
 
 

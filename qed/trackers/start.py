@@ -1,4 +1,4 @@
-"""Start the trackers of a training run, each in a process of its own, and end them with the run."""
+"""Start the trackers of a training run, each in a separate process, and end them with the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qed.trackers.process import LAST_SECONDS, find_home, read_state
 
 BOOT = "from qed.trackers.process import main; main(sys.argv[2])"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-QUIET_SECONDS = 2.0  # of waiting at the end before it is said
+QUIET_SECONDS = 2.0  # of waiting at the end without a message
 
 
 class Speaker(Protocol):
@@ -31,10 +31,10 @@ class Speaker(Protocol):
 
 
 def require_installed(trackers: Sequence[str]) -> None:
-    """Raise a UsageError if the library of a tracker is missing."""
+    """Raise UsageError if the library of a tracker is missing."""
     for name in trackers:
         spec = None if plugins.is_users_own(name) else importlib.util.find_spec(name)
-        # Without an origin it is a mere folder of that name, such as W&B leaves in the working directory.
+        # Without an origin it is only a folder of that name, such as W&B leaves in the working directory.
         if not plugins.is_users_own(name) and (spec is None or spec.origin is None):
             raise UsageError(
                 f"The tracker {name} needs the package {name}, which is not installed: pip install 'qed[{name}]', or "
@@ -45,11 +45,11 @@ def require_installed(trackers: Sequence[str]) -> None:
 class RunTrackers:
     """The trackers of a run; as a context manager it ends them, and waits at most LAST_SECONDS for all of them.
 
-    It has to be entered before the run that it follows: the last lines of a run are written when the run is left.
+    Enter it before the run that it follows: the last lines of a run are written when the run's context exits.
 
     Args:
-        names: of the trackers.
-        console: for what the user has to know.
+        names: the names of the trackers.
+        console: prints messages to the user.
     """
 
     def __init__(self, names: Sequence[str], console: Speaker) -> None:
@@ -59,14 +59,14 @@ class RunTrackers:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, run: Run) -> None:
-        """Start the trackers, once the run's folder holds its settings and no more than the steps that count."""
+        """Start the trackers; call it once the run's folder has its settings and no steps that will be repeated."""
         self.run = run
         nested = run.home.resolve() != run.folder.resolve()  # a run of a sweep, or a control
         name = f"{run.home.resolve().name}/{run.folder.name}" if nested else run.folder.resolve().name
         for tracker in self.names:
             request = {"folder": str(run.folder.resolve()), "tracker": tracker, "given": {"name": name}}
             try:
-                # In its own session, so that Ctrl-C in the terminal reaches only training, which then decides.
+                # In a separate session, so that Ctrl-C in the terminal reaches only training, which then decides.
                 self._processes[tracker] = subprocess.Popen(
                     build_code_command(BOOT, json.dumps(request)),
                     stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ class RunTrackers:
                 self._report_failure(tracker, f"its process could not be started: {error}")
 
     def check(self) -> None:
-        """Say which trackers have ended before the run. It takes microseconds and never waits."""
+        """Report trackers that have ended before the run. It takes microseconds and never waits."""
         for tracker, process in list(self._processes.items()):
             if process.poll() is not None:
                 self._processes.pop(tracker)
@@ -101,7 +101,7 @@ class RunTrackers:
                 self.console.say(f"Waiting at most {LAST_SECONDS:.0f} s for {', '.join(waiting)} to send the rest.")
             self._wait(deadline)
         except KeyboardInterrupt:
-            pass  # the run is saved, and how it ended is what the user is to read
+            pass  # the run is saved, and the message about its end matters more
         finally:
             for tracker, process in self._processes.items():
                 code = process.poll()
@@ -115,13 +115,13 @@ class RunTrackers:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
     def _close_stdin(self, process: subprocess.Popen[bytes]) -> None:
-        """Tell a tracker that the run is over."""
+        """Signal to a tracker that the run is over."""
         with suppress(OSError):
             assert process.stdin is not None
             process.stdin.close()
 
     def _report_end(self, tracker: str, code: int | None) -> None:
-        """Say where a tracker shows the run, or why it does not; its code is None if it still runs."""
+        """Print where a tracker shows the run, or why it does not; `code` is None if it was still running."""
         assert self.run is not None
         state = self._read_state(tracker)
         if code == 0 and state is not None and state.complete:
@@ -129,16 +129,16 @@ class RunTrackers:
         elif code is not None:
             self._report_failure(tracker, _describe_code(code))
         else:
-            self._report_failure(tracker, "it had not sent everything when its time was over")
+            self._report_failure(tracker, "it had not sent everything by the deadline")
 
     def _report_failure(self, tracker: str, otherwise: str) -> None:
-        """Say why a tracker has ended, how far it came, and how to send what it lacks."""
+        """Print why a tracker ended, its last step, and how to send what is missing."""
         assert self.run is not None
         state = self._read_state(tracker)
         reason = (state and state.error) or otherwise
         reached = f"its last step is {state.step}" if state is not None and state.step >= 0 else "it has no step"
         self.console.say(
-            f"Warning: the tracker {tracker} does not show the whole run: {reason}. As far as is known {reached}. "
+            f"Warning: the tracker {tracker} does not show the whole run: {reason}. As far as is known, {reached}. "
             f"Training is not affected; afterwards, `qed track {self.run.folder} --to {tracker}` sends everything."
         )
         with suppress(QedError, OSError):

@@ -23,7 +23,7 @@ class TensorBoardTracker:
     def __init__(self, run: TrackedRun) -> None:
         self.where = f"tensorboard --logdir {run.home}"
         self.writer = EventFileWriter(str(run.home))
-        # An open TensorBoard drops the points of the attempt before.
+        # An open TensorBoard drops the points of the previous attempt.
         self.writer.add_event(Event(step=0, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
         values: dict[str, Any] = flatten_config(run.config)
         about = {"name": run.name, "id": run.id, "group": run.group, "tags": ", ".join(run.tags)}
@@ -32,7 +32,7 @@ class TensorBoardTracker:
         self._write(0, hparams_pb({name: value for name, value in values.items() if value is not None}, run.id))
 
     def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Write scalars; TensorBoard groups them by what stands before the first slash."""
+        """Write scalars; TensorBoard groups them by the prefix before the first slash."""
         numbers = {name: float(value) for name, value in values.items() if not isinstance(value, str)}
         self._write(step, Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in numbers.items()]))
 
@@ -41,7 +41,7 @@ class TensorBoardTracker:
         self._write(step, text_pb("evaluation", format_table(table)))
 
     def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
-        """Write rollouts as a text. TensorBoard shows ten steps of them, and all with --samples_per_plugin=text=0."""
+        """Write rollouts as a text. TensorBoard shows ten steps of them, or all with --samples_per_plugin=text=0."""
         self._write(step, text_pb("rollouts", format_table(table)))
 
     def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
@@ -49,7 +49,7 @@ class TensorBoardTracker:
         self._write(step, text_pb(f"alarms/{name}", text))
 
     def flush(self) -> None:
-        """Write the file out."""
+        """Flush the file."""
         self.writer.flush()
 
     def close(self, ending: str, report: Path | None) -> None:
@@ -63,9 +63,9 @@ class TensorBoardTracker:
 
 
 def clear(home: Path) -> None:
-    """Empty the event file of the attempt before, and delete older ones.
+    """Empty the event file of the previous attempt, and delete older ones.
 
-    An open TensorBoard would wait for a deleted file for ever, but goes on from an empty one to the next.
+    An open TensorBoard would wait forever for a deleted file, but continues from an empty one to the next.
     """
     for path in home.glob("events.out.tfevents.*"):
         if path.stat().st_size:

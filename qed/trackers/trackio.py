@@ -12,10 +12,10 @@ from qed.trackers.base import TrackedRun, flatten_config
 
 
 class TrackioTracker:
-    """Writes Trackio's own database, on this machine; `trackio sync` takes it to a Space."""
+    """Writes Trackio's own database on this machine; `trackio sync` uploads it to a Space."""
 
     def __init__(self, run: TrackedRun) -> None:
-        # A Space cannot take back the steps that a resumed run repeats, so nothing is sent to one directly.
+        # A Space cannot remove the steps that a resumed run repeats, so nothing is sent to one directly.
         for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID"):
             os.environ.pop(name, None)
         os.environ["TRACKIO_DIR"] = str(run.home)

@@ -10,16 +10,16 @@ from typing import Any
 from qed.runs.run import Row
 from qed.trackers.base import TrackedRun
 
-# Where W&B keeps files besides the run's own; by default they lie in the home directory.
+# Where W&B keeps files besides the run's own; by default in the home directory.
 FOLDERS = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_ARTIFACT_DIR")
-# The id is the run folder's, and an attempt does not resume but tells the whole history again.
+# Removed, because the id comes from the run's folder, and an attempt does not resume but logs the whole history again.
 REPLACED = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME")
 STEPS_PER_TABLE = 10
-LATE = "eval/step"  # the step of an evaluation that ended while training went on
+LATE = "eval/step"  # the step of an evaluation that ended while training continued
 
 
 class WandbTracker:
-    """Logs to one W&B run, which begins anew in every attempt: without `resume`, W&B overwrites the run of that id.
+    """Logs to one W&B run, which starts over in every attempt: without `resume`, W&B overwrites the run of that id.
 
     W&B's own step is the step of the run, so a step has one row in W&B's history, and the row of a repeated step
     replaces the earlier one. An offline run cannot be resumed at all, and is replaced in the same way.
@@ -36,7 +36,7 @@ class WandbTracker:
         settings = wandb.Settings(
             console="off",
             silent=True,
-            disable_git=True,  # what belongs to training stands in env.json; here it would be of this process
+            disable_git=True,  # env.json has the commit of training; here it would be that of this process
             disable_code=True,
             x_disable_meta=True,
             x_save_requirements=False,
@@ -62,7 +62,7 @@ class WandbTracker:
         self._changed: set[str] = set()
 
     def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Log a row; W&B groups the charts by what stands before the first slash."""
+        """Log a row; W&B groups the charts by the prefix before the first slash."""
         self._log(step, dict(values))
 
     def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
@@ -72,7 +72,7 @@ class WandbTracker:
         self._changed.add("evaluation")
 
     def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
-        """Add rollouts to the table of their ten steps: W&B shows only the newest table of a key."""
+        """Add rollouts to the table of their ten steps, because W&B shows only the newest table of a key."""
         if self._rollouts and _name_table(step) != _name_table(self._rollouts[0]["step"]):
             if "rollouts" in self._changed:
                 self._log_rollouts()
@@ -82,7 +82,7 @@ class WandbTracker:
         self._changed.add("rollouts")
 
     def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
-        """Add an alarm to the table of alarms; a new one is an alert too, which W&B may send to the user."""
+        """Add an alarm to the table of alarms; a new one is also an alert, which W&B may send to the user."""
         self._alarms.append({"step": step, "name": name, "text": text})
         self._changed.add("alarms")
         if is_new:
@@ -115,14 +115,14 @@ class WandbTracker:
         self._log(self._step, {name: self.library.Table(columns=columns, data=data, allow_mixed_types=True)})
 
     def _log(self, step: int, values: dict[str, Any]) -> None:
-        """Log values of a step; W&B drops what comes late, so an evaluation made meanwhile is logged with its step."""
+        """Log values of a step; W&B drops late steps, so the row of a late evaluation carries its step as a value."""
         late = {LATE: step} if step < self._step else {}
         self._step = max(step, self._step)
         self.run.log({**values, **late}, step=self._step)
 
 
 def _name_table(step: int) -> str:
-    """Return the key of the table that holds the rollouts of a step."""
+    """Return the key of the table with the rollouts of a step."""
     first = (step - 1) // STEPS_PER_TABLE * STEPS_PER_TABLE + 1
     return f"rollouts/{first:06d}-{first + STEPS_PER_TABLE - 1:06d}"
 

@@ -191,7 +191,7 @@ def test_a_rank_that_runs_on_after_another_has_succeeded_is_named_and_not_ended(
     monkeypatch.setattr("qed.cluster.watch.TICK", 0.001)
     assert Watch([Counted(0, 40), Counted(1, 0)], [], Patience(0.01, 0.01, 0.01)).wait() == 0
     assert capfd.readouterr().err == (
-        "rank 0 (process 77) still runs 0 s after another rank has ended without an error. It is waited for; end it if "
+        "rank 0 (process 77) is still running 0 s after another rank ended without an error. Waiting for it; end it if "
         "it hangs.\n"
     )
 

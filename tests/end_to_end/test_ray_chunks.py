@@ -173,7 +173,7 @@ def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             ray_session.find_address(address)
     for address in ("ray://head:10001", "auto"):
         monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-        with pytest.raises(UsageError, match="Ray Client, which carries neither"):
+        with pytest.raises(UsageError, match="Ray Client, which supports neither"):
             ray_session.find_address(address)
 
 
@@ -184,7 +184,7 @@ def test_nothing_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    refused = pytest.raises(UsageError, match=f"No Ray cluster answers at {address}")
+    refused = pytest.raises(UsageError, match=f"No Ray cluster answered at {address}")
     with refused, ray_session.connect(address, seconds=0.2):
         pass
 

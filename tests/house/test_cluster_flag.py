@@ -142,7 +142,7 @@ def test_servers_take_their_share_before_the_learners(
 
 def test_servers_and_learners_need_room_together() -> None:
     settings = resolve_settings("grpo", ["--cluster.engines", "2", "--cluster.learners", "3"]).settings
-    with pytest.raises(UsageError, match="3 learners need 3 GPUs and 2 servers 2, and the cluster has 4"):
+    with pytest.raises(UsageError, match="3 learners need 3 GPUs and 2 servers 2, but the cluster has 4"):
         place_learners(settings, Session("here:1", 1, 8, 4))
 
 
