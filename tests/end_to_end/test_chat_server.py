@@ -174,7 +174,7 @@ def test_ctrl_c_stops_the_answer_at_the_server(monkeypatch: pytest.MonkeyPatch) 
     [
         ([delta("1"), {"error": {"message": "The engine died.", "code": 500}}], "did not answer: The engine died."),
         ([delta("1")], "ended too early"),
-        ([{"object": "list"}], "not that of a chat stream"),
+        ([{"object": "list"}], "not a chat chunk"),
         (["{"], "not JSON"),
     ],
 )

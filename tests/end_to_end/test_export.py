@@ -190,7 +190,7 @@ def test_what_cannot_be_exported_is_refused(
         done = qed("export", pipeline_run, *words)
         assert done.code in (2, 3)
         assert said in done.err
-    assert "is no run" in qed("export", out).err
+    assert "is not a run" in qed("export", out).err
     for mistyped in (f"{pipeline_run}n", pipeline_run / "final" / "hf"):
         assert "Did you mean" in qed("export", mistyped).err
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1000))

@@ -114,7 +114,7 @@ def test_answers_of_other_settings_or_prompts_are_not_mixed(ask: Callable[..., A
     (tmp_path / "mine.jsonl").write_text("{}\n")
     assert "was not written by this command" in ask(out="mine.jsonl").err
     (tmp_path / "data.jsonl").write_text('{"prompt": "1?"}\n')
-    assert "is the file of the prompts itself" in ask("--overwrite", file="data.jsonl", out="data.jsonl").err
+    assert "is the prompt file itself" in ask("--overwrite", file="data.jsonl", out="data.jsonl").err
     assert (tmp_path / "data.jsonl").read_text() == '{"prompt": "1?"}\n'
 
 

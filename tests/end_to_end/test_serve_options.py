@@ -81,7 +81,7 @@ def test_a_file_gives_the_options_or_the_settings_of_a_run(serve: Serve, lora_ru
     [
         ([], "needs a model"),
         (["MODEL", "--model", "x"], "needs a model"),
-        (["MODEL", "--host", "0.0.0.0"], "needs a token"),
+        (["MODEL", "--host", "0.0.0.0"], "requires a token"),
         (["MODEL", "--token", "two words"], "printable ASCII"),
         (["MODEL", "--port", "70000"], "from 0 to 65535"),
         (["MODEL", "--max-body-mb", "0"], "--max-body-mb"),

@@ -124,7 +124,7 @@ def test_an_environment_of_the_users_is_taken(tmp_path: Path, monkeypatch: pytes
     assert find_vllm(str(old), allow_untested=True).version == "0.11.0"
     with pytest.raises(UsageError, match="does not run"):
         find_vllm(str(tmp_path / "nothing"))
-    with pytest.raises(UsageError, match="there is no vLLM"):
+    with pytest.raises(UsageError, match="has no vLLM"):
         find_vllm(sys.executable)
 
 

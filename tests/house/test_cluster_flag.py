@@ -149,7 +149,7 @@ def test_servers_and_learners_need_room_together() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--sampling.sampler", "hf"), "not of hf"),
+        (("--sampling.sampler", "hf"), "not for hf"),
         (("--sampling.servers", "3"), "leave sampling.servers out"),
         (("--sampling.devices", "cuda:1"), "leave sampling.devices"),
         (("--sampling.weights_folder", "/dev/shm/w"), "in the memory of one node"),

@@ -161,9 +161,9 @@ def _parse_swept(parser: Parser, sweeps: Sequence[str]) -> dict[str, list[str]]:
         items = split_items(text)
         values = [raw.text if raw.items is None else ",".join(item.text for item in raw.items) for raw in items]
         if not equals or not values or not all(values):
-            raise UsageError(f"--sweep {sweep} has no values: write --sweep {name}=VALUE,VALUE.")
+            raise UsageError(f"--sweep {sweep} lacks values: write --sweep {name}=VALUE,VALUE.")
         if name in swept:
-            raise UsageError(f"--sweep names {name} twice; give all of its values in one --sweep.")
+            raise UsageError(f"--sweep names {name} twice; give all of its values in one.")
         swept[name] = list(dict.fromkeys(values))
     return swept
 
