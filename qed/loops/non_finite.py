@@ -1,4 +1,4 @@
-"""Handles updates with NaN or infinite values: dump the batch, then skip the update or end the run."""
+"""Handles updates with NaN or infinite values: dumps the batch, then skips the update or ends the run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qed.training.critic import ValueLearner
 from qed.training.learner import Learner
 from qed.types import Column, Rollout
 
-SKIPPED = "optim/skipped"  # updates that a step has skipped
+SKIPPED = "optim/skipped"  # number of updates that a step has skipped
 
 
 @dataclass
 class NonFinitePolicy:
-    """Makes updates, and skips those that are not finite, at most `max_skips` in a row.
+    """Makes updates, and skips non-finite ones, at most `max_skips` in a row.
 
-    `in_a_row` counts the updates that it has just skipped; it is part of every checkpoint.
+    `in_a_row` counts the latest consecutive skips, and is saved in every checkpoint.
     """
 
     setup: Setup
@@ -40,13 +40,13 @@ class NonFinitePolicy:
         """Make one optimizer step, or skip it, and return its statistics.
 
         Args:
-            learner: makes the step; that of the policy or of a critic.
-            rows: of the update.
-            step: of the run.
-            place: in the learning rate schedule, from 0.
+            learner: learner of the policy or of a critic, which makes the step.
+            rows: rollouts of the update.
+            step: step number within the run.
+            place: position in the learning rate schedule, from 0.
 
         Raises:
-            Diverged: the loss or the gradient is not finite, and no update, or no further one, may be skipped.
+            Diverged: the loss or the gradient is not finite, and no more updates may be skipped.
         """
         try:
             stats = learner.update(rows, place)
@@ -57,7 +57,7 @@ class NonFinitePolicy:
             dump = dump_batch(self.setup, step, error.rollouts)
             self.setup.run.event("not_finite", step=step, reason=str(error), dump=str(dump), in_a_row=self.in_a_row)
             self.setup.console.say(
-                f"Step {step}: an update is skipped ({self.in_a_row} in a row, at most {self.max_skips}). {error} The "
+                f"Step {step}: skipped an update ({self.in_a_row} in a row, at most {self.max_skips}). {error} The "
                 f"batch is in {dump}."
             )
             return {**dict.fromkeys(COUNTS, 0.0), "train/rows": len(rows), SKIPPED: 1.0}
@@ -68,19 +68,19 @@ class NonFinitePolicy:
 def describe_end(setup: Setup, error: Diverged) -> Diverged:
     """Return the error that ends a run, with its step, the path of the dumped batch and how to resume."""
     where = f" The batch is in {dump_batch(setup, setup.step, error.rollouts)}." if error.rollouts else ""
-    saved = manifest.read_pointer(setup.run.folder, "LATEST")  # of no effect on what follows: ranks may differ here
+    saved = manifest.read_pointer(setup.run.folder, "LATEST")  # ranks may differ here; it affects only the message
     home = shlex.quote(str(setup.run.home))
-    resume = f" The checkpoint of step {saved} is complete: continue from it with --resume --out {home}."
+    resume = f" The checkpoint of step {saved} is complete; resume from it with --resume --out {home}."
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 
 
 def is_of_rewards(error: Diverged) -> bool:
-    """Return whether nothing but rewards is not finite, so that the weights are sound."""
+    """Return whether only rewards are not finite, so that the weights are still valid."""
     return {name for rollout in error.rollouts for name in find_not_finite(rollout)} == {"reward"}
 
 
 def dump_batch(setup: Setup, step: int, rollouts: Sequence[Rollout]) -> Path:
-    """Write all fields of a batch's rollouts into the run's folder, as ASCII JSON lines, and return the file's path."""
+    """Write all fields of a batch's rollouts to the run's folder as ASCII JSON lines, and return the file's path."""
     folder = setup.run.folder / "dumps"
     count = len(list(folder.glob(f"step_{step:06d}*")))
     name = f"dumps/step_{step:06d}{f'-{count + 1}' if count else ''}.jsonl"
@@ -91,7 +91,7 @@ def dump_batch(setup: Setup, step: int, rollouts: Sequence[Rollout]) -> Path:
 
 
 def _restore_text(rollout: Rollout, tokenizer: Any) -> Rollout:
-    """Return a rollout with the text of its tokens, which rows of SFT do not have."""
+    """Return a rollout with the text of its tokens, which SFT rows lack."""
     text = rollout.text or tokenizer.decode(list(rollout.output), skip_special_tokens=True)
     return replace(rollout, text=text, prompt_text=rollout.prompt_text or tokenizer.decode(list(rollout.prompt)))
 
@@ -109,7 +109,7 @@ def _build_row(rollout: Rollout, step: int) -> dict[str, Any]:
 
 
 def _to_strict_json(value: Any) -> Any:
-    """Convert a value to strict JSON: numbers that are not finite become strings such as "nan"."""
+    """Convert a value to strict JSON: non-finite numbers become strings such as "nan"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple | Column):

@@ -1,4 +1,4 @@
-"""Reports the limits that a run had to lower because memory ran out, and remembers them over phases and resumes."""
+"""Reports limits that a run lowered after running out of memory, and keeps them across phases and resumes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TOKENS, ROWS = "learner.tokens_per_microbatch", "sampling.rows_per_batch"
 
 
 def remember_limits(setup: Setup, settings: Settings, learner: Learner) -> None:
-    """Lower the limits of a phase's learner and sampler to what this run has found, and report lower ones.
+    """Apply the limits that this run has lowered to a phase's learner and sampler, and report further reductions.
 
-    A limit is forgotten when the setting is changed.
+    A lowered limit no longer applies once its setting has been changed.
     """
     wanted = {TOKENS: settings.learner.tokens_per_microbatch, ROWS: settings.sampling.rows_per_batch}
     limits = setup.parallel.run_on_first(lambda: _read_limits(setup, wanted))  # the same on all ranks
@@ -29,7 +29,7 @@ def remember_limits(setup: Setup, settings: Settings, learner: Learner) -> None:
 
 
 def _read_limits(setup: Setup, wanted: dict[str, int]) -> dict[str, int]:
-    """Return the lowest limit of each setting that this run has reported, for the values of the settings."""
+    """Return the lowest limit that this run has reported for the current value of each setting."""
     limits = dict(wanted)
     for row in read_lines(setup.run.folder / "events.jsonl"):
         if row["event"] == EVENT and wanted.get(row["setting"]) == row["configured"]:
@@ -42,6 +42,6 @@ def _report(setup: Setup, setting: str, configured: int, limit: int) -> None:
     setup.run.event(EVENT, step=setup.step, setting=setting, configured=configured, limit=limit)
     same = "the gradient is" if setting == TOKENS else "the answers are"
     setup.console.say(
-        f"The device's memory ran out: {setting} is {limit:,} for the rest of the run, not {configured:,}, and {same} "
-        f"the same. Set it to this value to save the attempt next time."
+        f"The device ran out of memory: {setting} is {limit:,} for the rest of the run, not {configured:,}, and {same} "
+        f"the same. Set it to this value to avoid the failed attempt next time."
     )

@@ -1,4 +1,4 @@
-"""Preflight check before the first step: a few answers with the real prompt, sampler and reward; memory; disk."""
+"""Preflight check before the first step: a few answers with the real prompt, sampler and reward; memory; disk space."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from qed.training.scoring import score_with
 from qed.types import UNGRADED, Groups, Problem, Request, Rollout
 
 PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about 1 % of a short run's time
-SLOW = 20.0  # seconds of grading until a line says why nothing happens
+SLOW = 20.0  # seconds of grading before a line explains the wait
 WRITTEN = 32  # written answers (demonstrations) that are checked
 
 
 def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout] = ()) -> None:
-    """Check a phase before its first step, and print a table; where a phase resumes, check the sampler only.
+    """Check a phase before its first step, and print a table; in a resumed phase, check only the sampler.
 
     Args:
-        phase: before its first step.
-        problems: that it trains on.
-        rows: demonstrations or pairs, in an offline phase.
+        phase: phase before its first step.
+        problems: training problems of the phase.
+        rows: demonstrations or pairs of an offline phase.
 
     Raises:
         UsageError: the run cannot work; the message says which setting to change.
@@ -86,7 +86,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     warnings = [finding.advice for finding in findings if finding.advice]
     setup.run.event("preflight", phase=phase.name, seconds=round(seconds, 3), warned=warnings, **table)
     setup.console.table(f"Before {phase.name}: {probe}{seconds:.1f} s", ("", "found"), list(table.items()))
-    setup.parallel.exchange(lambda: rules.refuse(findings))  # ranks may differ in what is free
+    setup.parallel.exchange(lambda: rules.refuse(findings))  # ranks may differ in free memory and disk space
     for warning in warnings:
         setup.console.say(f"Warning: {warning}")
 
@@ -94,7 +94,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
 def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
     """Compare the sampler's log-probs with the learner's, and print and record the difference.
 
-    A resumed run may be on another machine, so it compares again; its metrics keep the first comparison.
+    A resumed run compares again, because it may be on another machine; its metrics keep the first comparison.
 
     Raises:
         UsageError: they differ by more than rounding explains.
@@ -113,14 +113,14 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
 
 
 def _is_recorded(phase: Phase, name: str) -> bool:
-    """Return whether the phase has this metric already, from an attempt that was stopped before its first step."""
+    """Return whether an attempt that stopped before the first step has already recorded this metric for the phase."""
     setup = phase.setup
     rows = setup.parallel.run_on_first(lambda: read_lines(setup.run.folder / "metrics.jsonl"))
     return any(name in row and row.get("phase") == phase.name and row["step"] == phase.first for row in rows)
 
 
 def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
-    """Sample and grade a few answers; their seeds are separate, so the run's own samples do not change.
+    """Sample and grade a few answers, with separate seeds so that the run's own samples do not change.
 
     Raises:
         QedError: the reward failed on every answer, or ran out of time.
@@ -132,8 +132,8 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     groups = sample(requests, setup.sampler, setup.template, sampling, address, grader=setup.grader)
     sampled, step = sum(map(len, groups)), settings.sampling.problems_per_step * settings.sampling.group_size
     slow = (
-        f"The reward has worked for {SLOW:.0f} s on the {sampled} answers of the pre-flight; a step has {step}. More "
-        "processes (data.reward_workers), or a coroutine function, grade more of them at once."
+        f"The reward has taken {SLOW:.0f} s for the preflight's {sampled} answers so far; a step has {step}. More "
+        "processes (data.reward_workers) or a coroutine function grade more answers at once."
     )
     with say_if_slow(setup.console.say, slow, SLOW):
         grade(groups, setup.grader)
@@ -149,7 +149,7 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
 def _check_loss(
     phase: Phase, groups: Groups, rows: Sequence[Rollout], demonstrations: Sequence[Rollout | None]
 ) -> list[Finding]:
-    """Check the rewards of the sampled answers, which demonstrations may join, and the end tokens in the loss."""
+    """Check the rewards of the sampled answers, with demonstrations that join them, and the end tokens in the loss."""
     setup, algorithm = phase.setup, phase.settings.algorithm
     if not groups:
         checked = list(rows[: WRITTEN * algorithm.together])
@@ -185,7 +185,7 @@ def _check_loss(
 
 
 def _demonstrations_give_signal(phase: Phase, groups: Groups, demonstrations: Sequence[Rollout | None]) -> bool:
-    """Return whether a demonstration joins one of the groups, and earns another reward than the answers there."""
+    """Return whether a demonstration would join a group and earn a different reward than its answers."""
     guidance = getattr(phase.settings.algorithm, "demonstrations", None)
     if guidance is None or not guidance.active:
         return False
@@ -200,9 +200,9 @@ def _demonstrations_give_signal(phase: Phase, groups: Groups, demonstrations: Se
 
 
 def _check_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:
-    """Check what the demonstrations of problems with an answer earn, and count those that the prompt has rewritten.
+    """Check the rewards of demonstrations of problems with an answer, and count those that the prompt rewrites.
 
-    Demonstrations that the prompt writes from the answer alone are left out.
+    Skip demonstrations that the prompt builds from the answer alone.
     """
     leaf = phase.setup.template.leaf
     written = [each for each in problems if each.answer and (each.meta.get("completion") or each.solution)]
@@ -212,7 +212,7 @@ def _check_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[Fin
 
 
 def _check_form(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:
-    """Check that the reward reads the tags of the prompt; a system message of one's own may ask for others."""
+    """Check that the reward reads the prompt's tags; skipped with a custom system prompt, which may ask for others."""
     data, template = phase.settings.data, phase.setup.template
     answered = [problem for problem in problems if problem.answer][:PROBLEMS]
     if data.system_prompt or not answered:
@@ -223,7 +223,7 @@ def _check_form(phase: Phase, problems: Sequence[Problem]) -> list[Finding]:
 
 
 def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:
-    """Count the answers where the prompt's tokens are a prefix of the tokens of prompt + answer, and all answers."""
+    """Count the checked answers whose prompt tokens are a prefix of the tokens of prompt + answer, and all checked."""
     template = phase.setup.template
     same = 0
     for rollout in answers[:PROBLEMS]:
@@ -234,7 +234,7 @@ def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]
 
 
 def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
-    """Estimate the memory of the longest micro-batch and of the KV cache, and compare it with what is free."""
+    """Estimate the memory of the longest micro-batch and the KV cache, and compare it with the free memory."""
     if isinstance(rows, Demonstrations | Windows):
         prompt, reply = rows.longest
     else:
@@ -250,7 +250,7 @@ def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
         device.type,
         phase.setup.parallel.world,
     )
-    # Weights and reference model are there; the optimizer has no state before the first step.
+    # Weights and reference model are already loaded; the optimizer has no state before the first step.
     needed, sampled = (estimate.without("weights", "reference") for estimate in (training, sampling))
     return rules.check_memory(needed, sampled, _read_free_memory(device))
 
@@ -266,7 +266,7 @@ def _read_free_memory(device: torch.device) -> int | None:
 
 
 def _check_disk(phase: Phase) -> list[Finding]:
-    """Compare the free disk space with the checkpoints that the phase keeps and with its rollouts."""
+    """Compare the free disk space with the size of the phase's kept checkpoints and rollouts."""
     run, sampling = phase.settings.run, phase.settings.sampling
     steps = phase.settings.learner.steps
     saves = -(-steps // run.save_every) if run.save_every else 1

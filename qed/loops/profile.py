@@ -1,9 +1,9 @@
-"""Records some steps of a run with torch's profiler: a trace for Perfetto, and the memory for torch's memory viewer.
+"""Records some steps of a run with torch's profiler: a trace for Perfetto and a snapshot for torch's memory viewer.
 
-Each rank writes `profile/rank_K.trace.json.gz`, in the Chrome trace format with the stages of a step as annotations,
-and `profile/rank_K.memory.pickle`, the snapshot that https://docs.pytorch.org/memory_viz draws. On a CUDA device the
-snapshot is torch's own; on a CPU it is made of the allocations in the trace, each with the operations that asked for
-it instead of a Python stack.
+Each rank writes `profile/rank_K.trace.json.gz`, in the Chrome trace format with a step's stages as annotations, and
+`profile/rank_K.memory.pickle`, a snapshot for https://docs.pytorch.org/memory_viz. On a CUDA device the snapshot is
+torch's own; on a CPU it is built from the allocations in the trace, each with the enclosing operations in place of a
+Python stack.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 FOLDER = "profile"
 MEMORY = "[memory]"  # the name of allocations in a trace
-OPERATIONS = ("cpu_op", "user_annotation")  # the categories of what may enclose an allocation
-ENTRIES = 1_000_000  # allocations that a CUDA device remembers
+OPERATIONS = ("cpu_op", "user_annotation")  # categories of events that may enclose an allocation
+ENTRIES = 1_000_000  # most allocations to record on a CUDA device
 
 
 class StepProfiler:
-    """Records the steps of `run.profile`; without any it does nothing.
+    """Records the steps of `run.profile`; does nothing if it is not set.
 
     Args:
-        steps: the first and the last one.
-        folder: of the run.
-        rank: of this process.
-        device: of the model.
-        timer: whose stages the trace shows.
+        steps: first and last step to profile.
+        folder: folder of the run.
+        rank: rank of this process.
+        device: device of the model.
+        timer: timer whose stages the trace shows.
         say: prints a line.
     """
 
@@ -66,12 +66,12 @@ class StepProfiler:
         self._began = self._last = 0
 
     def close(self) -> None:
-        """Write what has been recorded, if an error or a signal has ended the run before the last step to profile."""
+        """Write the recording if an error or a signal has ended the run before the last step to profile."""
         if self._recording is not None:
             self._write()
 
     def begin_step(self, step: int) -> None:
-        """Start to record if the step is to be profiled; a resumed run may start in the middle."""
+        """Start recording if the step is to be profiled; a resumed run may start in the middle."""
         if self.steps is None or not self.steps[0] <= step <= self.steps[1]:
             return
         self._last = step
@@ -86,7 +86,7 @@ class StepProfiler:
                 self._write()
 
     def _start(self) -> None:
-        # The profiler's library prints notes for its developers otherwise.
+        # Otherwise Kineto prints messages meant for its developers.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         cuda = self.device.type == "cuda"
         if cuda:
@@ -97,7 +97,7 @@ class StepProfiler:
         self.timer.annotate = record_function
 
     def _write(self) -> None:
-        """Stop recording and write both files; without room on the disk the run goes on."""
+        """Stop recording and write both files; if the disk is full, warn and continue."""
         recording, self._recording = self._recording, None
         self.timer.annotate = StageTimer().annotate
         recording.stop()
@@ -112,7 +112,7 @@ class StepProfiler:
                     snapshot = build_snapshot(json.load(file)["traceEvents"])
                 memory.write_bytes(pickle.dumps(snapshot))
         except OSError as error:
-            self.say(f"Warning: the profile could not be written: {error}. The run goes on without it.")
+            self.say(f"Warning: the profile could not be written: {error}. The run continues without it.")
         else:
             self.say(
                 f"Profiled steps {self._began} to {self._last}. Open {trace} at https://ui.perfetto.dev, and "
@@ -125,7 +125,7 @@ class StepProfiler:
 
 @contextmanager
 def open_profiler(setup: Setup) -> Iterator[None]:
-    """Record the steps of `run.profile`, also those that an error cuts off."""
+    """Record the steps of `run.profile`, even if an error interrupts them."""
     run = setup.settings.run
     profiler = StepProfiler(
         run.profile_steps, setup.run.folder, setup.parallel.rank, setup.device, setup.timer, setup.console.say
@@ -138,11 +138,11 @@ def open_profiler(setup: Setup) -> Iterator[None]:
 
 
 def require_profiled_steps(settings: Settings | PipelineSettings, last: int | None = None) -> None:
-    """Refuse steps of `run.profile` that the run does not have.
+    """Require that the run has the steps of `run.profile`.
 
     Args:
-        settings: of the run.
-        last: its last step; by default the sum over its phases, unless one of them is measured in epochs.
+        settings: settings of the run.
+        last: last step of the run; by default the sum over its phases, unless one of them is given in epochs.
 
     Raises:
         UsageError: a step to profile comes after the last one.
@@ -169,7 +169,7 @@ def build_snapshot(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     entries = []
     for own in threads.values():
         enclosing: list[Mapping[str, Any]] = []
-        # An operation comes before what happens within it, also at the same moment.
+        # An operation sorts before the events within it, even if they start at the same time.
         for event in sorted(own, key=lambda event: (event["ts"], -event.get("dur", -1))):
             while enclosing and enclosing[-1]["ts"] + enclosing[-1]["dur"] < event["ts"]:
                 enclosing.pop()
@@ -181,7 +181,7 @@ def build_snapshot(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _build_entry(event: Mapping[str, Any], enclosing: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Build the entry of an allocation or a release of memory; the operations that enclose it are outermost first."""
+    """Build the entry of an allocation or a release of memory; `enclosing` lists its operations, outermost first."""
     size = event["args"]["Bytes"]
     return {
         "action": "alloc" if size > 0 else "free_completed",

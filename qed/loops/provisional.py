@@ -1,4 +1,4 @@
-"""Checkpoints that are saved because an evaluation under way may make them the best, and deleted if it does not."""
+"""Checkpoints saved because a pending evaluation may make them the best, and deleted if it does not."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PENDING, SAVED = "pending_evaluations", "provisional"  # entries of a checkpoint
 
 @dataclass(frozen=True)
 class Provisional:
-    """What evaluations under way mean for the checkpoints.
+    """Which checkpoints depend on pending evaluations.
 
     Args:
-        pending: the steps whose evaluations are under way.
-        saved: the steps whose checkpoints nothing else has asked for, and which are not the best.
+        pending: steps whose evaluations are pending.
+        saved: steps whose checkpoints were saved for no other reason and are not the best.
     """
 
     pending: frozenset[int] = field(default_factory=frozenset)
@@ -29,18 +29,19 @@ class Provisional:
 
     @staticmethod
     def read(state: Mapping[str, Any]) -> Provisional:
-        """Read it from the state of a checkpoint."""
+        """Read the entries of a checkpoint's state."""
         return Provisional(frozenset(state.get(PENDING, ())), frozenset(state.get(SAVED, ())))
 
     def to_state(self) -> dict[str, list[int]]:
-        """Return the entries of a checkpoint's state; none without evaluations in the background."""
+        """Return the entries for a checkpoint's state; empty without background evaluations."""
         entries = {PENDING: sorted(self.pending), SAVED: sorted(self.saved)}
         return {name: steps for name, steps in entries.items() if steps}
 
     def prune(self, run: Run, settings: RunSettings, scores: Mapping[int, float], boundaries: Collection[int]) -> None:
-        """Delete the checkpoints that are not kept: provisional ones whose evaluation has ended, and as `keep_best`.
+        """Delete provisional checkpoints whose evaluation has ended, and those that `keep_best` does not keep.
 
-        Those of evaluations under way stay, and count neither as newest nor as best. So does the newest checkpoint.
+        Checkpoints with pending evaluations are kept, and count neither as newest nor as best; the newest one is kept
+        too.
         """
         asked = sorted(manifest.list_checkpoints(run.folder).keys() - self.saved, reverse=True)
         protected = frozenset({*boundaries, *self.pending, *asked[: settings.keep_last]})

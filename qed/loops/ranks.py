@@ -19,7 +19,7 @@ from qed.types import Problem
 
 
 def open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
-    """Open a run's folder for writing; on other ranks than the first for their own logs only.
+    """Open a run's folder for writing; ranks other than the first write only their own logs.
 
     Raises:
         UsageError: another rank does not see the folder.
@@ -32,15 +32,15 @@ def open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
 
 
 def require_same_data(training: str, held_out: Sequence[Problem], parallel: Parallel) -> None:
-    """Refuse problems that are not the same on every rank: the ranks would train on parts of different steps.
+    """Require the same problems on every rank; otherwise the ranks would train on parts of different steps.
 
     Args:
-        training: the hash of the problems that this rank trains on.
-        held_out: those that it evaluates.
+        training: hash of this rank's training problems.
+        held_out: problems that this rank evaluates.
         parallel: the ranks.
 
     Raises:
-        UsageError: a rank has other ones.
+        UsageError: a rank has different problems.
     """
     if parallel.world == 1:
         return
@@ -50,16 +50,16 @@ def require_same_data(training: str, held_out: Sequence[Problem], parallel: Para
         if hashes != first:
             raise UsageError(
                 f"Rank {rank} on {machine} reads other problems than rank 0 on {host}. Put the same data files on each "
-                "machine, or on storage that all share, under the same path."
+                "machine, or on shared storage, under the same path."
             )
 
 
 @contextmanager
 def watch_other_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) -> Iterator[None]:
-    """Exchange heartbeats with the other ranks; where one is lost, say which.
+    """Exchange heartbeats with the other ranks; if one is lost, report which.
 
     Raises:
-        RankLost: an operation of all ranks failed, because one has ended.
+        RankLost: a collective operation failed because a rank has ended.
     """
     if parallel.world == 1:
         yield
@@ -68,7 +68,7 @@ def watch_other_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) 
         store = parallel.open_store()
     except RuntimeError as error:
         raise build_early_loss(error) from error
-    # The lowest rank that is left writes the event, even if it is not rank 0.
+    # The lowest remaining rank writes the event, even if it is not rank 0.
     monitor = RankMonitor(store, parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
     with watch_ranks(monitor):
         try:

@@ -1,4 +1,4 @@
-"""Writes what says how a run was started: its settings with their origins, command, environment and tokenizer."""
+"""Writes how a run was started: its settings with their origins, command, environment and tokenizer."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def write_settings(
     parallel: Parallel,
     peak: float,
 ) -> None:
-    """Write what repeats a run, and what it runs on, into its folder.
+    """Write a run's settings, command and environment into its folder, so that it can be repeated.
 
     Args:
-        settings: of the run, with the defaults for the device.
-        run: the folder.
-        launch: how it was started.
-        device: of the model.
+        settings: settings of the run, with the defaults for the device.
+        run: the run, whose folder is written.
+        launch: how the run was started.
+        device: device of the model.
         parallel: the ranks.
-        peak: the operations a second of all ranks at best.
+        peak: peak floating-point operations per second of all ranks together.
     """
     ranks = {"ranks": parallel.world, "local_ranks": parallel.local_world, "peak_flops": peak}
     compute = {**threads.describe_compute(device), **ranks}
-    # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
+    # Leave out the folder's name, so that `qed METHOD settings.yaml` repeats the run in a new folder.
     files = {
         "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
         "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
@@ -51,7 +51,7 @@ def write_settings(
 
 
 def write_tokenizer(tokenizer: Any, run: Run) -> None:
-    """Write a fast tokenizer into a run's folder, for the text of single tokens; an equal file stays as it is."""
+    """Write a fast tokenizer into a run's folder, to decode single tokens; leave an identical file untouched."""
     content, path = encode_tokenizer(tokenizer), run.folder / NAME
     if content is not None and not (path.is_file() and path.read_bytes() == content):
         run.write(NAME, content)

@@ -1,4 +1,4 @@
-"""Loads the reference model of a loss, or its log-probs if they are precomputed once and cached."""
+"""Loads the reference model of a loss, or its precomputed and cached log-probs."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ ROWS_AT_ONCE = 256  # scored in one call; even, so that preference pairs stay to
 
 
 def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora.AdapterDisabled | None:
-    """Load the reference model of a phase onto its device; None if it is the current model itself.
+    """Load the reference model of a phase onto its device; return None if it is the current model itself.
 
     The model at the start of the phase is saved in the run's folder, because the policy of a resumed run has changed.
 
     Args:
-        setup: of the run.
-        settings: of the phase.
-        offset: the run's steps before the phase.
+        setup: setup of the run.
+        settings: settings of the phase.
+        offset: number of steps that the run makes before the phase.
 
     Raises:
-        UsageError: the model that the settings name has another vocabulary than the policy, or its weights are too
-            coarse to be mixed.
-        DataError: the saved reference is damaged, or missing while the policy has been trained since.
+        UsageError: the model that the settings name has a different vocabulary than the policy, or its weights are not
+            precise enough to be mixed.
+        DataError: the saved reference is damaged, or missing although the policy has been trained since.
     """
     name, setting = settings.algorithm.reference_name, settings.algorithm.teacher_setting
     if name:
         return _load_named(setup, settings, name)
     if setting:
         raise UsageError(
-            f"{settings.method} learns from a teacher, and {setting} names none. Set it to the name or the folder of a "
+            f"{settings.method} learns from a teacher, but {setting} is not set. Set it to the name or folder of a "
             "model with the policy's tokenizer, such as a larger model of the same family, or to the address of a "
-            "server of one."
+            "server with such a model."
         )
     every, mix = settings.algorithm.reference_moves
     if every and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
@@ -69,12 +69,12 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     parallel = setup.parallel
-    # A run that resumes from before this phase saves the reference again, because its settings may have changed.
+    # A run that resumes from before this phase saves the reference again, as the settings may have changed.
     start = -1 if setup.resumed is None else parse_step(setup.resumed.name) or 0
     if start < offset or not parallel.run_on_first(folder.is_dir):
         _require_untrained(folder, start, offset)
         save_reference(setup.run, offset, setup.model, setup.tokenizer, folder, build_ranks(parallel))
-        # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights. A
+        # Merging adapters rounds, so the saved file is read back to give a resumed run the same weights. A
         # sharded model cannot be copied.
         separate = settings.model.reference_offload or settings.model.reference_dtype != "same"
         if not (lora.has_adapters(setup.model) or parallel.is_sharded(setup.model) or separate):
@@ -86,13 +86,13 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
 
 
 def _read_model(settings: Settings) -> ModelSettings:
-    """Return the settings of a model with those of the reference's weights."""
+    """Return the model settings with the dtype of the reference's weights."""
     dtype = settings.model.reference_dtype
     return settings.model if dtype == "same" else replace(settings.model, dtype=dtype)
 
 
 def _place(network: nn.Module, setup: Setup, settings: Settings) -> nn.Module:
-    """Prepare a reference model where it stays while it does not score; a sharded one takes little on the device."""
+    """Prepare a reference model on the device where it stays between scorings; sharded ones are never offloaded."""
     hosted = settings.model.reference_offload and not setup.parallel.shards
     device = torch.device("cpu") if hosted else setup.device
     return prepare_model(network, settings.model, device)
@@ -101,7 +101,7 @@ def _place(network: nn.Module, setup: Setup, settings: Settings) -> nn.Module:
 def _require_untrained(folder: Path, start: int, offset: int) -> None:
     if start > offset:
         raise DataError(
-            f"The reference model of this run, {folder}, is missing, and the policy has been trained since: it was "
+            f"The reference model of this run, {folder}, is missing, but the policy has been trained since: it was "
             "deleted, or the run began without one. Restore it from a copy, or start again with --overwrite."
         )
 
@@ -138,7 +138,7 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
         raise ModelError(f"{setting}: {error}") from error
     if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
         raise UsageError(
-            f"{setting} {name} has another vocabulary than {settings.model.name}, so the log-probs of the two cannot "
+            f"{setting} {name} has another vocabulary than {settings.model.name}, so their log-probs cannot "
             "be compared. Use a model with the policy's tokenizer, such as one of the same family."
         )
     require_same_weights(setting, name, "", setup.run, setup.launch, setup.parallel)
@@ -150,10 +150,11 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
 def precompute_logps(
     setup: Setup, settings: Settings, learner: Learner, offset: int, parts: Sequence[Sequence[Rollout]]
 ) -> list[list[Rollout]]:
-    """Return parts of the data with the reference's log-probs, which are computed once and cached in the run's folder.
+    """Return parts of the data with the reference's log-probs, computed once and cached in the run's folder.
 
-    The cache key of a part is a hash of its token ids, the model's weights, the temperature and the precision, so a
-    change of any of them computes the log-probs again.
+    The cache key of a part is a hash of its token ids, the model's weights, the temperature and the precision; if any
+    of
+    them changes, the log-probs are computed again.
     """
     network = load_reference(setup, settings, offset) or setup.model
     caches = [setup.run.folder / "reference" / f"logps_{key}.npy" for key in _build_keys(network, learner, parts)]
@@ -170,7 +171,7 @@ def _score_or_recall(
     cache: Path,
     rollouts: Sequence[Rollout],
 ) -> list[Rollout]:
-    """Return rollouts with the reference's log-probs: those in the cache, else computed ones."""
+    """Return rollouts with the reference's log-probs, from the cache if possible."""
     parallel = setup.parallel
     lengths = [len(rollout.output) for rollout in rollouts]
     logps = parallel.run_on_first(lambda: _read_cache(cache, sum(lengths)))
@@ -195,20 +196,20 @@ def _build_keys(
     digests = [hashlib.sha256(settings) for _ in parts]
     for digest, part in zip(digests, parts, strict=True):
         for rollout in part:
-            # Only trained tokens are scored. Without a mask the key is the one of earlier versions.
+            # Only trained tokens are scored. Without a mask the key is that of earlier versions.
             mask = [list(rollout.loss_mask)] if rollout.loss_mask else []
             digest.update(json.dumps([list(rollout.prompt), list(rollout.output), *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):
         values: np.ndarray = read_full(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy()
         for digest, part in zip(digests, parts, strict=True):
-            if part:  # without a validation part there is one hash of the weights less to compute
+            if part:  # saves hashing the weights for a missing validation part
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(values.data)
     return [digest.hexdigest()[:16] for digest in digests]
 
 
 def _read_cache(file: Path, count: int) -> np.ndarray | None:
-    """Read the cached values; None if the file cannot be read or has another number of values."""
+    """Read the cached values; return None if the file cannot be read or has a different number of values."""
     try:
         values: np.ndarray = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):

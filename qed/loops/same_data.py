@@ -1,4 +1,4 @@
-"""The data of a run, as hashes in its events, and what of it may differ when the run is resumed."""
+"""Hashes of a run's data in its events, which decide what may differ when the run is resumed."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def hash_data(
     parallel: Parallel,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return hashes of a run's problems and of the user's files, and compare a resumed run's with the earlier ones.
+    """Return hashes of a run's problems and user-defined files; for a resumed run, compare them with earlier ones.
 
-    The models that are read again are compared too; their hashes are in events of their own.
+    Models that are loaded again are compared too; their hashes are in separate events.
 
     Args:
-        phases: the settings of each phase.
-        materials: what each phase trains on.
-        loaded: with the problems that are held out.
-        run: the folder.
+        phases: settings of each phase.
+        materials: training material of each phase.
+        loaded: the loaded problems, including the held-out ones.
+        run: the run, whose events are read.
         launch: how the run was started.
-        parallel: the ranks, of which each must have read the same problems.
-        say: prints that held-out problems have changed.
+        parallel: the ranks, which must all have read the same problems.
+        say: prints a warning if held-out problems have changed.
 
     Raises:
         UsageError: the training problems, a file or a model's weights have changed, and no `--allow-change` allows it.
@@ -60,18 +60,18 @@ def hash_data(
 
 
 def _require_same_problems(fingerprint: str, run: Run, launch: Launch) -> None:
-    """Refuse to resume a run with other training problems, unless `--allow-change data.*` allows it."""
+    """Refuse to resume a run with different training problems, unless `--allow-change data.*` allows it."""
     before = _read_last_data(run)
     if before and before["fingerprint"] != fingerprint and not _may_change_data(launch):
         raise UsageError(
             f"The training problems have changed since {run.folder} began: a data file, what qed reads from it, or "
-            "what is held out is different. Restore the data, start another run, or allow the change with "
+            "the set of held-out problems is different. Restore the data, start a new run, or allow the change with "
             "--allow-change data.tasks."
         )
 
 
 def _report_other_held_out(held_out: Mapping[str, str], run: Run, say: Callable[[str], None]) -> None:
-    """Say and record which evaluations of a resumed run have other problems than before; that is allowed."""
+    """Report and record which evaluations of a resumed run have different problems than before; this is allowed."""
     before: dict[str, str] = {}
     for row in _read_data(run):
         before |= row.get("held_out_fingerprints", {})
@@ -81,15 +81,15 @@ def _report_other_held_out(held_out: Mapping[str, str], run: Run, say: Callable[
         say(
             f"Warning: the held-out problems of {', '.join(changed)} are not those that {run.folder} was evaluated on "
             "before: a data file, the number of problems, or which prompts fit has changed. Figures before and after "
-            "this point cannot be compared, also not to choose the best checkpoint; to compare, start another run."
+            "this point cannot be compared, nor used to choose the best checkpoint; to compare, start a new run."
         )
 
 
 def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dict[str, str]:
-    """Return a hash of each of the user's files that decides what is trained, by its name.
+    """Return a hash of each user-defined file that affects training, by its name.
 
-    That is every algorithm, reward, prompt, environment and sampler of the user's own, and what it imports from its
-    folder.
+    These are user-defined algorithms, rewards, prompts, environments and samplers, and what they import from their
+    folders.
 
     Raises:
         UsageError: the run is resumed, a file has changed, and no `--allow-change data.*` allows it.
@@ -108,20 +108,19 @@ def _hash_own_files(phases: Sequence[Settings], run: Run, launch: Launch) -> dic
     changed = [name for name, found in hashes.items() if before.get(name, found) != found]
     if changed and not _may_change_data(launch):
         raise UsageError(
-            f"{changed[0]} has changed since {run.folder} began, so that one run would have two algorithms, rewards, "
-            "prompts or environments. Restore the file, start another run, or allow the change with --allow-change "
-            "data.reward."
+            f"{changed[0]} has changed since {run.folder} began, so the run would mix two versions of it. "
+            "Restore the file, start a new run, or allow the change with --allow-change data.reward."
         )
     return hashes
 
 
 def _read_data(run: Run) -> list[Row]:
-    """Return what each attempt at a run has noted of its data."""
+    """Return the data events of all attempts at a run."""
     return [row for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
 
 
 def _read_last_data(run: Run) -> Row:
-    """Return what the last attempt at a run has noted of its data; empty if there was none."""
+    """Return the data event of the last attempt at a run; empty if there is none."""
     return (_read_data(run) or [{}])[-1]
 
 

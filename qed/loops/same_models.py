@@ -1,4 +1,4 @@
-"""The models that a resumed run reads again: a hash of their weights is in its events, and must stay the same."""
+"""Checks that models which a resumed run loads again have the same weights, by hashes in its events."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from qed.training.parallel import Parallel
 
 
 def require_same_weights(setting: str, name: str, revision: str, run: Run, launch: Launch, parallel: Parallel) -> None:
-    """Record a hash of a model's weights, or compare it with that of an earlier attempt at the run; all ranks call it.
+    """Record a hash of a model's weights, or compare it with that of an earlier attempt; all ranks must call this.
 
     Args:
-        setting: that names the model, such as model.name.
-        name: a folder or a name of the hub; a new model's weights follow from the run's seed and are not compared.
-        revision: of the hub, or empty.
-        run: the folder.
+        setting: setting that names the model, such as model.name.
+        name: folder or hub name; a new model's weights depend only on the run's seed and are not compared.
+        revision: revision on the hub, or empty.
+        run: the run, whose events hold the hashes.
         launch: how the run was started.
         parallel: the ranks.
 
     Raises:
-        UsageError: the weights are others than before, and no `--allow-change` of the setting allows it.
+        UsageError: the weights have changed, and no `--allow-change` of the setting allows it.
     """
     if not is_new(name):
         parallel.run_on_first(lambda: _compare(setting, name, revision, run, launch))
@@ -40,8 +40,8 @@ def _compare(setting: str, name: str, revision: str, run: Run, launch: Launch) -
     allowed = any(key.endswith(setting) for key in launch.allow_change)
     if found and before and before[-1] != found and not allowed:
         raise UsageError(
-            f"{setting} {name} has other weights than when {run.folder} began: its folder has been written again, or "
-            "the hub has a newer version. Restore it, start another run, or allow the change with --allow-change "
+            f"{setting} {name} has other weights than when {run.folder} began: its folder has been overwritten, or "
+            "the hub has a newer version. Restore it, start a new run, or allow the change with --allow-change "
             f"{setting}."
         )
     if found and before[-1:] != [found]:
@@ -49,13 +49,14 @@ def _compare(setting: str, name: str, revision: str, run: Run, launch: Launch) -
 
 
 def require_same_models(phases: Sequence[Settings], run: Run, launch: Launch, parallel: Parallel) -> None:
-    """Record or compare the weights under adapters, and those of reward models.
+    """Record or compare the base weights under adapters, and the weights of reward models.
 
-    A teacher, a reference model and the start of a critic are compared where they are loaded. Other weights are in the
-    run's checkpoints.
+    Teachers, reference models and initial critics are compared where they are loaded. All other weights are in the
+    run's
+    checkpoints.
 
     Raises:
-        UsageError: some are others than before, and nothing allows it.
+        UsageError: some weights have changed, and no `--allow-change` allows it.
     """
     model = phases[-1].model
     if model.lora_rank:

@@ -1,4 +1,4 @@
-"""The scores of a reward model: where they are read, how well they rank held-out pairs, and their scale."""
+"""Scores of a reward model: the positions they are read at, their ranking of held-out pairs, and their scale."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from qed.training.best import PREFERRED
 from qed.training.learner import Learner
 from qed.types import Group, Problem, Rollout
 
-CALIBRATION_PAIRS = 256  # whose scores are the scale; enough for a deviation within 5 %
+CALIBRATION_PAIRS = 256  # whose scores set the scale; enough for a standard deviation within 5 %
 
 
 def mark_scores(pairs: Sequence[Group], margin: float) -> list[Group]:
-    """Return pairs whose only trained label is behind the end token, so that the value before it is the score.
+    """Return pairs whose only trained label follows the end token, so the value at the end token is the score.
 
     Args:
-        pairs: of a chosen and a rejected reply.
-        margin: of pairs whose data has no column `margin`; it becomes the advantage of the chosen reply.
+        pairs: pairs of a chosen and a rejected reply.
+        margin: margin of pairs whose data has no column `margin`; becomes the advantage of the chosen reply.
 
     Raises:
-        DataError: the margin of a pair is no finite number.
+        DataError: the margin of a pair is not a finite number.
     """
     return [[_mark(chosen, _read_margin(chosen.problem, margin)), _mark(rejected, 0.0)] for chosen, rejected in pairs]
 
 
 def _read_margin(problem: Problem, default: float) -> float:
-    """Return the margin that the data gives a pair, else the default."""
+    """Return a pair's margin in the data, or else the default."""
     given = problem.meta.get("margin", "")
     if isinstance(given, str) and not given.strip():  # an empty cell of a csv file
         return default
@@ -46,7 +46,7 @@ def _read_margin(problem: Problem, default: float) -> float:
     if not math.isfinite(margin):
         raise DataError(
             f"The column margin of the pair {problem.id} ({problem.question[:60]!r}) is {str(given)[:80]}. It must be "
-            "a finite number, or empty where algorithm.margin is meant."
+            "a finite number, or empty to use algorithm.margin."
         )
     return margin
 
@@ -66,7 +66,7 @@ def score_replies(learner: Learner, rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def measure_ranking(learner: Learner, pairs: Sequence[Group]) -> Stats:
-    """Return the share of pairs whose chosen reply scores higher, with its 95 % interval, and the mean difference."""
+    """Return the share of pairs whose chosen reply scores higher, with its 95 % interval, and the mean margin."""
     scores = score_replies(learner, flatten(pairs))
     differences = [chosen - rejected for chosen, rejected in zip(scores[0::2], scores[1::2], strict=True)]
     right = sum(difference > 0 for difference in differences)
@@ -80,6 +80,6 @@ def measure_ranking(learner: Learner, pairs: Sequence[Group]) -> Stats:
 
 
 def calibrate(setup: Setup, learner: Learner, pairs: Sequence[Group]) -> None:
-    """Write the mean and the deviation of training pairs' scores into the model's configuration, which is saved."""
+    """Write the mean and standard deviation of training pairs' scores into the model's config, to be saved with it."""
     scores = score_replies(learner, flatten(pairs[:CALIBRATION_PAIRS]))
     write_calibration(setup.model, Calibration(fmean(scores), pstdev(scores)))

@@ -1,4 +1,4 @@
-"""Where the servers of a run compute, how their processes are started, and whether a server fits the run."""
+"""Chooses the devices of a run's servers, builds their commands, and checks whether a server fits the run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from qed.serving.install import find_vllm
 from qed.serving.processes import ServerSpec, copy_environment
 from qed.serving.vllm import VllmOptions, build_vllm_spec
 
-BODY_MB = 1024  # of a request to our own servers, which nobody else reaches
+BODY_MB = 1024  # largest request to the run's own servers, which nobody else can reach
 START = 1800.0  # seconds for a server to load its model
-LEAST_WINDOW = 384  # tokens, which the probe of an update takes
-LEAST_ROOM = 8  # tokens of a prompt that must fit a server besides an answer
+LEAST_WINDOW = 384  # tokens that the probe after a weight update needs
+LEAST_ROOM = 8  # prompt tokens that must fit a server's window besides an answer
 
 
 @dataclass(frozen=True)
 class Place:
-    """A server of a run: its name, its devices, and its threads on a CPU."""
+    """A server of a run: its name, its devices, and its number of threads on a CPU."""
 
     name: str
     devices: Sequence[str]
@@ -37,13 +37,13 @@ def choose_devices(settings: Settings, count: int, device: torch.device, ranks: 
     """Return the devices of each server that a run starts.
 
     Args:
-        settings: `sampling.devices`, and `sampling.colocate`, which takes the learner's.
-        count: the number of servers.
-        device: of the learner.
-        ranks: the learner's processes on this machine, each with a device of its own.
+        settings: uses `sampling.devices`, and `sampling.colocate`, which selects the learner's device.
+        count: number of servers.
+        device: device of the learner.
+        ranks: number of the learner's processes on this machine, each with its own device.
 
     Raises:
-        UsageError: the devices cannot be shared out evenly, or none is left.
+        UsageError: the devices cannot be distributed evenly, or none is left.
     """
     given = list(settings.sampling.devices)
     if not given and device.type != "cuda":
@@ -53,45 +53,45 @@ def choose_devices(settings: Settings, count: int, device: torch.device, ranks: 
         own = [f"cuda:{number}" for number in range(first, first + ranks)]
         all_devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
         free = [each for each in all_devices if each not in own]
-        # A server of qed takes the memory that its rows need, so several share a device with the learner.
+        # A qed server takes only the memory that its rows need, so several can share the learner's device.
         shares = settings.sampling.colocate or (not free and settings.sampling.sampler == "native")
         given = own[:1] * count if shares else free[: len(free) // count * count] or free
     if not given:
         raise UsageError(
-            "The learner uses every device, and none is left for a server. Name some with sampling.devices, or let "
+            "The learner uses every device, so none is left for a server. Set sampling.devices, or let "
             "both take turns with sampling.colocate=true."
         )
     if len(given) % count:
         raise UsageError(
-            f"sampling.devices names {len(given)} devices for {count} servers. Each server takes equally many: name "
+            f"sampling.devices names {len(given)} devices for {count} servers. All servers need the same number: name "
             "more, or change sampling.servers."
         )
     each = len(given) // count
     if each > 1 and settings.sampling.sampler == "native":
         raise UsageError(
-            f"sampling.devices names {len(given)} devices for {count} servers, and a server of qed computes on one. "
-            "Name fewer, or set sampling.servers to their number."
+            f"sampling.devices names {len(given)} devices for {count} servers, but a qed server uses only one. "
+            "Name fewer devices, or set sampling.servers to their number."
         )
     return [given[number * each : (number + 1) * each] for number in range(count)]
 
 
 def share_threads(count: int) -> int:
-    """Return the threads of each server on a CPU: the learner's for a single one, so that it computes the same bits."""
+    """Return each server's threads on a CPU; a single server has the learner's, to compute bit-identical results."""
     return max(1, torch.get_num_threads() // count)
 
 
 def build_spec(settings: Settings, place: Place, logs: Path, window: int, find_model: Callable[[], Path]) -> ServerSpec:
-    """Return how a server of a run is started.
+    """Build the specification by which a server of a run is started.
 
     Args:
-        settings: of the phase that samples.
-        place: of the server.
-        logs: the folder of its logs.
-        window: of the model, in tokens.
+        settings: settings of the phase that samples.
+        place: name, devices and threads of the server.
+        logs: folder of the server's logs.
+        window: context window of the model, in tokens.
         find_model: returns the folder of the model when the server starts.
 
     Raises:
-        UsageError: vLLM is not installed, or cannot serve the model as the settings ask for.
+        UsageError: vLLM is not installed, or cannot serve the model with these settings.
     """
     if settings.sampling.sampler != "vllm":
         command = _build_native_command(settings, place, find_model)
@@ -118,7 +118,7 @@ def build_spec(settings: Settings, place: Place, logs: Path, window: int, find_m
 def _build_native_command(
     settings: Settings, place: Place, find_model: Callable[[], Path]
 ) -> Callable[[int], Sequence[str]]:
-    """Return what gives the command of a server of qed that computes as the run's own sampler would, by its port."""
+    """Return a function from port to command of a qed server that computes like the run's in-process sampler."""
     options = {
         "--name": settings.model.name,
         "--device": place.devices[0],
@@ -134,7 +134,7 @@ def _build_native_command(
 
 
 def require_fit(server: Server, policy: Policy, settings: Settings) -> None:
-    """Refuse a server whose model cannot have the policy's weights.
+    """Require that a server's model can load the policy's weights.
 
     Raises:
         UsageError: its vocabulary, its size, its end tokens or its window do not fit.
@@ -151,19 +151,19 @@ def require_fit(server: Server, policy: Policy, settings: Settings) -> None:
             what = {"vocabulary": "tokens in its vocabulary", "ends": "as end tokens"}[name]
             raise UsageError(
                 f"The server {server.url} serves {found.model}, which does not fit {settings.model.name}: it has "
-                f"{theirs[name]} {what}, and the run's model {mine}. Start it with the run's model, for example: qed "
+                f"{theirs[name]} {what}, the run's model {mine}. Start it with the run's model, for example: qed "
                 f"serve {settings.model.name}."
             )
     needed = settings.sampling.max_tokens + LEAST_ROOM
     if found.window < min(needed, load.read_window(policy.model)):
         raise UsageError(
-            f"The server {server.url} takes sequences of {found.window} tokens, and answers alone may have "
+            f"The server {server.url} takes sequences of {found.window} tokens, but answers alone may have "
             f"{settings.sampling.max_tokens} (sampling.max_tokens). Start it with a larger window."
         )
 
 
 def describe_server(server: Server) -> str:
-    """Describe in one line what answers at an address."""
+    """Describe a server in one line."""
     found = server.capabilities
     version = "" if server.version is None else f", weights of step {server.version}"
     exact = "as the learner computes them" if found.exact_logps else "not the learner's to the last digit"

@@ -1,7 +1,7 @@
-"""The inference servers of a run: started beside the learner or running already, and given its weights.
+"""The inference servers of a run: started with it or already running, and updated with the learner's weights.
 
 `sampling.sampler vllm`, and `native` with `sampling.servers` or `rollout.max_staleness`, start servers on this machine;
-`sampling.sampler server` takes those at `sampling.url`, which are neither started nor stopped here.
+`sampling.sampler server` uses those at `sampling.url`, which are neither started nor stopped here.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from qed.training.parallel import Parallel
 from qed.training.scoring import score_with
 from qed.types import Problem
 
-PROBED = 16  # problems whose prompts make the probe
+PROBED = 16  # problems whose prompts form the probe
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-BASE = "base"  # the folder that servers start from where adapters are trained
+BASE = "base"  # name of the folder that servers start from if adapters are trained
 
 
 def starts_servers(settings: Settings) -> int:
@@ -65,13 +65,13 @@ def starts_servers(settings: Settings) -> int:
 
 
 class RunServers:
-    """The servers of a run; as a context manager it ends those that it has started, and removes their weights.
+    """The servers of a run; as a context manager, stops those that it has started, and removes their weights.
 
     Args:
-        run: for logs and events.
+        run: the run, for logs and events.
         console: for messages.
-        parallel: the ranks; the first one starts the servers and gives them weights.
-        takes_placed: whether servers that a cluster has placed are these.
+        parallel: the ranks; the first one starts the servers and sends them weights.
+        takes_placed: whether to use the servers that a cluster has placed.
     """
 
     def __init__(self, run: Run, console: Console, parallel: Parallel, takes_placed: bool = True) -> None:
@@ -81,7 +81,7 @@ class RunServers:
         self.folder: WeightsFolder | None = None
         self.placed: PlacedServers | None = None
         self.sync: WeightsSync | None = None
-        self._finished: dict[int, int] = {}  # of each server, the requests that it had answered at its last restart
+        self._finished: dict[int, int] = {}  # requests that each server had answered at its last restart
         self._stack = ExitStack()
 
     def __enter__(self) -> RunServers:
@@ -95,19 +95,19 @@ class RunServers:
     def connect(
         self, policy: Policy, settings: Settings, problems: Sequence[Problem], device: torch.device, version: int
     ) -> None:
-        """Start the servers that the settings ask for, and let the policy sample on them; else change nothing.
+        """Start the servers in the settings, if any, or connect to them, and let the policy sample on them.
 
         Args:
-            policy: of the run.
-            settings: of the phase that samples.
-            problems: whose prompts make the probe.
-            device: of the learner.
-            version: the step of its weights.
+            policy: policy of the run.
+            settings: settings of the phase that samples.
+            problems: problems whose prompts form the probe.
+            device: device of the learner.
+            version: step of the policy's weights.
 
         Raises:
             UsageError: the servers do not fit the model or the machine.
             QedError: a server does not start.
-            Interrupted: a stop signal has come.
+            Interrupted: a stop signal has arrived.
         """
         check_signals("load")  # the model has been loaded
         self.settings, self.device = settings, device
@@ -134,20 +134,20 @@ class RunServers:
         self.run.event("servers", started=count, servers=lines)
 
     def _count_servers(self) -> tuple[int, bool]:
-        """Return how many servers the run starts, and whether on this machine."""
+        """Return how many servers the run starts, and whether they are on this machine."""
         if self.placed is not None:
             return self.placed.count, False
         return starts_servers(self.settings), True
 
     def _build_sampler(self, policy: Policy) -> ServerSampler:
-        """Build a sampler of native servers, in place of the one in this process."""
+        """Build a sampler on native servers, to replace the in-process one."""
         sampling, template = self.settings.sampling, policy.template
         ends = load.find_end_ids(policy.model, policy.tokenizer, template.leaf.CHAT)
         precision = read_precision(self.settings.model)
         return ServerSampler(policy.tokenizer, ends, sampling.rows_per_batch, precision, sampling.request_seconds)
 
     def _open_folder(self, model: Any) -> None:
-        """Make the folder for the weights, on the first rank."""
+        """Create the folder for the weights, on the first rank."""
         if not self.parallel.is_first:
             return
         hosts = {urlsplit(url).hostname for url in self.settings.sampling.url}
@@ -161,7 +161,7 @@ class RunServers:
     def _require_one_machine(self, together: bool) -> None:
         if together and self.parallel.local_world != self.parallel.world:
             raise UsageError(
-                "The ranks of this run are on several machines, and servers that it starts are reached from one alone. "
+                "The ranks of this run are on several machines, but its own servers can be reached from only one. "
                 "Start them with qed serve, and name them: --sampling.sampler server --sampling.url URL[,URL...]."
             )
 
@@ -170,7 +170,7 @@ class RunServers:
         return "adapter" if self.settings.model.lora_rank else "full"
 
     def _write_start(self, policy: Policy, version: int) -> None:
-        """Write the model that servers start from: the present weights, or those that adapters are added to."""
+        """Write the model that servers start from: the current weights, or the base weights if adapters are trained."""
         adapted, folder = self._kind == "adapter", self.folder
         files = write_base(policy.model, policy.tokenizer, self._dtype) if adapted else self._write(policy)
         name = BASE if adapted else f"step_{version:06d}"
@@ -180,7 +180,7 @@ class RunServers:
 
     @property
     def _dtype(self) -> str:
-        """The precision of the weights that travel; empty keeps the learner's bits."""
+        """The dtype in which weights are sent; empty keeps the learner's."""
         exact = self.settings.sampling.sampler != "vllm" or self.settings.model.precision != "bfloat16"
         return "" if exact else "bfloat16"
 
@@ -201,7 +201,7 @@ class RunServers:
             return build_spec(self.settings, place, self._logs, window, self._find_start)
 
         if self.placed is not None:
-            # A cluster gives each server devices of its own, and says which.
+            # A cluster gives each server its own devices, numbered from 0.
             gpus = self.settings.cluster.gpus_per_engine if self.device.type == "cuda" else 0
             devices = [f"cuda:{gpu}" for gpu in range(gpus)] or ["cpu"]
             self.specs = [build(number, devices, share_threads(1)) for number in range(count)]
@@ -229,7 +229,7 @@ class RunServers:
             process.stop()
 
     def _attach(self, sampler: ServerSampler, policy: Policy, problems: Sequence[Problem], restarts: bool) -> None:
-        """Give the sampler what loads weights into its servers, and what brings a lost one back."""
+        """Give the sampler the callbacks that load weights into its servers and restart lost ones."""
         prompts = [tuple(policy.template.tokens(policy.template.prompt(each))) for each in problems[:PROBED]]
         window = min(load.read_window(policy.model), *(server.capabilities.window for server in sampler.servers))
         precision = read_precision(self.settings.model)
@@ -249,20 +249,20 @@ class RunServers:
         sampler.on_return = self.sync.catch_up
 
     def _find_rounding(self, sampler: ServerSampler) -> torch.dtype | None:
-        """Return the precision of the servers where it is not the learner's."""
+        """Return the servers' precision if it differs from the learner's."""
         found = {server.capabilities.precision for server in sampler.servers}
         if found == {self.settings.model.precision}:
             return None
-        if self.settings.sampling.sampler == "vllm":  # started in the learner's precision, but for float64
+        if self.settings.sampling.sampler == "vllm":  # started in the learner's precision, except for float64
             return torch.float32 if self.settings.model.precision == "float64" else None
         return torch.float32 if found == {"float32"} else torch.bfloat16
 
     def _restart(self, server: Server) -> Server:
-        """Start the process of a server again, and return the server in its place."""
+        """Restart a server's process, and return the server that replaces it."""
         assert self.sync is not None
         sampler = self.sync.sampler
         number = sampler.servers.index(server)
-        self.console.say(f"{server.url} is lost, and is started again; logs in {self._logs}.")
+        self.console.say(f"{server.url} is lost and will be restarted; logs in {self._logs}.")
         if self.placed is not None:
             url = self.placed.restart(number, self.specs[number])
         else:

@@ -1,4 +1,4 @@
-"""Which settings work with several ranks, and which with sampling ahead of the updates."""
+"""Checks which settings work with sharded models, and which with sampling ahead of the updates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qed.training.parallel import Parallel
 
 
 def require_supported(phases: Sequence[Settings], parallel: Parallel) -> None:
-    """Require that sharded models, and sampling ahead, support the settings of every phase.
+    """Require that sharding and sampling ahead support the settings of every phase.
 
     Raises:
-        UsageError: a setting does not work with the ranks' way to shard models, or with rollout.max_staleness.
+        UsageError: a setting does not work with parallel.shard or with rollout.max_staleness.
     """
     for phase in phases:
         _require_ahead_supported(phase, parallel)
@@ -26,7 +26,7 @@ def require_supported(phases: Sequence[Settings], parallel: Parallel) -> None:
         ):
             if value:
                 raise UsageError(
-                    f"{name} does not work with parallel.shard={parallel.settings.shard}. Take parallel.shard=none, or "
+                    f"{name} does not work with parallel.shard={parallel.settings.shard}. Use parallel.shard=none, or "
                     f"leave {name.split()[0]} at its default."
                 )
 
@@ -38,14 +38,14 @@ def _require_ahead_supported(phase: Settings, parallel: Parallel) -> None:
     reasons = (
         (
             kind.recall is not Algorithm.recall or kind.remember is not Algorithm.remember,
-            f"{phase.method} replays answers that it chooses with the learner's weights after the step before",
+            f"{phase.method} replays answers that it chooses with the learner's weights after the previous step",
         ),
         (
             phase.sampling.sampler == "hf",
             "the sampler hf reads the learner's own weights; native, vllm and server have their own",
         ),
         (phase.sampling.colocate, "with sampling.colocate the learner and the server take turns on one device"),
-        (parallel.world > 1, "it works with one rank"),
+        (parallel.world > 1, "it works with only one rank"),
     )
     for applies, reason in reasons:
         if applies:

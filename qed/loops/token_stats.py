@@ -1,8 +1,8 @@
-"""Records statistics of single tokens of a few answers of each online step, for a viewer.
+"""Records per-token statistics of a few answers of each online step, for the viewer.
 
-The learner scores them before and after the step's updates, in the same micro-batches, so that the ratio of the two has
-no rounding of its own. It changes nothing in the step: neither its results nor its metrics, besides times and, with
-a sampler that is not exact, the answers of which the gap to it is measured.
+The learner scores them before and after the step's updates in the same micro-batches, so that the ratio adds no
+rounding error. The step's results and metrics do not change, except for times and, with an inexact sampler, which
+answers the gap to it is measured on.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from qed.types import Group, Groups, Rollout
 SOURCES = ("policy", "expert", "replay", "demonstration")
 DIGITS = 5
 POINT = "statistics"  # for `check_signals`
-Place = tuple[int, int]  # the numbers of a group in the step's file and of an answer in it
+Place = tuple[int, int]  # index of a group in the step's file, and of an answer in the group
 
 
 class TokenStats:
     """Records the statistics of a phase's steps; all ranks must take part, and rank 0 writes.
 
     Args:
-        phase: whose settings say of how many answers: `run.save_token_stats` and `run.save_top_logps`.
+        phase: the phase; `run.save_token_stats` and `run.save_top_logps` set how much is recorded.
     """
 
     def __init__(self, phase: Phase) -> None:
@@ -50,11 +50,11 @@ class TokenStats:
         self._rows: list[Row] = []
 
     def score_before(self, groups: Groups, minibatches: Sequence[Group]) -> None:
-        """Choose answers and score them with the policy from before the step's updates.
+        """Choose answers and score them with the policy before the step's updates.
 
         Args:
-            groups: all that were sampled, as they are written.
-            minibatches: of the updates.
+            groups: all sampled groups, as written to the step's file.
+            minibatches: minibatches of the updates.
         """
         learner = self.phase.learner
         self._chosen = choose_answers(groups, flatten(minibatches), learner.algorithm, self.count)
@@ -77,7 +77,7 @@ class TokenStats:
             self._rows.append(row | ({"top": top[number]} if top else {}))
 
     def score_after(self, step: int) -> None:
-        """Score the chosen answers with the policy from after the step's updates, and write all statistics."""
+        """Score the chosen answers with the policy after the step's updates, and write all statistics."""
         if not self._chosen:
             return
         learner, rollouts = self.phase.learner, list(self._chosen.values())
@@ -94,7 +94,7 @@ class TokenStats:
         return learner.forward_columns(learner.model, batch, compute_scores, 2, POINT)
 
     def _list_top(self, batch: Batch, rollouts: Sequence[Rollout]) -> list[list[Any]]:
-        """List the likeliest tokens at each trained position of each answer, with their log-probs."""
+        """List the most likely tokens at each trained position of each answer, with their log-probs."""
         learner = self.phase.learner
         count = min(self.top, split_head(learner.model)[1].out_features)
         compute = partial(compute_top_logps, count=count)
@@ -112,14 +112,14 @@ class TokenStats:
 def choose_answers(groups: Groups, rows: Sequence[Rollout], algorithm: Algorithm, count: int) -> dict[Place, Rollout]:
     """Choose answers of a step, in the order of its file.
 
-    They are spread evenly over the groups that have a gradient: of each first the answer with the highest advantage,
-    then that with the lowest.
+    They are spread evenly over the groups that have a gradient: from each, first the answer with the highest advantage,
+    then the one with the lowest.
 
     Args:
-        groups: all that were sampled; empty ones are not in the file.
-        rows: those that are trained.
-        algorithm: says whether an advantage of 0 has no gradient.
-        count: of the answers.
+        groups: all sampled groups; empty ones are not in the file.
+        rows: the rollouts that are trained on.
+        algorithm: determines whether an advantage of 0 has no gradient.
+        count: number of answers to choose.
     """
     trained = {id(row) for row in rows}
     ranked: list[list[tuple[float, Place, Rollout]]] = []
@@ -136,20 +136,20 @@ def choose_answers(groups: Groups, rows: Sequence[Rollout], algorithm: Algorithm
     spread = [ranked[number * len(ranked) // wanted] for number in range(wanted)]
     chosen: list[tuple[Place, Rollout]] = []
     while len(chosen) < count and any(spread):
-        # From both ends of each group in turn.
+        # Alternate between the ends of each group.
         for end in (0, -1):
             chosen += [members.pop(end)[1:] for members in spread if members]
     return dict(sorted(chosen[:count], key=lambda member: member[0]))
 
 
 def _read_advantage(rollout: Rollout) -> float:
-    """Return the advantage of an answer, or the one of its tokens that is furthest from 0."""
+    """Return an answer's advantage; of per-token advantages, the one furthest from 0."""
     values = rollout.advantage if isinstance(rollout.advantage, tuple) else (rollout.advantage,)
     return max(values, key=abs, default=0.0)
 
 
 def _mask(values: Sequence[float], rollout: Rollout) -> list[float | None]:
-    """Round the values of an answer's tokens; None where a token is not trained, or the value is not finite."""
+    """Round the values of an answer's tokens; None if a token is not trained or its value is not finite."""
     return [
         round(value, DIGITS) if trained and math.isfinite(value) else None
         for value, trained in zip(values, rollout.trained, strict=True)
@@ -157,14 +157,14 @@ def _mask(values: Sequence[float], rollout: Rollout) -> list[float | None]:
 
 
 def _pair(columns: Sequence[Sequence[Sequence[float]]], row: int, count: int) -> Iterator[list[tuple[float, float]]]:
-    """Yield the log-probs and tokens of each position of a row; columns of tokens follow those of log-probs."""
+    """Yield the (log-prob, token) pairs of each position of a row; columns of tokens follow those of log-probs."""
     for values in zip(*(column[row] for column in columns), strict=True):
         yield list(zip(values[:count], values[count:], strict=True))
 
 
 @contextmanager
 def _uncounted(learner: Learner) -> Iterator[None]:
-    """Leave the count of the step's operations as it is."""
+    """Exclude the block's operations from the step's FLOP count."""
     total = learner.flops.total
     try:
         yield

@@ -296,7 +296,7 @@ def test_a_run_goes_on_and_remembers(
     arm(monkeypatch, "update:oom:1")
     hurt = run("hurt", "--model.precision", "float64")
     told = capsys.readouterr()
-    assert (told.out + told.err).count("The device's memory ran out: learner.tokens_per_microbatch is") == 1
+    assert (told.out + told.err).count("The device ran out of memory: learner.tokens_per_microbatch is") == 1
     arm(monkeypatch, "")
     event = next(row for row in read_lines(hurt / "events.jsonl") if row["event"] == "out_of_memory")
     assert event["setting"] == "learner.tokens_per_microbatch"
