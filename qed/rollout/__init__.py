@@ -1,1 +1,1 @@
-"""From problems to graded rollouts: sample, grade, collect, keep for later."""
+"""From problems to graded rollouts: sample, grade, collect, store for replay."""

@@ -25,7 +25,7 @@ from qed.training.attention import supports_packing
 from qed.training.scoring import Score, score_with
 from qed.types import Problem, Rollout
 
-# Of a forward pass. The prompts of the comparison have very different lengths: in one pass most of it would be padding.
+# Per forward pass. The compared prompts differ greatly in length, so a single pass would be mostly padding.
 FORWARD_TOKENS = 1_024
 IN_EVALUATION = Options("--sampler", "--precision", "--preflight false")
 
@@ -45,15 +45,15 @@ def compare_sampler(
         sampler: holds the learner's weights.
         score: computes the learner's log-probs, at the temperature of `sampling`.
         template: renders the prompts.
-        problems: of the run or the evaluation; the first `PROBLEMS` are candidates.
+        problems: problems of the run or the evaluation; the first `PROBLEMS` are candidates.
         window: the model's maximum context, in tokens.
-        sampling: of the run or the evaluation.
-        settings: for the precision and the seed.
+        sampling: sampling parameters of the run or the evaluation.
+        settings: provides the precision and the seed.
     """
     prompts = [template.tokens(template.prompt(problem)) for problem in problems[:PROBLEMS]]
     address = (settings.run.seed, "sampler check")
     batches = choose_prompts(prompts, sampling.max_tokens, min(window, getattr(sampler, "window", window)))
-    rounding = getattr(sampler, "rounding", None)  # of servers in another precision
+    rounding = getattr(sampler, "rounding", None)  # set by servers in another precision
     return check_sampler(sampler, score, batches, sampling, read_precision(settings.model), address, rounding)
 
 
@@ -66,10 +66,10 @@ def require_sampler(
     console: Console,
     options: Options,
 ) -> Row:
-    """Compare outside of training, and print the difference.
+    """Compare sampler and model outside of training, and print the difference.
 
     Returns:
-        the fields of the comparison; empty if `run.preflight` is off.
+        The fields of the comparison; empty if `run.preflight` is off.
 
     Raises:
         UsageError: they differ by more than rounding explains.
@@ -85,12 +85,12 @@ def require_sampler(
 
 
 def score_independently(model: Any, temperature: float) -> Score:
-    """Build a function that scores tokens by the layers of transformers, and not by those that compute prompts here.
+    """Build a function that scores tokens with the layers of transformers, not with qed's compiled ones.
 
-    On a processor a prompt of several answers is computed once, if the model gives packed rows the same states.
+    On a CPU, a prompt shared by several answers is computed once if the model supports packed rows.
 
     Args:
-        model: the model, on its device.
+        model: model on its device.
         temperature: divides the logits.
     """
 
@@ -98,7 +98,7 @@ def score_independently(model: Any, temperature: float) -> Score:
     def choose(precision: torch.dtype) -> Score:
         packing = False
         if model.device.type == "cpu":
-            # Weights of several precisions, as beside adapters, are computed in that of the comparison alone.
+            # Weights of mixed precision, as with adapters, are all computed in that of the comparison.
             with compute_batches_in(model.device.type, precision):
                 packing = _can_pack(model)
         return score_with(model, temperature, packing, FORWARD_TOKENS)

@@ -1,12 +1,12 @@
 """Samples the steps of a phase ahead of the learner, in a thread, with weights that are a fixed number of updates old.
 
-With a staleness of k, step n is sampled by version max(first, n - 1 - k): the weights after that step, or those that
-the phase begins with. So which weights sample a step does not depend on which of the two threads is faster, and the
-run can be repeated. The thread takes the steps in order; before each it waits for the version that it needs, which the
-learner hands over after an update, together with the algorithm of then.
+With a staleness of k, step n is sampled by version max(first, n - 1 - k): the weights after that step, or those at the
+start of the phase. So the weights that sample a step do not depend on which thread is faster, and runs are
+reproducible. The thread takes the steps in order, and waits before each for the version that it needs. The learner
+hands that over after an update, with the algorithm as it is then.
 
-The checkpoint of step s holds the answers of the steps up to s + k, which older weights than its own sample, and the
-collector's state behind them. No weights but its own are needed to go on from there.
+The checkpoint of step s holds the answers of the steps up to s + k, which are sampled by weights older than its own,
+and the collector's state after them. Only its own weights are needed to resume from it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from qed.rollout.stages import flatten
 from qed.types import Groups
 
 POLL_SECONDS = 0.2  # between checks for a signal while one thread waits for the other
-CLOSE_SECONDS = 10.0  # for the thread to leave what it is doing
-# Writes the weights of a version where the sampler reads them, and returns what loads them, in any thread.
+CLOSE_SECONDS = 10.0  # for the thread to end
+# Writes a version's weights where the sampler reads them, and returns a function that loads them in any thread.
 Prepare = Callable[[int], Callable[[], None]]
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a phase, numbered over the run: those after `first`, up to `last`.
+    """The steps of a phase, numbered over the run: after `first`, up to and including `last`.
 
-    `offset` is the number of the run's steps before the phase, `total` that of the phase's steps, `seed` the run's.
+    `offset` counts the run's steps before the phase, `total` the phase's steps; `seed` is the run's.
     """
 
     first: int
@@ -48,27 +48,27 @@ class Steps:
     seed: int
 
     def build_context(self, step: int) -> StepContext:
-        """Return what the algorithm gets to know of a step."""
+        """Return the context of a step for the algorithm."""
         return StepContext(step - self.offset, self.total, self.seed)
 
 
 @dataclass
 class _Version:
-    """The weights after a step: what loads them, and the algorithm of then once the step is complete."""
+    """The weights after a step: a function that loads them, and the algorithm once the step is complete."""
 
     load: Callable[[], None]
     algorithm: Algorithm | None = None
 
 
 class AheadCollector:
-    """Collects the steps of a phase in a thread, which runs within `running`.
+    """Collects the steps of a phase in a thread, which runs within the context `running`.
 
     Args:
-        collector: of the phase, in the state to begin from; it is copied.
-        prepare: of the sampler, called in the learner's thread.
-        steps: of the phase.
-        staleness: how many updates the policy that samples is behind, at least 1.
-        lends: whether `lend` is used, so that the sampler needs every version.
+        collector: collector of the phase, in its initial state; it is copied.
+        prepare: prepares a version's weights for the sampler; called in the learner's thread.
+        steps: steps of the phase.
+        staleness: number of updates that the sampling policy is behind, at least 1.
+        lends: whether `lend` is used, so the sampler needs every version.
         say: prints a line.
     """
 
@@ -86,16 +86,16 @@ class AheadCollector:
         self._timer = StageTimer(watched=False)
         self._collector = replace(collector.copy(), timer=self._timer)
         self._pool = collector.pool  # the learner's thread writes into it
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the attributes below
         self._versions: dict[int, _Version] = {}
-        # Of each step that is collected, from the last complete one on: its groups, and the collector's state behind.
+        # For each collected step, from the last complete one on: its groups, and the collector's state after it.
         self._collected: dict[int, tuple[CollectedStep, RolloutCollector]] = {}
         self._taken = self._complete = steps.first
         self._limit = steps.last  # the last step to collect
         self._error: BaseException | None = None
-        # The version that the sampler has; guarded by `_turn`.
+        # The version loaded in the sampler; guarded by `_turn`.
         self._loaded: int | None = getattr(collector.sampler, "version", None)
-        self._turn = threading.Lock()  # held by who uses the sampler
+        self._turn = threading.Lock()  # held by the thread that uses the sampler
         self._stop = Stop()
         self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="sampling ahead", daemon=True)
@@ -106,14 +106,14 @@ class AheadCollector:
 
     @property
     def stage(self) -> str:
-        """The stage of the learner's timer in which it takes a step."""
+        """The stage of the learner's timer in which it takes a step's groups."""
         return "wait"
 
     @contextmanager
     def running(self, algorithm: Algorithm) -> Iterator[AheadCollector]:
-        """Run the thread within the block; `algorithm` is that of the first step.
+        """Run the thread within the context; `algorithm` is that of the first step.
 
-        After a stop signal it samples what the checkpoint of the last complete step needs before it ends.
+        After a stop signal, the thread first samples what the checkpoint of the last complete step needs.
         """
         self.load(self.steps.first)
         self.release(self.steps.first, algorithm)
@@ -136,8 +136,8 @@ class AheadCollector:
         """Return the groups of a step once they are collected.
 
         Raises:
-            Interrupted: a stop signal has come.
-            Exception: what has ended the thread.
+            Interrupted: a stop signal has arrived.
+            Exception: the error that ended the thread.
         """
         check_signals("wait", progress=False)
         collected, _ = self._await_step(step, lambda: check_signals("wait", progress=False))
@@ -145,7 +145,7 @@ class AheadCollector:
         return collected
 
     def load(self, version: int) -> None:
-        """Write the weights of a version for the sampler, if it is going to use them; call it in the learner's thread.
+        """Write a version's weights for the sampler if it will use them; call this in the learner's thread.
 
         The collector samples with them once they are released.
         """
@@ -155,7 +155,7 @@ class AheadCollector:
                 self._versions[version] = prepared
 
     def release(self, version: int, algorithm: Algorithm) -> None:
-        """Let the thread sample with the weights of a version, and with the algorithm of then."""
+        """Let the thread sample with a version's weights and the algorithm at that point."""
         with self._changed:
             if version in self._versions:
                 self._versions[version].algorithm = algorithm
@@ -163,7 +163,7 @@ class AheadCollector:
 
     @contextmanager
     def lend(self) -> Iterator[None]:
-        """Give the sampler to the learner's thread within the block, between two steps, with the newest weights."""
+        """Lend the sampler, with the newest weights, to the learner's thread between two steps."""
         while not self._turn.acquire(timeout=POLL_SECONDS):
             check_signals("evaluate", progress=False)
         try:
@@ -173,20 +173,20 @@ class AheadCollector:
             self._turn.release()
 
     def copy(self) -> AheadState:
-        """Mark the last step that was taken as complete, and return what its checkpoint holds of the collector."""
+        """Mark the last taken step as complete, and return the collector's state for its checkpoint."""
         with self._changed:
             self._complete = self._taken
             self._collected = {step: each for step, each in self._collected.items() if step >= self._complete}
         return AheadState(self, self._complete, self._pool.copy())
 
     def settle(self, step: int) -> RolloutCollector:
-        """Return the collector's state for the checkpoint of a step, once all that it holds is collected.
+        """Wait until all answers of a step's checkpoint are collected, and return the collector's state for it.
 
-        After an error it is what was collected until then: newer weights sample the rest where the run resumes.
+        After an error, it holds only what was collected so far; when the run resumes, newer weights sample the rest.
 
         Raises:
-            Interrupted: a stop signal has come.
-            Exception: what has ended the thread.
+            Interrupted: a stop signal has arrived.
+            Exception: the error that ended the thread.
         """
         last = min(step + self.staleness, self.steps.last)
         if self._has_failed:
@@ -198,7 +198,7 @@ class AheadCollector:
         return replace(behind, ahead=behind.ahead | ahead)
 
     def _finish_checkpoint(self) -> None:
-        """Collect what the checkpoint of the last complete step holds, whatever signals come, and no further step."""
+        """Collect the remaining steps of the last complete step's checkpoint, regardless of further signals."""
         with self._changed:
             self._limit = min(self._complete + self.staleness, self.steps.last)
             missing = [step for step in range(self._complete + 1, self._limit + 1) if step not in self._collected]
@@ -206,13 +206,13 @@ class AheadCollector:
             return
         self.say(
             f"Sampling {len(missing)} more step(s), whose answers the checkpoint needs because older weights than its "
-            "own sample them. A later signal ends the run at once; then it resumes from the checkpoint before."
+            "own sample them. A later signal ends the run at once; it then resumes from the previous checkpoint."
         )
-        with suppress(Exception):  # what ended the thread is raised where the checkpoint is written
+        with suppress(Exception):  # the error that ended the thread is raised when the checkpoint is written
             self._await_step(self._limit, lambda: None)
 
     def _await_step(self, step: int, check: Callable[[], None]) -> tuple[CollectedStep, RolloutCollector]:
-        """Wait until a step is collected; raise what has ended the thread before."""
+        """Wait until a step is collected; raise the error that ended the thread, if any."""
         while True:
             with self._changed:
                 if step in self._collected:
@@ -223,7 +223,7 @@ class AheadCollector:
             check()
 
     def _run(self) -> None:
-        """Collect all steps; this is the thread."""
+        """Collect all steps; runs in the thread."""
         try:
             with stop_thread_by(self._stop):
                 for step in range(self.steps.first + 1, self.steps.last + 1):
@@ -252,7 +252,7 @@ class AheadCollector:
         return replace(collected, times=times)
 
     def _await_version(self, version: int, step: int) -> Algorithm:
-        """Wait until a version is released and the step may be collected; return the algorithm of then."""
+        """Wait until a version is released and the step may be collected; return the version's algorithm."""
         while True:
             with self._changed:
                 algorithm = self._versions[version].algorithm if version in self._versions else None
@@ -270,7 +270,7 @@ class AheadCollector:
 
 
 class AheadState:
-    """What the checkpoint of a step holds of a collector that works ahead; reading it waits for the answers."""
+    """The state of an ahead-sampling collector for a step's checkpoint; reading it waits for the answers."""
 
     def __init__(self, source: AheadCollector, step: int, pool: ReplayBuffer) -> None:
         self._source, self._step, self._pool = source, step, pool
@@ -290,6 +290,6 @@ class AheadState:
 
 
 def measure_staleness(groups: Groups, version: int) -> dict[str, float]:
-    """Measure how many updates the policies that sampled a step's answers are behind `version`, that of the learner."""
+    """Measure how many updates a step's sampling policies are behind `version`, the learner's."""
     ages = [version - rollout.version for rollout in flatten(groups) if rollout.source == "policy"]
     return {"rollout/staleness_mean": fmean(ages), "rollout/staleness_max": max(ages)} if ages else {}

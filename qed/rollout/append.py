@@ -1,4 +1,4 @@
-"""Append tokens to the output of a rollout: what was sampled, a tool's result, a user's turn."""
+"""Append tokens to the output of a rollout: a completion, a tool's result or a user's turn."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def append_tokens(
     """Return the rollout with tokens appended to its output, and its masks extended.
 
     Args:
-        rollout: not graded or scored yet.
+        rollout: rollout that has not been graded or scored yet.
         tokens: token ids, such as a completion, a tool's result or a user's turn.
         logps: the sampler's log-probs of the tokens; empty if unknown.
         sampled: whether the policy sampled the tokens.
         trained: whether the loss includes them.
-        support: of a completion, which tokens could be sampled; None if all could.
+        support: tokens that could be sampled at each position of a completion; None if all could.
     """
     count, before = len(tokens), len(rollout.output)
     logps_before = rollout.logps or (math.nan,) * before
@@ -47,7 +47,7 @@ def _extend_mask(mask: Sequence[bool], before: int, count: int, value: bool) -> 
 
 
 def _extend_support(support: Support | None, before: int, count: int, added: Support | None) -> Support | None:
-    """Append the support of `count` tokens to that of `before` tokens; None where every token could be sampled."""
+    """Append the support of `count` tokens to that of `before` tokens; None if all tokens could be sampled."""
     if support is None and added is None:
         return None
     first = support or Support(array("i", [0]) * before, array("i"))

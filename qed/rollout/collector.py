@@ -1,7 +1,8 @@
 """Collects the groups of a step: plan, sample, grade and filter, in rounds until the algorithm has enough groups.
 
-Groups beyond a step's need are used by the next one. They are then off-policy: `version` names the policy that sampled
-them, and their recorded log-probs correct for it. So are the steps that `qed.rollout.ahead` samples in advance.
+Groups beyond a step's need are used by the next step. They are then off-policy: `version` names the policy that sampled
+them, and their recorded log-probs correct for that. The same holds for steps that `qed.rollout.ahead` samples in
+advance.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qed.rollout.teacher_prompts import show_demonstrations
 from qed.sampling.base import Sampler, build_sampling
 from qed.types import Group, Problem, Rollout
 
-SAID_ROUNDS = tuple(10**power for power in range(1, 10))  # after which it is said that a step still samples
+SAID_ROUNDS = tuple(10**power for power in range(1, 10))  # number of rounds after which progress is printed
 
 
 @dataclass
@@ -30,7 +31,8 @@ class CollectedStep:
     """The groups of a step: `groups` to train on, `sampled` all that were sampled and graded, `counts` for the metrics.
 
     `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used; `times` the
-    seconds of the thread that sampled the step ahead, which no checkpoint keeps.
+    seconds
+    of the thread that sampled the step ahead, which are not saved in checkpoints.
     """
 
     groups: list[Group]
@@ -43,12 +45,16 @@ class CollectedStep:
 class RolloutCollector:
     """Samples for an online phase.
 
-    `compute_mean_scores` gives the policy's mean entropy and log-prob of answers that may be replayed. `offset` is the
-    number of the run's steps before the phase. `surplus` holds filtered groups that no step has used yet, `pool` is the
-    replay buffer, `ahead` the steps that the run had sampled ahead when it was saved, by their number, `curriculum`
-    chooses the problems where it is not None; all are part of every checkpoint. `timer` times grading and scoring apart
-    from sampling. `window` is the longest sequence that the learner's model reads, in tokens. `say` prints that a step
-    samples round after round.
+    `compute_mean_scores` returns the policy's mean entropy and log-prob of answers that may be replayed. `offset` is
+    the
+    number of the run's steps before the phase. `timer` times grading and scoring separately from sampling. `window` is
+    the
+    longest sequence that the learner's model can read, in tokens. `say` prints progress if a step needs many rounds.
+
+    These are part of every checkpoint: `surplus`, filtered groups that no step has used yet; `pool`, the replay buffer;
+    `ahead`, the steps sampled ahead when the run was saved, by their number; and `curriculum`, which chooses the
+    problems
+    unless it is None.
     """
 
     stream: Stream[Problem]
@@ -72,15 +78,16 @@ class RolloutCollector:
         return self.stream.position
 
     def collect(self, algorithm: Algorithm, context: StepContext, version: int | None = None) -> CollectedStep:
-        """Sample and grade the groups of a step; those of a further round that are too many become surplus.
+        """Sample and grade the groups of a step; excess groups become surplus for the next step.
 
-        A step has at most `problems_per_step` groups, or as many as the algorithm plans for so many problems. One that
-        was sampled before the run was saved is returned as it was.
+        A step has at most `problems_per_step` groups, or as many as the algorithm plans for that many problems. A step
+        that
+        was sampled before the run was saved is returned unchanged.
 
         Args:
-            algorithm: of the policy that samples.
-            context: the step.
-            version: of the policy that samples; by default that of the step before.
+            algorithm: algorithm of the sampling policy.
+            context: context of the step.
+            version: version of the sampling policy; by default that of the previous step.
         """
         number = self.offset + context.step
         if number in self.ahead:
@@ -114,7 +121,7 @@ class RolloutCollector:
         counts: Counter[str],
         asked: Collection[str],
     ) -> list[Group]:
-        """Sample and grade one round; replayed answers are part of the first one; `asked` are the step's."""
+        """Sample and grade one round; the first includes replayed answers. `asked` holds the step's problems so far."""
         wanted, size = self.settings.problems_per_step, self.settings.group_size
         requests = algorithm.recall(self.pool, wanted, size, context, self._score) if rounds == 0 else []
         if requests:
@@ -123,7 +130,7 @@ class RolloutCollector:
         requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests), known), size, context)]
         sampling = build_sampling(self.settings, self.template.stop)
         step = self.offset + context.step
-        # A problem that comes again in a later round of the same step must not get the same random numbers.
+        # A problem that reappears in a later round of the same step must not get the same random numbers.
         address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))
         batches = [RequestBatch(requests, sampling, address), ask_greedily(requests, sampling)]
         groups, greedy = sample_batches(batches, self.sampler, self.template, version, counts, self.grader)
@@ -146,18 +153,18 @@ class RolloutCollector:
         if self.curriculum is not None:
             position, retired = self.stream.position, self.pool.retired
             chosen = self.curriculum.choose(position, count, retired | set(asked))
-            # A step that has asked all of them asks them again, with other random numbers.
+            # If the step has already asked all problems, ask them again with other random numbers.
             chosen = chosen or self.curriculum.choose(position, count, retired)
             self._advance(count)  # the position counts the problems that were asked
             return chosen
         problems: list[Problem] = []
         while len(problems) < count:
-            retired = self.pool.retired  # those of before the end of an epoch
+            retired = self.pool.retired  # those before the end of an epoch
             problems += [problem for problem in self._advance(1) if problem.id not in retired]
         return problems
 
     def _advance(self, count: int) -> list[Problem]:
-        """Take problems from the stream; solved ones retire when as many were taken as there are."""
+        """Take problems from the stream; at the end of an epoch, retire the solved ones."""
         epoch = self.stream.position // len(self.stream.items)
         taken = self.stream.take(count)
         if self.stream.position // len(self.stream.items) > epoch:
@@ -173,7 +180,7 @@ class RolloutCollector:
         )
 
     def to_rows(self) -> list[Row]:
-        """Return the state for a checkpoint, without the stream's position, as rows of JSON."""
+        """Return the state for a checkpoint as JSON rows, without the stream's position."""
         surplus = [
             {"surplus": number, "rollout": encode_rollout(rollout)}
             for number, group in enumerate(self.surplus)
@@ -203,9 +210,9 @@ class RolloutCollector:
 
 
 def _encode_step(step: int, collected: CollectedStep) -> list[Row]:
-    """Encode a step that was sampled ahead: a row for each rollout, then one with its groups as numbers of those rows.
+    """Encode a step sampled ahead: one row per rollout, then one with its groups as indices of those rows.
 
-    What the learner writes into a rollout is left out: the step may have begun when the checkpoint is written.
+    Leave out what the learner writes into rollouts, as the step may have begun when the checkpoint is written.
     """
     both = (collected.groups, collected.sampled)
     rollouts = {id(rollout): rollout for groups in both for group in groups for rollout in group}

@@ -1,4 +1,4 @@
-"""A conversation with a policy: its prompt renders every question, with the turns before it where it can."""
+"""A conversation with a policy: its prompt renders every question, with the preceding turns if it can."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 class Conversation:
     """The turns of a conversation.
 
-    A prompt that uses the tokenizer's chat template gets all turns so far; any other prompt was made for one question,
-    and gets each question alone.
+    A prompt that uses the tokenizer's chat template receives all turns so far; any other prompt is made for one
+    question
+    and receives each question alone.
 
     Args:
         template: renders a question as in training.
-        system: a system message in place of the prompt's own; empty for its own.
+        system: system message that replaces the prompt's own; empty keeps the prompt's.
     """
 
     def __init__(self, template: PromptTemplate, system: str = "") -> None:
@@ -37,7 +38,7 @@ class Conversation:
         *before, last = messages
         if self.system:
             before = [{"role": SYSTEM, "content": self.system}]
-        # Earlier questions are rendered as they were asked then, with what the prompt adds to a question.
+        # Render earlier questions as they were asked, with the text that the prompt adds to a question.
         asked = [
             {**turn, "content": self._render(turn["content"])[0][-1]["content"]} if turn["role"] == USER else turn
             for turn in self.turns[:-1]
@@ -51,7 +52,7 @@ class Conversation:
         self.turns.append({"role": ASSISTANT, "content": text})
 
     def forget_question(self) -> None:
-        """Forget the last question, to which there is no answer."""
+        """Forget the last question, which has no answer."""
         self.turns.pop()
 
     def reset(self) -> None:
@@ -61,7 +62,7 @@ class Conversation:
     def _render(self, question: str) -> tuple[list[Message], str]:
         """Return the messages that the prompt gives to the chat template, and what it writes after them.
 
-        No messages mean that it does not use the template.
+        No messages mean that the prompt does not use the template.
         """
         tokenizer = _TemplateRecorder(self.template.tokenizer)
         text: str = self.template.leaf.render(Problem("", question, ""), tokenizer)
@@ -71,7 +72,7 @@ class Conversation:
 
 
 class _TemplateRecorder:
-    """A tokenizer that keeps what its chat template was given, and its text."""
+    """A tokenizer that records the input and output of its chat template."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer

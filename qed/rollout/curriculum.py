@@ -1,15 +1,15 @@
-"""Curricula: which problems a step asks, by their difficulty, by what the policy made of them, and by their source.
+"""Curricula choose the problems of a step by difficulty, by the policy's past success, and by source.
 
-`uniform` asks all problems once in each epoch, in a random order; `difficulty` the easy ones first in each epoch. Two
-read how often the policy was right on each problem (`PassRates`), with a Beta posterior that begins uniform:
+`uniform` asks all problems once per epoch in random order; `difficulty` asks the easy ones first in each epoch. Two
+others use how often the policy solved each problem (`PassRates`), with a Beta posterior and a uniform prior:
 
 - `thompson` draws a pass rate for each problem from its posterior and asks those whose draw is nearest to the target
   (arXiv 2507.04632, MoPPS, section 4: `alpha <- memory * alpha + right`, and so for `beta`, each counted beyond the
-  prior of 1). What is known to be solved or hopeless is rarely asked, what is not known is tried.
-- `learnability` draws problems with a probability in proportion to p (1 - p) of the posterior's mean p
+  prior of 1). Problems known to be solved or hopeless are rarely asked; unknown ones are tried.
+- `learnability` draws problems with a probability proportional to p (1 - p), with the posterior mean p
   (arXiv 2502.12272).
 
-The choices follow from the run's seed, the number of problems asked before, and the pass rates.
+The choices depend only on the run's seed, the number of problems asked before, and the pass rates.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from qed.errors import DataError, UsageError, suggest_nearest
 from qed.randomness import derive_seed, shuffle_indices
 from qed.types import Groups, Problem
 
-ADAPTIVE = ("thompson", "learnability")  # the curricula that read which answers were right
-MOST_CANDIDATES = 20_000  # problems for which a rate is drawn in a round; of more, a random part
-# The hyphen of `grade-4` is no sign.
+ADAPTIVE = ("thompson", "learnability")  # curricula that depend on which answers were correct
+MOST_CANDIDATES = 20_000  # most problems for which a rate is drawn in a round; beyond that, a random subset
+# The hyphen in `grade-4` is not a minus sign.
 NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 @dataclass
 class PassRates:
-    """How often the policy was right on each problem: the discounted numbers of right and of wrong answers, by id."""
+    """The policy's success on each problem: discounted numbers of correct and wrong answers, by problem id."""
 
     memory: float
     counts: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, groups: Groups) -> None:
-        """Count the policy's own graded answers of each group; older ones count less by the factor `memory`."""
+        """Count the policy's own graded answers of each group, after discounting older ones by the factor `memory`."""
         for group in groups:
             verdicts = [
                 rollout.grade.correct
@@ -56,7 +56,7 @@ class PassRates:
                 self.counts[group[0].problem.id] = right, wrong
 
     def read(self, problem: Problem) -> tuple[float, float]:
-        """Return the parameters of a problem's Beta posterior; (1, 1) for one that was never asked."""
+        """Return the parameters of a problem's Beta posterior; (1, 1) if it was never asked."""
         right, wrong = self.counts.get(problem.id, (0.0, 0.0))
         return 1 + right, 1 + wrong
 
@@ -70,9 +70,9 @@ class Curriculum:
     """Chooses the problems of each step.
 
     Args:
-        settings: the kind of curriculum, and the weights of sources.
-        problems: all of them.
-        seed: of the random choices.
+        settings: kind of curriculum, and weights of sources.
+        problems: all training problems.
+        seed: seed of the random choices.
 
     Raises:
         DataError: a problem lacks the column that `difficulty` orders by.
@@ -87,8 +87,8 @@ class Curriculum:
         for problem in problems:
             self.sources.setdefault(_choose_source(problem, self.weights), []).append(problem)
         self.names = sorted(self.sources)
-        self.taken = dict.fromkeys(self.names, 0)  # how far each source's epochs are
-        self._orders: dict[str, tuple[int, list[int]]] = {}  # of each source: the number and the order of the epoch
+        self.taken = dict.fromkeys(self.names, 0)  # number of problems taken from each source
+        self._orders: dict[str, tuple[int, list[int]]] = {}  # number and order of each source's current epoch
         self._difficulties: dict[str, float] = {}
         if settings.curriculum == "difficulty":
             column = settings.curriculum_column
@@ -96,7 +96,7 @@ class Curriculum:
 
     @property
     def active(self) -> bool:
-        """Whether problems are chosen otherwise than by the plain shuffled epochs."""
+        """Whether problems are chosen in any other way than by plain shuffled epochs."""
         return self.settings.curriculum != "uniform" or bool(self.weights)
 
     @property
@@ -105,12 +105,12 @@ class Curriculum:
         return self.settings.curriculum in ADAPTIVE
 
     def choose(self, position: int, count: int, excluded: Collection[str]) -> list[Problem]:
-        """Choose the next problems; a source with too few gives them several times, one without any none.
+        """Choose the next problems; a source with too few repeats them, and one without any contributes none.
 
         Args:
-            position: how many problems were asked before.
-            count: how many to choose.
-            excluded: ids that are not asked, such as those of the same step.
+            position: number of problems asked before.
+            count: number of problems to choose.
+            excluded: ids of problems to skip, such as those already in the step.
         """
         chosen: list[Problem] = []
         for source, wanted in sorted(Counter(self._draw_sources(position, count)).items()):
@@ -127,7 +127,7 @@ class Curriculum:
         return rng.choices(self.names, weights, k=count)
 
     def _take(self, source: str, count: int, excluded: Collection[str]) -> list[Problem]:
-        """Take the next problems of a source's epochs; each epoch is shuffled anew, or in order of difficulty."""
+        """Take the next problems of a source's epochs; each epoch is reshuffled, or in order of difficulty."""
         problems, chosen = self.sources[source], list[Problem]()
         if all(problem.id in excluded for problem in problems):
             return chosen
@@ -144,7 +144,7 @@ class Curriculum:
     def _order(self, source: str, epoch: int) -> list[int]:
         problems = self.sources[source]
         order = shuffle_indices(len(problems), self.seed, "curriculum", source, epoch)
-        # Equally difficult ones stay in their random order.
+        # The sort is stable: equally difficult problems keep their random order.
         return sorted(order, key=lambda index: self._difficulties[problems[index].id]) if self._difficulties else order
 
     def _choose_by_rates(
@@ -158,13 +158,13 @@ class Curriculum:
             keys = [abs(rng.betavariate(*self.rates.read(problem)) - target) for problem in candidates]
         else:
             means = map(self.rates.mean, candidates)
-            # The smallest of exponential draws, each over its weight, are a weighted draw without replacement.
+            # The smallest of exponential draws, each divided by its weight, are a weighted sample without replacement.
             keys = [rng.expovariate(1.0) / (mean * (1 - mean)) for mean in means]
         ranked = sorted(range(len(candidates)), key=keys.__getitem__)
         return [candidates[index] for index in islice(cycle(ranked), count)]
 
     def describe(self) -> dict[str, float]:
-        """Return metrics of the pass rates: over the problems tried, their mean and spread, and their share of all."""
+        """Return the mean and spread of pass rates over the problems tried so far, and these problems' share."""
         tried = [problem for own in self.sources.values() for problem in own if problem.id in self.rates.counts]
         if not tried:
             return {}
@@ -184,12 +184,12 @@ class Curriculum:
         return copied
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return the state as rows of JSON; none without a curriculum."""
+        """Return the state as JSON rows; empty without a curriculum."""
         state = {"counts": self.rates.counts, "taken": self.taken}
         return [{"curriculum": state}] if self.active else []
 
     def restore(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Restore the state from what `to_rows` returned; sources that are not there any more are left out."""
+        """Restore the state from what `to_rows` returned; skip sources that no longer exist."""
         for row in rows:
             if "curriculum" in row:
                 counts = row["curriculum"]["counts"]
@@ -198,7 +198,7 @@ class Curriculum:
 
 
 def _list_sources(problem: Problem) -> list[str]:
-    """Return the names under which a problem may have a weight: its column `source`, and its task's or file's name.
+    """Return the names by which a problem may be weighted: its column `source`, and its task's or file's name.
 
     The latter is the part of its id before the last hyphen.
     """
@@ -206,7 +206,7 @@ def _list_sources(problem: Problem) -> list[str]:
 
 
 def _choose_source(problem: Problem, weights: Mapping[str, float]) -> str:
-    """Return the name under which a problem is drawn: the first that has a weight, or its first; "" without weights."""
+    """Return the source of a problem: its first name that has a weight, or its first name; "" without weights."""
     names = _list_sources(problem) if weights else []
     return next((name for name in names if name in weights), next(iter(names), ""))
 
@@ -234,9 +234,9 @@ def parse_mix(mix: Sequence[str], problems: Sequence[Problem]) -> dict[str, floa
 
 
 def read_difficulty(problem: Problem, column: str) -> float:
-    """Read a problem's difficulty from a column: a number, or a text with one, such as `Level 3`.
+    """Read a problem's difficulty from a column: a number, or text that contains one, such as `Level 3`.
 
-    A hyphen before the column's name means that high numbers are easy, as those of a pass rate are.
+    A hyphen before the column's name means that high numbers are easy, as with pass rates.
 
     Raises:
         DataError: the problem has no such column, or no number in it.
@@ -247,7 +247,7 @@ def read_difficulty(problem: Problem, column: str) -> float:
     if found is None:
         raise DataError(
             f"sampling.curriculum=difficulty orders by the column {column}, and the training problem {problem.id} has "
-            f"{'no such column' if value is None else f'no number in it ({value!r})'}. Name another column with "
-            "sampling.curriculum_column, or take thompson, which measures the difficulty."
+            f"{'no such column' if value is None else f'no number in it ({value!r})'}. Set another column with "
+            "sampling.curriculum_column, or use thompson, which measures the difficulty."
         )
     return sign * float(found[0])

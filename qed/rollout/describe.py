@@ -15,8 +15,9 @@ from qed.types import UNGRADED, Grade, Group, Groups, Rollout
 def describe_groups(groups: Groups) -> dict[str, float]:
     """Compute the metrics of a step's rollouts: rewards, accuracy, format, lengths, truncation, groups without signal.
 
-    Metrics of answers are over on-policy answers, if there are any, so demonstrations and replayed answers do not
-    count. A length is the number of trained tokens, so tool results do not count.
+    Metrics of answers cover only on-policy answers if there are any, so demonstrations and replayed answers do not
+    count.
+    A length is a number of trained tokens, so tool results do not count.
     """
     greedy = [answer.reward for group in groups for answer in group if answer.source == "greedy" and answer.has_reward]
     groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
@@ -29,7 +30,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     inverted = compute_inverted_share(on_policy)
     turns = [len(rollout.turn_rewards) + 1 for rollout in rollouts]
     return {
-        # Answers that no grader could judge are counted below and are in no other statistic of grades.
+        # Answers that no grader could judge are counted below and excluded from all other statistics of grades.
         **_describe_mean("reward/mean", [rollout.reward for rollout in rollouts if rollout.has_reward]),
         **_describe_parts(verdicts),
         **_describe_mean("reward/greedy", greedy),
@@ -57,11 +58,11 @@ def _describe_parts(verdicts: Sequence[Grade]) -> dict[str, float]:
 
 
 def _describe_signal(groups: Groups, on_policy: Groups) -> dict[str, float]:
-    """Return the shares of groups with equal rewards, and with all of the policy's answers right or wrong.
+    """Return the shares of groups with equal rewards, and with all of the policy's answers correct or wrong.
 
     Args:
         groups: all answers to each problem.
-        on_policy: the policy's own ones.
+        on_policy: the policy's own answers to each problem.
     """
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     verdicts = list(filter(None, map(_list_verdicts, on_policy)))
@@ -73,7 +74,7 @@ def _describe_signal(groups: Groups, on_policy: Groups) -> dict[str, float]:
 
 
 def _count_ungraded(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Count the answers that no grader could judge, by the reason; replayed ones were graded in an earlier step."""
+    """Count the answers that no grader could judge, by reason; skip replayed ones, graded in an earlier step."""
     tiers = Counter(one.grade.tier for one in rollouts if one.grade is not None and one.source != "replay")
     without_reward = sum(one.grade is not None and not one.grade.has_reward for one in rollouts)
     return {**{f"grading/{tier}s": tiers[tier] for tier in UNGRADED}, "grading/without_reward": without_reward}
@@ -107,7 +108,7 @@ def _describe_demonstrations(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _list_verdicts(group: Group) -> list[bool]:
-    """Return whether each answer of a group is right, of those that a grader could judge."""
+    """Return whether each answer of a group is correct, for those that a grader could judge."""
     return [verdict.correct for one in group if (verdict := _find_verdict(one)) is not None]
 
 

@@ -22,8 +22,8 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
 
     Args:
         data: names the rewards and their options.
-        max_tokens: of an answer, for rewards that depend on length.
-        log: the file for what rewards print.
+        max_tokens: limit of an answer, for rewards that depend on length.
+        log: file for the output that rewards print.
     """
     limits = Limits(data.reward_seconds, 6 * data.reward_seconds, int(data.reward_memory_gb * 2**30))
     conversational = load_prompt(data).CHAT
@@ -32,15 +32,15 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     pool = grader.Pool(data.reward_workers, limits, log)
     made = grader.make_grader(names, options, max_tokens, conversational, pool)
     if made.judge is None and any(parse_reward(name).source == MODEL for name in names):
-        made = load_evaluator(data, max_tokens, made)  # so that a policy that deceives the model is seen
+        made = load_evaluator(data, max_tokens, made)  # so that a policy that exploits the reward model is noticed
     environment = load_environment(data.environment, data.environment_options)
     return made if environment == SINGLE else TurnGrader(made, environment)
 
 
 def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grader:
-    """Load the grader of evaluations: the run's grader, with verdicts of another one if it judges no answer.
+    """Load the grader of evaluations: the run's grader, with another one's verdicts if it judges no answers.
 
-    The other one is the prompt's own reward, or a comparison of final answers if that judges no answer either.
+    The other one is the prompt's own reward or, if that judges no answers either, a comparison of final answers.
     """
     if chosen.judge is not None:
         return chosen

@@ -1,4 +1,4 @@
-"""Measure whether a reward pays wrong answers more than right ones to the same problem."""
+"""Measure whether a reward favours wrong answers over correct ones to the same problem."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from qed.types import Rollout
 
 
 def compute_inverted_share(groups: Sequence[Sequence[Rollout]]) -> float | None:
-    """Compute the share of pairs of a right and a wrong answer to the same problem in which the wrong one earns more.
+    """Compute the share of (correct, wrong) pairs of answers to a problem in which the wrong one earns more.
 
     Args:
         groups: the answers to each problem, with their grades.
 
     Returns:
-        the share over all pairs of all groups; None if no group has both a right and a wrong answer with a reward.
+        The share over all pairs of all groups; None if no group has both a correct and a wrong answer with a reward.
     """
     pairs = inverted = 0
     for group in groups:
@@ -23,6 +23,6 @@ def compute_inverted_share(groups: Sequence[Sequence[Rollout]]) -> float | None:
         right = sorted(reward for correct, reward in graded if correct)
         wrong = [reward for correct, reward in graded if not correct]
         pairs += len(right) * len(wrong)
-        # The right answers that earn less than a wrong one.
+        # Count the correct answers that earn less than each wrong one.
         inverted += sum(bisect_left(right, reward) for reward in wrong)
     return inverted / pairs if pairs else None

@@ -32,7 +32,7 @@ class Policy:
     sampler: Sampler
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
-        """Return the longest prompt, in tokens, that leaves room for `max_tokens` to model and sampler."""
+        """Return the length limit of prompts, in tokens, that leaves room for `max_tokens` in model and sampler."""
         window = load.read_window(self.model)
         return min(window, getattr(self.sampler, "window", window)) - max_tokens
 
@@ -41,22 +41,22 @@ def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
     """Print why the native sampler was replaced by the hf sampler; return the reason, or None if it was not."""
     reason: str | None = getattr(sampler, "handed_over", None)
     if reason is not None:
-        say(f"The native sampler does not support this model and hf is used, which is slower: {reason}.")
+        say(f"The native sampler does not support this model, so the slower hf sampler is used: {reason}.")
     return reason
 
 
 def load_policy(
     settings: Settings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
 ) -> Policy:
-    """Load the policy of a run from a checkpoint or by its name, or build a new model with a tokenizer.
+    """Load a run's policy from a checkpoint or by name, or build a new model and tokenizer.
 
-    Where the algorithm trains a scalar head, the model has one in place of its output layer.
+    If the algorithm trains a scalar head, it replaces the model's output layer.
     """
     prompt = load_prompt(settings.data)
     network, tokenizer = _load_network(settings, problems, prompt, checkpoint)
     network = load.prepare_model(network, settings.model, device)
     if hasattr(prompt, "chat_template"):
-        # Saved with every checkpoint, so that other programs prompt the model as it was trained.
+        # Saved with every checkpoint, so that other programs use the prompt of training.
         tokenizer.chat_template = prompt.chat_template
     ends = load.find_end_ids(network, tokenizer, prompt.CHAT)
     load.set_end_ids(network, ends)
@@ -67,7 +67,7 @@ def load_policy(
 def _load_network(
     settings: Settings, problems: Sequence[Problem], prompt: Any, checkpoint: Path | None
 ) -> tuple[Any, Any]:
-    """Load the model of a run and its tokenizer, with the adapters and the head that the run trains."""
+    """Load a run's model and tokenizer, with the adapters and head that the run trains."""
     use_lora, scalar = settings.model.lora_rank > 0, settings.algorithm.has_scalar_head
     saved = None if use_lora else checkpoint
     network, tokenizer = _load_whole(settings, problems, prompt, saved)
@@ -102,10 +102,10 @@ def _load_whole(
 
 
 def load_remote_policy(settings: Settings) -> Policy:
-    """Load tokenizer, prompt and configuration of a model whose weights only servers have; `model` is without any.
+    """Load the tokenizer, prompt and config of a model whose weights only servers have; `model` has no weights.
 
     Raises:
-        ModelError: the tokenizer is not here, or has no end token.
+        ModelError: the tokenizer cannot be found, or has no end token.
         UsageError: no server answers.
     """
     prompt = load_prompt(settings.data)
@@ -118,7 +118,7 @@ def load_remote_policy(settings: Settings) -> Policy:
 
 
 def build_sampler(model: Any, tokenizer: Any, ends: Sequence[int], settings: Settings) -> Sampler:
-    """Build the run's sampler; one that asks servers needs their addresses and the deadline of a request too."""
+    """Build the run's sampler; one on servers also reads their addresses and the request timeout."""
     leaf = plugins.load_leaf("samplers", settings.sampling.sampler)
     common = model, tokenizer, ends, settings.sampling.rows_per_batch, read_precision(settings.model)
     sampler: Sampler = leaf.connect(*common, settings) if hasattr(leaf, "connect") else leaf.make(*common)

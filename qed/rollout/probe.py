@@ -1,9 +1,9 @@
-"""The probe of a weights update: fixed rows whose log-probs a server must compute as the learner does.
+"""The probe of a weight update: fixed rows whose log-probs a server must compute as the learner does.
 
-A server may report that it has new weights and go on with old ones, with a part of them, or with a cache of keys and
-values that the old ones computed. Its answers are fluent all the same. So after every update the probe's log-probs are
-compared with the learner's, over several lengths, and one greedy answer to each row is compared with the server's own
-score of the same tokens: engines compute prompts afresh when they score, but read a prefix cache when they sample.
+A server may report new weights and yet continue with old ones, with only part of the new ones, or with a KV cache
+computed by the old ones. Its answers are fluent all the same. So after every update the probe's log-probs are compared
+with the learner's, at several lengths. One greedy answer to each row is also compared with the server's own score of
+the same tokens: engines compute prompts afresh when they score, but read a prefix cache when they sample.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from qed.sampling.server.dialect import Job, Server
 from qed.training.scoring import Score
 from qed.types import Problem, Rollout
 
-# The tokens before and within the scored part. Engines cache blocks of 16 to 128 tokens, so the longest spans some.
+# Numbers of context and scored tokens. Engines cache blocks of 16 to 128 tokens; the longest row spans some.
 LENGTHS = ((6, 10), (32, 32), (240, 48))
 GREEDY = Sampling(0.0, 4)
-CACHED = 2.0  # times what rounding explains, between an engine's own two ways to compute a token
-# The learner's own values have moved at least by this, in nats per token, if a server's should have moved too.
+CACHED = 2.0  # multiple of the rounding tolerance, for an engine's two ways to compute a token
+# Change of the learner's values, in nats per token, above which a server's must change too.
 MOVED = 1e-6
 
 
@@ -40,7 +40,7 @@ class Stale(QedError):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a server computes: log-probs of the probe's rows, greedy answers after them, and its score of these."""
+    """A server's results: log-probs of the probe's rows, greedy answers to them, and its scores of these answers."""
 
     values: Values
     greedy: list[Rollout]
@@ -49,7 +49,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Learner:
-    """How the learner computes: its score at temperature 1, its precision, and the servers' if that is another."""
+    """How the learner computes: its score at temperature 1, its precision, and the servers' if different."""
 
     score: Score
     precision: torch.dtype
@@ -60,8 +60,8 @@ def build_probe(prompts: Sequence[PromptTokens], window: int) -> list[Rollout]:
     """Build the probe's rows from prompts of a run, repeated until they are long enough.
 
     Args:
-        prompts: of some problems.
-        window: the longest sequence of model and servers, in tokens.
+        prompts: prompts of some problems.
+        window: longest sequence of model and servers, in tokens.
     """
     tokens = cycle(chain.from_iterable(prompts))
     rows: dict[int, Rollout] = {}
@@ -73,7 +73,7 @@ def build_probe(prompts: Sequence[PromptTokens], window: int) -> list[Rollout]:
 
 
 def read_probe(server: Server, rows: Sequence[Rollout]) -> Reading:
-    """Ask a server for its score of the probe's rows, a greedy answer to each, and its score of these answers.
+    """Request a server's scores of the probe's rows, a greedy answer to each, and its scores of these answers.
 
     Raises:
         Stale: some log-probs are missing, or not finite.
@@ -88,17 +88,17 @@ def read_probe(server: Server, rows: Sequence[Rollout]) -> Reading:
 def require_reading(
     server: Server, version: int, reading: Reading, rows: Sequence[Rollout], learner: Learner
 ) -> SamplerCheck:
-    """Compare what a server has computed with the learner, and its cache with its own score.
+    """Compare a server's log-probs with the learner's, and its cached results with its own scores.
 
     Args:
-        server: that has the weights of the version.
-        version: the step that made them.
-        reading: of the server.
-        rows: of the probe.
-        learner: with the same weights.
+        server: server that should have the version's weights.
+        version: step that produced the weights.
+        reading: the server's results.
+        rows: rows of the probe.
+        learner: learner with the same weights.
 
     Returns:
-        the comparison with the learner.
+        The comparison with the learner.
 
     Raises:
         Stale: rounding does not explain the differences.
@@ -115,7 +115,7 @@ def require_reading(
 
     gaps = [abs(one - two) for one, two in zip(_list_logps(reading.greedy), chain(*reading.rescored), strict=True)]
     allowed = CACHED * check.tolerance.largest
-    # These are few tokens, whose mean varies more than that of the rows.
+    # With so few tokens, the mean varies more than that of the rows.
     if max(gaps) > allowed or fmean(gaps) > allowed / 4:
         raise Stale(
             f"{server.url} answers from a stale prefix cache after the update to step {version}: the log-probs of "
@@ -126,31 +126,31 @@ def require_reading(
 
 
 def require_change(server: Server, version: int, values: Sequence[Values], learner: Sequence[Values]) -> None:
-    """Refuse a server whose values have the same bits as before an update that has moved the learner's.
+    """Raise if a server's values are bit-identical to those before an update that changed the learner's.
 
     Args:
-        server: that has taken an update.
-        version: the step that made the weights.
-        values: the server's before and after.
-        learner: the learner's before and after.
+        server: server that has reported an update.
+        version: step that produced the weights.
+        values: the server's values before and after.
+        learner: the learner's values before and after.
 
     Raises:
-        Stale: the server has still the weights from before.
+        Stale: the server still has the previous weights.
     """
     before, after = (list(chain(*each)) for each in learner)
     moved = fmean(abs(one - two) for one, two in zip(before, after, strict=True))
     if values[0] == values[1] and moved > MOVED:
         raise Stale(
-            f"{server.url} has not taken the weights of step {version}: its log-probs of a fixed probe have the same "
-            f"bits as before, though the update moved the learner's by {moved:.3g} nats on average. It reported the "
-            "update as done. Restart it, and resume the run."
+            f"{server.url} has not taken the weights of step {version}: its log-probs of a fixed probe have the "
+            f"same bits as before, although the update changed the learner's by {moved:.3g} nats on average. It "
+            "reported the update as done. Restart it, and resume the run."
         )
 
 
 def _read_values(server: Server, rows: Sequence[Rollout]) -> Values:
     logps = server.score([row.prompt for row in rows], [row.output for row in rows], 1.0)
     if [len(row.output) for row in rows] != [*map(len, logps)] or not all(map(math.isfinite, chain(*logps))):
-        raise Stale(f"{server.url} computes log-probs of a fixed probe that are missing or not finite: {logps}"[:300])
+        raise Stale(f"{server.url} returns log-probs of a fixed probe that are missing or not finite: {logps}"[:300])
     return tuple(map(tuple, logps))
 
 

@@ -1,8 +1,8 @@
-"""The replay buffer: correct answers of the policy that it trains on again, as in ExGRPO (arXiv 2510.02245).
+"""The replay buffer: the policy's correct answers, to be trained on again as in ExGRPO (arXiv 2510.02245).
 
-It also holds the demonstrations that wait for an update of their own, as in ReLIFT (arXiv 2506.07527).
+It also holds demonstrations that wait for a separate update, as in ReLIFT (arXiv 2506.07527).
 
-An answer is stored with its token ids, the log-probs of the policy that sampled it, and that policy's version: nothing
+An answer is stored with its token ids, the log-probs of the policy that sampled it, and that policy's version: no text
 is tokenised again, and the learner corrects for the older policy.
 """
 
@@ -20,14 +20,14 @@ from qed.randomness import derive_seed
 from qed.types import COLUMNS, Column, Grade, Group, Problem, Rollout, Support
 
 Row = dict[str, Any]
-MASKS = ("sampled_mask", "loss_mask")  # of a rollout; in a row a list of 0 and 1
+MASKS = ("sampled_mask", "loss_mask")  # of a rollout; stored in a row as a list of 0 and 1
 
 
 @dataclass
 class ReplayBuffer:
-    """Answers and the number of correct answers in the last group (`successes`), by problem id; solved problems.
+    """Answers by problem id, the number of correct ones in a problem's last group (`successes`), and solved problems.
 
-    A solved problem is no longer drawn from the buffer. At the end of the epoch it is retired: its answers are removed,
+    A solved problem is no longer drawn from the buffer. At the end of the epoch it is retired: its answers are deleted,
     and it is no longer sampled. `waiting` holds demonstrations for later updates, the oldest first.
     """
 
@@ -38,7 +38,7 @@ class ReplayBuffer:
     waiting: list[Rollout] = field(default_factory=list)
 
     def keep(self, group: Group, right: Sequence[Rollout]) -> None:
-        """Store the correct answers that the policy sampled completely, without duplicates, and count `right`."""
+        """Store correct answers sampled entirely by the policy, without duplicates, and record the number of `right`."""
         problem = group[0].problem.id
         answers = self.answers.setdefault(problem, [])
         outputs = {answer.output for answer in answers}
@@ -55,7 +55,7 @@ class ReplayBuffer:
         """Remove answers that are too old, then the oldest of each problem, then the oldest of all; 0 means no limit.
 
         Args:
-            version: of the current policy.
+            version: version of the current policy.
             max_age: the largest difference to the version of a stored answer.
             per_problem: answers to keep for each problem.
             size: answers to keep in total.
@@ -89,14 +89,14 @@ class ReplayBuffer:
         return buckets
 
     def draw(self, count: int, weight: Callable[[int], float], address: Sequence[int | str]) -> list[str]:
-        """Draw at most `count` different problems: a multinomial number from each bucket, without replacement.
+        """Draw at most `count` distinct problems: a multinomial number from each bucket, without replacement.
 
         If a bucket has too few problems, the rest is drawn from the other buckets one by one, with the same weights.
 
         Args:
             count: number of problems to draw.
             weight: computes a bucket's weight from its number of correct answers.
-            address: of the random numbers.
+            address: address of the random numbers.
         """
         buckets = dict(sorted(self.buckets().items()))
         rng = random.Random(derive_seed(*address))
@@ -128,7 +128,7 @@ class ReplayBuffer:
             self.retired = set()
 
     def sizes(self) -> dict[str, float]:
-        """Return the buffer's metrics; empty as long as nothing was stored."""
+        """Return the buffer's metrics; empty until something is stored."""
         if not (self.answers or self.solved or self.retired):
             return {}
         return {
@@ -144,7 +144,7 @@ class ReplayBuffer:
         return ReplayBuffer(copied, dict(self.successes), set(self.solved), set(self.retired), list(self.waiting))
 
     def to_rows(self) -> list[Row]:
-        """Return the content as rows of JSON."""
+        """Return the content as JSON rows."""
         return [
             *({"kept": encode_rollout(answer)} for answers in self.answers.values() for answer in answers),
             {"successes": self.successes, "solved": sorted(self.solved), "retired": sorted(self.retired)},
@@ -175,7 +175,7 @@ def _draw_bucket(buckets: Iterable[int], weights: Mapping[int, float], rng: rand
 
 
 def _convert_to_replay(rollout: Rollout) -> Rollout:
-    """Convert an answer for a later group: no token is on-policy; `behaviour` has the log-probs of its own policy."""
+    """Convert an answer for replay: no token is on-policy; `behaviour` holds the log-probs of the policy it is from."""
     recorded = rollout.logps if rollout.old_logps is None else rollout.old_logps
     return replace(
         rollout,
@@ -193,7 +193,7 @@ def _convert_to_replay(rollout: Rollout) -> Rollout:
 
 
 def encode_rollout(rollout: Rollout) -> Row:
-    """Encode a rollout as JSON without loss; its problem is represented by the id."""
+    """Encode a rollout as JSON without loss, with only the id of its problem."""
     row = {part.name: getattr(rollout, part.name) for part in fields(Rollout)}
     row |= {name: row[name].numbers.tolist() for name in COLUMNS if isinstance(row[name], Column)}
     support = rollout.support and {"counts": rollout.support.counts.tolist(), "ids": rollout.support.ids.tolist()}
@@ -211,7 +211,7 @@ def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
     if row["problem"] not in problems:
         raise DataError(
             f"The checkpoint holds an answer to the problem {row['problem']}, which is not a training problem. "
-            "Resume a run with the data that it began with."
+            "Resume the run with the data that it began with."
         )
     values: Row = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values |= {name: tuple(map(bool, values.get(name, ()))) for name in MASKS}

@@ -1,8 +1,8 @@
 """Compares the log-probs that a sampler reports with the learner's forward pass, on a few sampled tokens.
 
-A policy gradient uses the ratio of both, and an evaluation assumes that the sampled model is the one it names. A
+A policy gradient uses the ratio of the two, and an evaluation assumes that the named model is sampled. A
 sampler that ignores padding, a sliding window or the temperature, shifts its log-probs or has old weights still writes
-fluent text, so later checks may not find the fault. Any sampler can be compared, also a remote one: the check needs
+fluent text, so later checks may miss the fault. Any sampler can be compared, even a remote one: the check needs
 only `generate` and a function that scores tokens.
 """
 
@@ -24,10 +24,10 @@ from qed.sampling.hf import HFSampler
 from qed.training.scoring import Score
 from qed.types import Problem, Rollout
 
-ANSWERS, LONG_ANSWERS = 4, 2  # sampled for each prompt, and for the longest one
-TOKENS = 16  # of each answer: about 220 tokens in all
+ANSWERS, LONG_ANSWERS = 4, 2  # answers sampled for each prompt, and for the longest one
+TOKENS = 16  # per answer: about 220 tokens in total
 SHORT = 4  # tokens of the shortest prompt
-PROBLEMS = 64  # of whose prompts a short, a median and a long one are chosen
+PROBLEMS = 64  # candidates among whose prompts a short, a median and a long one are chosen
 # Faults of sliding windows and of scaled RoPE appear only beyond their length. Most windows have 4,096 tokens or fewer,
 # and one forward pass over twice as many is cheap compared with a step that trains on answers of that length.
 LONGEST = 8_192
@@ -49,7 +49,7 @@ class Rounding:
 
     name: str
     floor: Tolerance
-    share: float  # of the error that bfloat16 makes
+    share: float  # as a fraction of the bfloat16 error
 
 
 # Each result of a matrix product has a relative rounding error u: 2^-24 in float32, 2^-11 in TF32, 2^-9 in bfloat16. A
@@ -57,15 +57,18 @@ class Rounding:
 # in nats is about u x logit size x sqrt(2 x layers): 2e-5 in float32 for logits of 50 and 24 layers, and at worst 0.7
 # in bfloat16, whose mean error is about 20 times smaller because few logits are that large. The float32 floors are one
 # to two orders of magnitude above this; broken samplers are off by at least 0.01 nats and mostly by several nats. The
-# bfloat16 floors leave little margin: there the mean over a prompt's tokens separates noise from a fault, and single
-# tokens hardly do.
+# # bfloat16 floors leave little margin: the mean over a prompt's tokens separates noise from a fault, but single tokens
+# # hardly do.
 #
 # The error also depends on the weights: a near tie in a router, or attention with large logits, multiplies it by
-# hundreds. So where a floor is exceeded, the model's own error is measured: the learner scores the same tokens in
-# bfloat16 and in float32, and the difference is the error of bfloat16 for this model. float32 is allowed 2^-12 of it
-# and not 2^-15, because float32 sums of thousands of terms lose some more bits, while bfloat16 products are also summed
-# in float32. FACTOR covers engines that round more often than the learner does (residual stream, logits). In
-# float64 the error is about 4e-14, and the floor leaves room for any weights, so nothing is measured.
+# # hundreds. So if a floor is exceeded, the model's own error is measured: the learner scores the same tokens in
+# bfloat16
+# # and in float32, and the difference is this model's bfloat16 error. float32 is allowed 2^-12 of it, not 2^-15,
+# because
+# # float32 sums of thousands of terms lose some more bits, while bfloat16 products are also summed in float32. FACTOR
+# # covers engines that round more often than the learner (residual stream, logits). In float64 the error is about
+# 4e-14,
+# # and the floor leaves room for any weights, so nothing is measured.
 FLOAT64 = Rounding("float64", Tolerance(1e-8, 1e-9), 0.0)
 FLOAT32 = Rounding("float32", Tolerance(1e-3, 1e-4), 2.0**-12)
 TF32 = Rounding("TF32", Tolerance(0.05, 5e-3), 2.0**-2)
@@ -143,12 +146,12 @@ def check_sampler(
     Args:
         sampler: holds the learner's weights.
         score: computes the learner's log-probs, at the temperature of `sampling`.
-        batches: prompts; those of one batch are sampled in one call, so that short ones are padded.
-        sampling: its temperature, if above 0, and `max_tokens` are used. If it asks for the support, answers are
+        batches: prompts; each batch is sampled in one call, so short prompts are padded.
+        sampling: its temperature, if above 0, and `max_tokens` are used. If it records the support, answers are
             sampled twice: from the full distribution, where a fault shows at every token, and as in training.
-        precision: of the learner's computation.
-        address: of the random numbers.
-        rounding: precision of the sampler's computation, where it is another.
+        precision: precision of the learner's computation.
+        address: address of the random numbers.
+        rounding: precision of the sampler's computation, if different.
     """
     tokens = min(TOKENS, sampling.max_tokens)
     whole = Sampling(sampling.temperature or 1.0, tokens)
@@ -164,10 +167,10 @@ def compare_logps(
     """Compare the log-probs that a sampler reported with the learner's.
 
     Args:
-        rows: whose `logps` are the sampler's.
-        score: computes the learner's.
-        precision: of the learner's computation.
-        rounding: precision of the sampler's computation, where it is another.
+        rows: rollouts whose `logps` are the sampler's.
+        score: computes the learner's log-probs.
+        precision: precision of the learner's computation.
+        rounding: precision of the sampler's computation, if different.
     """
     differences = _list_differences(rows, score(rows, precision) if rows else [])
     allowed = _select_rounding(rounding or precision)
@@ -178,11 +181,11 @@ def compare_logps(
 
 
 def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int) -> list[list[PromptTokens]]:
-    """Choose a short, a median and a long prompt as one batch, and a very long one as a batch of its own.
+    """Choose a short, a median and a long prompt as one batch, and a very long one as a separate batch.
 
     Args:
-        prompts: of some problems; those too long for an answer are left out.
-        max_tokens: of an answer in this run.
+        prompts: prompts of some problems; those that leave no room for an answer are skipped.
+        max_tokens: limit of an answer in this run.
         window: the model's maximum context, in tokens.
     """
     answer = min(TOKENS, max_tokens)
@@ -191,10 +194,10 @@ def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int
         return []
     ordered = sorted(fitting, key=lambda prompt: (len(prompt), prompt))
     longest = ordered[-1]
-    # A prefix of a prompt, so that the batch has much padding even if all prompts have the same length.
+    # Take a prefix, so that the batch has much padding even if all prompts have the same length.
     short = ordered[0][: max(1, min(SHORT, len(ordered[0]) // 2))]
     batch = list(dict.fromkeys([short, ordered[len(ordered) // 2], longest]))
-    # As long as the longest prompt with its longest answer.
+    # As long as the longest prompt plus its longest answer.
     length = min(len(longest) + max_tokens, window, LONGEST) - answer
     if length <= len(longest):
         return [batch]
@@ -205,7 +208,7 @@ def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a command that choose the sampler and the precision, and that skip the comparison."""
+    """A command's options that select the sampler and the precision, and that skip the comparison."""
 
     sampler: str = "--sampling.sampler"
     precision: str = "--model.precision"
@@ -213,12 +216,12 @@ class Options:
 
 
 def require_agreement(check: SamplerCheck, sampler: Sampler, options: Options) -> None:
-    """Refuse a sampler whose log-probs differ from the learner's.
+    """Require that a sampler's log-probs agree with the learner's.
 
     Args:
         check: the comparison.
         sampler: the sampler that was compared.
-        options: named in the message.
+        options: options to name in the message.
 
     Raises:
         UsageError: they differ by more than rounding explains.
@@ -283,7 +286,7 @@ def _list_differences(rows: Sequence[Rollout], scored: Sequence[tuple[float, ...
 
 
 def _compute_difference(sampled: float, own: float) -> float:
-    """Return the absolute difference of a sampler's log-prob and the learner's; infinity if only the latter is NaN."""
+    """Return the absolute difference of the sampler's and the learner's log-prob; inf if only the latter is NaN."""
     difference = abs(sampled - own)
     return math.inf if math.isnan(difference) and not math.isnan(sampled) else difference
 
@@ -304,7 +307,7 @@ def _compare(
 
 
 def _find_worst_mean(tokens: Sequence[tuple[float, PromptTokens, int]]) -> float:
-    """Return the largest mean difference of a prompt: a mean over all would hide a fault of long prompts."""
+    """Return the largest mean difference of any prompt: a mean over all would hide a fault of long prompts."""
     prompts = {prompt for _, prompt, _ in tokens}
     return max(fmean(value for value, of, _ in tokens if of == prompt) for prompt in prompts)
 

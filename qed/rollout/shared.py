@@ -1,4 +1,4 @@
-"""A sampler and a grader that several ranks share: each does its part of the work, and then has the results of all."""
+"""A sampler and a grader shared by several ranks: each does part of the work and receives all results."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from qed.types import Completion, Grade, Group
 
 
 class SharedSampler:
-    """Samples on all ranks, each its part of the answers; all ranks call it with the same prompts and seeds.
+    """Splits sampling across all ranks, which must all call it with the same prompts and seeds.
 
-    A rank gets the answers to consecutive prompts, so that it computes few prompts that another one computes too, and
-    goes on with the answers that it has begun. An answer's random numbers have an address of their own, so it is the
-    same on whichever rank it is sampled, up to rounding. Other attributes are those of the sampler.
+    A rank gets the answers to consecutive prompts, so that few prompts are computed on several ranks, and continues the
+    answers that it has begun. An answer's random numbers have their own address, so it is the same on every rank, up to
+    rounding. Other attributes are those of the sampler.
 
     Args:
-        sampler: of this rank.
-        model: whose weights the sampler reads; if it is sharded, its weights are gathered for each call, unless the
+        sampler: sampler of this rank.
+        model: model whose weights the sampler reads; if sharded, its weights are gathered for each call unless the
             sampler is remote.
         parallel: the ranks.
     """
 
     def __init__(self, sampler: Sampler, model: nn.Module, parallel: Parallel) -> None:
-        # `homes`: the rank of each answer that may go on.
+        # `homes`: the rank of each answer that may be continued.
         self.__dict__.update(sampler=sampler, model=model, parallel=parallel, homes=None)
 
     def __getattr__(self, name: str) -> Any:
@@ -51,14 +51,14 @@ class SharedSampler:
         return self.generate_batches([PromptBatch(prompts, seeds, sampling, prefix_lengths)])[0]
 
     def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
-        """Generate the completions of several batches, for which weights are gathered once."""
+        """Generate the completions of several batches, gathering weights once for all."""
         parts = self._assign(batches)
 
         def sample() -> list[Completion]:
             own = take_part(batches, parts[self.parallel.rank])
             return [one for rows in generate_batches(self.sampler, own) for row in rows for one in row]
 
-        # Servers have weights of their own.
+        # Servers have their own weights.
         with nullcontext() if is_remote(self.sampler) else self.parallel.gather_weights(self.model):
             sampled = self.parallel.exchange(sample)
         if self.homes is not None:
@@ -70,7 +70,7 @@ class SharedSampler:
         return join_parts(batches, parts, sampled)
 
     def _assign(self, batches: Sequence[PromptBatch]) -> list[list[Place]]:
-        """Return the answers of each rank: those that it has begun, or else those to consecutive prompts."""
+        """Return the answers of each rank: those that it has begun, otherwise those to consecutive prompts."""
         places, world = list_places(batches), self.parallel.world
         if self.homes is None or not self.homes.order:
             return split_places(places, world)
@@ -82,7 +82,7 @@ class SharedSampler:
 
     @contextmanager
     def keep_prefixes(self) -> Iterator[None]:
-        """Let each rank keep what it computes of its answers, and continue them; see `qed.sampling.base`."""
+        """Let each rank cache its computations for its answers, and continue them; see `qed.sampling.base`."""
         self.__dict__["homes"] = PrefixTable[int]()
         try:
             with keep_prefixes(self.sampler):
@@ -91,20 +91,20 @@ class SharedSampler:
             self.__dict__["homes"] = None
 
     def share_work(self, compute: Callable[[Sequence[Any]], list[Any]], items: Sequence[Any]) -> list[Any]:
-        """Compute a list from items, each rank its part; see `qed.sampling.base.share_work`."""
+        """Compute a list from items, split across the ranks; see `qed.sampling.base.share_work`."""
         shared: list[Any] = self.parallel.map_split(compute, items)
         return shared
 
     def load(self, weights: nn.Module, version: int) -> None:
-        """Sample with these weights from now on; see `Sampler`."""
+        """Use these weights for sampling from now on; see `Sampler`."""
         self.sampler.load(weights, version)
 
 
 class SharedGrader:
-    """Grades on all ranks, each its part of the groups; all ranks call it with the same groups.
+    """Splits grading across all ranks, which must all call it with the same groups.
 
     Args:
-        grader: of this rank.
+        grader: grader of this rank.
         parallel: the ranks.
     """
 
@@ -114,17 +114,17 @@ class SharedGrader:
 
     @property
     def judge(self) -> str | None:
-        """What decides correctness; see `Grader`."""
+        """The name of what decides correctness; see `Grader`."""
         return self.grader.judge
 
     @property
     def checks_format(self) -> bool:
-        """Whether the grades say if the format holds."""
+        """Whether the grades tell if the format is correct."""
         return self.grader.checks_format
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """Descriptions of a user's functions."""
+        """Descriptions of user-defined functions."""
         return self.grader.functions
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -137,10 +137,10 @@ class SharedGrader:
 
 
 def share_sampler(sampler: Sampler, model: nn.Module, parallel: Parallel) -> Sampler:
-    """Return a sampler that all ranks share; of a single process its own."""
+    """Return a sampler shared by all ranks; with a single process, the sampler itself."""
     return sampler if parallel.world == 1 else SharedSampler(sampler, model, parallel)
 
 
 def share_grader(grader: Grader, parallel: Parallel) -> Grader:
-    """Return a grader that all ranks share; of a single process its own."""
+    """Return a grader shared by all ranks; with a single process, the grader itself."""
     return grader if parallel.world == 1 else SharedGrader(grader, parallel)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass
 class Stream(Generic[T]):
-    """An endless stream of items, shuffled anew for every epoch; `position` is its whole state."""
+    """An endless stream of items, reshuffled for every epoch; `position` is its entire state."""
 
     items: Sequence[T]
     seed: int
@@ -58,7 +58,7 @@ class RequestBatch(NamedTuple):
     address: tuple[int | str, ...]  # of the random numbers
 
 
-def sample(  # noqa: PLR0913 -- what is asked, who answers, and the address of the random numbers
+def sample(  # noqa: PLR0913 -- requests, sampler, and the address of the random numbers
     requests: Sequence[Request],
     sampler: Sampler,
     template: PromptTemplate,
@@ -82,17 +82,18 @@ def sample_batches(
 ) -> list[list[Group]]:
     """Sample a group of answers for each request of each batch, with all turns of the template's environment.
 
-    An answer's random numbers depend only on the address, its problem's id and its index. Extra completions and
-    prefixes of a request come first in its group, demonstrations beside its answers last; complete answers are not
-    sampled. An answer has at most `max_tokens` tokens, including a prefix.
+    An answer's random numbers depend only on the address, its problem's id and its index. A group begins with its
+    request's
+    extra completions and prefixes, and ends with its demonstrations; complete answers are not sampled. An answer has at
+    most `max_tokens` tokens, including a prefix.
 
     Args:
         batches: the problems, the number of answers for each, and how they are sampled.
-        sampler: generates, for all batches at once if it can.
+        sampler: generates the completions, for all batches at once if it can.
         template: renders prompts and decodes answers.
-        version: of the policy that samples.
-        counts: is updated with how demonstrations were used.
-        grader: of answers whose environment must know whether they are right.
+        version: version of the sampling policy.
+        counts: updated with how demonstrations were used.
+        grader: grades answers for environments that need to know whether they are correct.
     """
     counts = Counter() if counts is None else counts
     found = [_start_groups(batch, template, counts) for batch in batches]
@@ -101,7 +102,7 @@ def sample_batches(
         for groups in found
     ]
     turn = 0
-    # A template of the caller's own may have no environment.
+    # A caller's custom template may have no environment.
     environment = getattr(template, "environment", SINGLE)
     with keep_prefixes(sampler) if environment.max_turns > 1 else nullcontext():
         while any(places):
@@ -128,7 +129,7 @@ def _start_groups(batch: RequestBatch, template: PromptTemplate, counts: Counter
     groups: list[Group] = []
     for request in batch.requests:
         members = start_group(request, template, batch.sampling.max_tokens, batch.address, counts)
-        # If a problem is in a step twice, its indices continue; otherwise both groups would have the same answers.
+        # If a problem occurs twice in a step, its indices continue; otherwise both groups would have equal answers.
         first = sampled[request.problem.id]
         groups.append([member.copy_with(index=first + number) for number, member in enumerate(members)])
         sampled[request.problem.id] += len(members)
@@ -136,7 +137,7 @@ def _start_groups(batch: RequestBatch, template: PromptTemplate, counts: Counter
 
 
 class _Turn:
-    """A turn of the members at some places (group, index), which is written into the groups."""
+    """One turn of the members at the given places (group, index); its results are written into the groups."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class _Turn:
         address: tuple[int | str, ...],
     ) -> None:
         self.groups = groups
-        # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
+        # Members of a group with the same prefix share one prompt, which the sampler computes once.
         self.shared: dict[tuple[int, Sequence[int]], list[int]] = {}
         for group_index, index in places:
             self.shared.setdefault((group_index, groups[group_index][index].output), []).append(index)
@@ -166,7 +167,7 @@ class _Turn:
                 require_support(answer, self.asked.sampling)
                 member = _append_completion(group[index], answer, template, self.asked.sampling)
                 sampled_by = version if answer.version is None else answer.version
-                # Servers may have newer weights for a later turn; the oldest ones say how stale an answer is.
+                # Servers may have newer weights for a later turn; the oldest determine how stale an answer is.
                 oldest = min(sampled_by, member.version) if member.turn_rewards else sampled_by
                 group[index] = member.copy_with(version=oldest)
 
@@ -183,7 +184,7 @@ def _sample_turns(turns: Sequence[_Turn], sampler: Sampler, template: PromptTemp
 def start_group(
     request: Request, template: PromptTemplate, max_tokens: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> Group:
-    """Build the members of a group before sampling: complete answers, prefixes, empty answers, then demonstrations.
+    """Build a group's members before sampling: complete answers, prefixes, empty answers, then demonstrations.
 
     Raises:
         UsageError: the prompt has no token.
@@ -191,7 +192,7 @@ def start_group(
     prompt = template.prompt(request.problem)
     tokens = template.tokens(prompt)
     if not tokens:
-        raise UsageError(f"The prompt of problem {request.problem.id!r} has no token, and a model needs one.")
+        raise UsageError(f"The prompt of problem {request.problem.id!r} has no tokens, but a model needs at least one.")
     empty = Rollout(request.problem, tokens, (), (), prompt.opened, "length", prompt_text=prompt.text)
     demonstrations = _select_demonstrations(request, template, max_tokens, address, counts)
     shares = request.shares if demonstrations else ()
@@ -220,9 +221,9 @@ def _select_demonstrations(
 
 
 def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template: PromptTemplate) -> Rollout:
-    """Return the first `share` of a demonstration's tokens as a prefix that the policy continues.
+    """Return the leading `share` of a demonstration's tokens as a prefix for the policy to continue.
 
-    If the prefix contains a stop string, the complete demonstration is used, because the policy could not continue it.
+    If it contains a stop string, return the complete demonstration, because the policy could not continue it.
     """
     count = int(len(demonstration.output) * share)
     if template.stops(demonstration.output[:count]):
@@ -242,10 +243,10 @@ def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template
 def _append_completion(rollout: Rollout, answer: Completion, template: PromptTemplate, sampling: Sampling) -> Rollout:
     """Append the sampled tokens to a prefix or to earlier turns, and decode the text of the complete answer.
 
-    Before, the rollout's text is what the prompt opened for it, such as `<think>`, and what earlier turns have written.
+    The rollout's text so far is what the prompt opened for it, such as `<think>`, and the text of earlier turns.
     """
     extended = append_tokens(rollout, answer.tokens, answer.logps, support=answer.support)
-    # Earlier turns have at least `min_tokens`.
+    # Earlier turns already have at least `min_tokens`.
     read, least = (answer.tokens, 0) if rollout.turn_rewards else (extended.output, sampling.min_tokens)
     return extended.copy_with(
         text=template.read(Prompt(rollout.prompt_text, rollout.text), read, least),
@@ -254,7 +255,7 @@ def _append_completion(rollout: Rollout, answer: Completion, template: PromptTem
 
 
 def ask_greedily(requests: Sequence[Request], sampling: Sampling) -> RequestBatch:
-    """Ask for a greedy answer to each request that has `greedy` set."""
+    """Build a batch with a greedy answer to each request that has `greedy` set."""
     greedy = [Request(request.problem, 1) for request in requests if request.greedy]
     return RequestBatch(greedy, replace(sampling, temperature=0.0), ("greedy",))
 
@@ -269,7 +270,7 @@ def add_greedy(groups: Sequence[Group], requests: Sequence[Request], greedy: Ite
 
 
 def grade(groups: Groups, grader: Grader) -> None:
-    """Grade every rollout; one that could not be graded has no reward and is counted by its tier in `describe_groups`.
+    """Grade every rollout; ungraded ones have no reward, and `describe_groups` counts them by tier.
 
     Raises:
         Diverged: a reward is not finite.
@@ -282,7 +283,7 @@ def grade(groups: Groups, grader: Grader) -> None:
 
 
 def assign_grades(groups: Groups, grader: Grader) -> None:
-    """Grade every rollout, also where the reward fails on all of them.
+    """Grade every rollout, even if the reward fails on all of them.
 
     Raises:
         Diverged: a reward is not finite.
@@ -294,7 +295,7 @@ def assign_grades(groups: Groups, grader: Grader) -> None:
 
 
 def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
-    """Give every rollout its advantage and, with a critic, the returns that this one learns."""
+    """Set every rollout's advantage and, with a critic, the returns that the critic learns."""
     credited = read_credit(type(algorithm).__name__, groups, algorithm.credit(groups))
     for group, advantages in zip(groups, credited, strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
@@ -309,10 +310,10 @@ def split_into_updates(
     """Split the rows of a step into minibatches, one for each update; every pass has its own random order.
 
     Args:
-        rows: of the step.
-        settings: `batch_size` and `passes`.
-        together: consecutive rows that stay in one minibatch.
-        address: of the random orders; different for each step.
+        rows: rollouts of the step.
+        settings: provides `batch_size` and `passes`.
+        together: number of consecutive rows that stay in one minibatch.
+        address: address of the random orders; different for each step.
     """
     passes = (split_minibatches(rows, settings.batch_size, together, (*address, n)) for n in range(settings.passes))
     return [minibatch for minibatches in passes for minibatch in minibatches]
@@ -329,10 +330,10 @@ def split_minibatches(
     the order does not change the gradient.
 
     Args:
-        rows: of the step; every `together` consecutive rows are a bundle, such as a preference pair.
+        rows: rollouts of the step; every `together` consecutive rows are a bundle, such as a preference pair.
         size: maximum number of rows of a minibatch, rounded up to complete bundles; 0 puts all rows into one.
-        together: rows of a bundle, which are never separated.
-        address: of the random order; different for each step and pass.
+        together: number of rows in a bundle, which are never separated.
+        address: address of the random order; different for each step and pass.
     """
     bundles = [list(rows[start : start + together]) for start in range(0, len(rows), together)]
     count = max(1, math.ceil(len(bundles) / math.ceil(size / together))) if size else 1

@@ -1,4 +1,4 @@
-"""Writes the prompt that a teacher sees: the problem with its demonstration, in the form of the run's own prompt."""
+"""Builds the prompt that a teacher sees: the problem with its demonstration, in the format of the run's prompt."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PLACES = re.compile(r"\{(question|demonstration)\}")
 def show_demonstrations(
     groups: Sequence[Group], template: PromptTemplate, wording: str, longest: int, counts: Counter[str]
 ) -> None:
-    """Give the rollouts of each group the prompt that shows the teacher a demonstration, in place.
+    """Set, in place, the prompt that shows the teacher a demonstration, for the rollouts of each group.
 
-    A problem without a demonstration, or whose prompt would be too long, keeps an empty one, and is counted.
+    Problems without a demonstration, or whose prompt would be too long, keep an empty one and are counted.
 
     Args:
-        groups: of a step.
-        template: of the policy's prompts; the teacher's have the same form, with another question.
-        wording: the text that takes the question's place, with {question} and {demonstration}.
-        longest: most tokens of a teacher's prompt, so that the longest answer fits behind it.
-        counts: is updated with how demonstrations were used.
+        groups: groups of a step.
+        template: template of the policy's prompts; the teacher's differ only in the question.
+        wording: text that replaces the question, with {question} and {demonstration}.
+        longest: token limit of a teacher's prompt, so that the longest answer fits after it.
+        counts: updated with how demonstrations were used.
     """
     for group in groups:
         text = word_problem(group[0].problem, template, wording) if group else None

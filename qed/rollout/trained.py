@@ -1,4 +1,4 @@
-"""Resolve the settings to use a model with: those of its run where it has one, and else the defaults."""
+"""Resolve the settings for using a model: those of its run if it has one, otherwise the defaults."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.data.splits import resolve_prompt_name, resolve_reward_names
 
-ENGINES = ("server", "vllm")  # samplers whose servers have ended with the run, or have other weights since
-# Settings of commands that grade nothing: the run's own reward may be code that is not here.
+ENGINES = ("server", "vllm")  # their servers have ended with the run, or may have other weights now
+# Settings of commands that grade nothing: the run's reward may be code that is not available here.
 UNGRADED = {"data.reward": "boxed", "data.reward_options": "[]"}
 
 
 def resolve_model_settings(
     run_folder: Path | None, model: str, options: Mapping[str, str], allow_user_code: bool = False
 ) -> Settings:
-    """Return the settings of a run with its prompt and reward, or of a model with the default ones.
+    """Return the settings of the run that trained a model, or the defaults for a model without a run.
 
     Args:
-        run_folder: the run that trained the model, if one did.
-        model: folder or hub name of the model; empty for the one that the run began with.
-        options: settings that replace those of the run, by key, such as `data.prompt`.
+        run_folder: folder of the run that trained the model; None if there is none.
+        model: folder or hub name of the model; empty for the run's initial model.
+        options: settings that override the run's, by key, such as `data.prompt`.
         allow_user_code: whether the run's settings may name code outside of qed.
 
     Raises:
@@ -35,9 +35,9 @@ def resolve_model_settings(
     if run_folder is None:
         return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
     saved = run_folder / "settings.yaml"
-    # Whoever uses a model starts no tracker, which may be code that is not here.
+    # Using a model starts no trackers, which may be code that is not available here.
     arguments = [str(saved), *(["--model", model] if model else []), "--run.trackers", "[]", *given]
-    # The data of a run may be elsewhere by now; what is read of it says itself that it is missing.
+    # The run's data may have moved; reading missing data later raises its own error.
     resolved = resolve_settings(read_method(saved), arguments, reads_data=False)
     settings = _require_single_phase(resolved.settings)
     if settings.sampling.sampler in ENGINES and "sampling.sampler" not in options:
@@ -46,7 +46,7 @@ def resolve_model_settings(
     data = replace(settings.data, prompt=resolve_prompt_name(settings.data))
     other_prompt, other_reward = "data.prompt" in options, "data.reward" in options
     reward = ("auto",) if other_prompt and not other_reward else resolve_reward_names(data)
-    # The run's options and its system message belong to its own prompt and reward.
+    # The run's options and system message belong to its own prompt and reward.
     if (other_prompt or other_reward) and "data.reward_options" not in options:
         data = replace(data, reward_options=())
     if other_prompt and "data.prompt_options" not in options:

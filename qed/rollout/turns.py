@@ -1,7 +1,7 @@
-"""The turns of answers: the environment's reply to each turn, and where it is in an answer.
+"""Turns of answers: the environment's replies, and their positions in an answer.
 
-A reply is tokenised once, and its tokens are in the answer with `sampled_mask` and `loss_mask` False: they are context
-of the next turn, are never trained, and count towards `max_tokens` alone.
+A reply is tokenised once. Its tokens are in the answer with `sampled_mask` and `loss_mask` False: they are context for
+the next turn, are never trained on, and count only towards `max_tokens`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def add_replies(
     sampler: Sampler,
     grader: Grader | None,
 ) -> list[tuple[int, int]]:
-    """Append the environment's replies to answers whose turn has ended, in place; return those that go on.
+    """Append the environment's replies to answers whose turn has ended, in place; return those that continue.
 
-    An answer without room for the reply and a further token ends there, with stop reason `length`.
+    An answer without room for the reply and one more token ends there, with stop reason `length`.
 
     Args:
-        groups: of the step.
+        groups: groups of the step.
         places: group and index of the answers whose turn has just been sampled.
-        template: with the environment.
-        max_tokens: of an answer, replies included.
-        sampler: which ranks may share; then each asks the environment about its part of the answers.
-        grader: for an environment that needs grades.
+        template: prompt template with the environment.
+        max_tokens: limit of an answer, replies included.
+        sampler: if ranks share it, each queries the environment for its part of the answers.
+        grader: grades answers for environments that need it.
     """
     environment = template.environment
     ended = [place for place in places if groups[place[0]][place[1]].stop_reason == "stop"]
@@ -67,11 +67,11 @@ def add_replies(
 
 
 def _describe_states(members: Sequence[Rollout], template: PromptTemplate, grader: Grader | None) -> list[State]:
-    """Return what the environment is told of some answers whose turn has ended."""
+    """Return the states passed to the environment, for answers whose turn has ended."""
     grades: list[Grade | None] = [None] * len(members)
     if template.environment.needs_grade and members:
         if grader is None:
-            raise UsageError("The environment must know whether answers are right, and nothing grades them here.")
+            raise UsageError("The environment needs to know whether answers are correct, but nothing grades them here.")
         grades = [grade for (grade,) in grader([[member] for member in members])]
     return [
         State(member.problem, read_turns(member, template), grade, member.output[-1] in template.ends)
@@ -80,7 +80,7 @@ def _describe_states(members: Sequence[Rollout], template: PromptTemplate, grade
 
 
 def find_turns(rollout: Rollout) -> Iterator[tuple[bool, slice]]:
-    """Yield the parts of an output in order: whether the environment wrote it, and its tokens."""
+    """Yield, for each part of an output, whether the environment wrote it, and the slice of its tokens."""
     place = 0
     for trained, part in groupby(rollout.trained):
         count = len(list(part))
@@ -102,14 +102,14 @@ def read_turns(rollout: Rollout, template: PromptTemplate) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TurnGrader:
-    """Grades the final answers of an environment, with what it makes of their reward."""
+    """Grades final answers, with rewards as adjusted by the environment."""
 
     grader: Grader
     environment: Environment
 
     @property
     def judge(self) -> str | None:
-        """What decides correctness."""
+        """The name of what decides correctness."""
         return self.grader.judge
 
     @property
@@ -119,7 +119,7 @@ class TurnGrader:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """Those of the grader."""
+        """Descriptions of user-defined functions, from the grader."""
         return self.grader.functions
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:

@@ -1,8 +1,8 @@
-"""The folders through which inference servers get new weights: complete with a marker, few kept, removed at the end.
+"""The folders through which inference servers get new weights: marked when complete, pruned, and removed at the end.
 
 A version is written under a temporary name, synced to disk, marked as complete and renamed, so a server never reads a
-half of it. All versions of a run lie in one folder that no other run uses. A small process outside of the run removes
-it when the run ends without doing so, as after SIGKILL; what is left over even then is removed by the next run here.
+partial one. All versions of a run are in one folder that no other run uses. A small separate process removes it if the
+run ends without doing so, for example after SIGKILL; anything still left over is removed by the next run here.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from qed.runs import manifest
 
 MEMORY = Path("/dev/shm")  # a file system in memory
 PREFIX = "qed-weights-"
-OWNER = ".owner"  # locked as long as the run lives
+OWNER = ".owner"  # locked while the run is alive
 TEMPORARY = ".part-"
-SHARE = 0.5  # of the memory that is free, which the kept versions may take
-REMOVER = 'cat >/dev/null; rm -rf -- "$1"'  # reads a pipe that closes when the run ends, however it ends
+SHARE = 0.5  # largest share of the free memory that kept versions may take
+REMOVER = 'cat >/dev/null; rm -rf -- "$1"'  # reads a pipe that closes when the run ends for any reason
 
 Format = Literal["full", "adapter"]
 
 
 class Writes(Protocol):
-    """Writes the files of a version into a folder on rank 0; other ranks take part in gathering."""
+    """Writes a version's files into a folder on rank 0; other ranks only take part in gathering."""
 
     def __call__(self, folder: Path, rank: int) -> None:
-        """Write, or take part."""
+        """Write the files, or take part in gathering."""
         ...
 
 
 def write_full(model: Any, tokenizer: Any, dtype: str) -> Writes:
-    """Return what writes complete weights with config and tokenizer; an empty `dtype` keeps the bits of the weights."""
+    """Return a writer of complete weights with config and tokenizer; an empty `dtype` keeps the weights' own."""
     return lambda folder, rank: ModelFiles(model, dtype).write(folder, tokenizer, rank)
 
 
 def write_base(model: Any, tokenizer: Any, dtype: str) -> Writes:
-    """Return what writes the weights of a model without its adapters."""
+    """Return a writer of a model's weights without its adapters."""
     return lambda folder, rank: ModelFiles(model, dtype, merge=False).write(folder, tokenizer, rank)
 
 
 def write_adapter(model: Any) -> Writes:
-    """Return what writes the adapters of a model, in peft's layout."""
+    """Return a writer of a model's adapters, in peft's layout."""
 
     def write(folder: Path, rank: int) -> None:
         tensors = lora.gather_adapters(model)
@@ -64,34 +64,34 @@ def write_adapter(model: Any) -> Writes:
 
 
 class WeightsFolder:
-    """The versions of a run's weights for its servers; only rank 0 has one.
+    """Holds the versions of a run's weights for its servers; exists only on rank 0.
 
     Args:
-        place: the folder in which this run gets a folder of its own.
-        keep: the number of newest versions that stay.
+        place: folder in which this run creates its own folder.
+        keep: number of newest versions to keep.
     """
 
     def __init__(self, place: Path, keep: int = 2) -> None:
         self.keep = keep
-        self.pinned: set[str] = set()  # the names of versions that are still to be loaded, which stay
+        self.pinned: set[str] = set()  # names of versions that are still to be loaded and must be kept
         self._made = None if place.exists() else place
         remove_leftovers(place)
         try:
             self.root, self._lock = _make_root(place)
         except OSError as error:
             raise _explain(place, error) from error
-        # In a session of its own: what ends the run's processes by group must not end it before its work.
+        # In its own session, so that a signal to the run's process group does not end it first.
         self._remover = subprocess.Popen(
             ["sh", "-c", REMOVER, "sh", str(self.root)], stdin=subprocess.PIPE, start_new_session=True
         )
 
     def write(self, name: str, version: int, kind: Format, files: Writes) -> Path:
-        """Write a version on rank 0, and return its folder once it is complete; older ones than the newest are deleted.
+        """Write a version on rank 0, delete old ones, and return the new version's folder once it is complete.
 
         Args:
-            name: of the folder; it begins with the format, and is written again if it exists.
-            version: the step that made the weights.
-            kind: what it holds.
+            name: name of the folder; an existing one is overwritten.
+            version: step that produced the weights.
+            kind: full weights or adapters.
             files: writes the files.
 
         Raises:
@@ -127,7 +127,7 @@ class WeightsFolder:
         return self.root / name if (self.root / name / MARKER).is_file() else None
 
     def list_versions(self) -> list[Path]:
-        """Return the complete versions, oldest first; a base of adapters is none."""
+        """Return the complete versions, oldest first, without the base weights of adapters."""
         found = [folder for folder in self.root.glob("step_*") if (folder / MARKER).is_file()]
         return sorted(found, key=lambda folder: (read_marker(folder)[0], folder.name))
 
@@ -150,13 +150,13 @@ class WeightsFolder:
 
 
 def choose_place(wanted: str, run: Path, needed: int, local: bool) -> Path:
-    """Choose where the versions of a run lie.
+    """Choose the folder for a run's versions.
 
     Args:
         wanted: `sampling.weights_folder`.
         run: the run's folder.
-        needed: the bytes of all versions that exist at the same time.
-        local: whether all servers are on this machine, and so see its memory.
+        needed: bytes of all versions that exist at the same time.
+        local: whether all servers are on this machine and can use its shared memory.
     """
     if wanted:
         return Path(wanted)
@@ -166,15 +166,15 @@ def choose_place(wanted: str, run: Path, needed: int, local: bool) -> Path:
 
 
 def remove_leftovers(place: Path) -> None:
-    """Remove the folders of runs that have ended without doing so."""
+    """Remove the folders of runs that ended without removing them."""
     for folder in place.glob(f"{PREFIX}*"):
         with suppress(OSError), (folder / OWNER).open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the run lives
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the run is alive
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_free() -> int:
-    """Return the bytes that files in memory may take."""
+    """Return the free bytes for files in memory."""
     free = shutil.disk_usage(MEMORY).free
     with suppress(OSError, KeyError):
         return min(free, host.read_memory()[1])
@@ -182,11 +182,11 @@ def _read_free() -> int:
 
 
 def _make_root(place: Path) -> tuple[Path, IO[str]]:
-    """Make a folder and lock it; it gets its name last, so that no other run takes it for a leftover."""
+    """Create a folder and lock it; it gets its final name last, so that no other run takes it for a leftover."""
     place.mkdir(parents=True, exist_ok=True)
     name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     hidden = place / f".{name}"
-    # Memory is shared with all users of the machine; a folder on a disk may be there for a server of another user.
+    # All users of the machine share the memory; a folder on disk may be meant for a server of another user.
     hidden.mkdir(mode=0o700 if place == MEMORY else 0o755)
     lock = (hidden / OWNER).open("w", encoding="utf-8")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,5 +197,5 @@ def _explain(place: Path, error: Exception) -> QedError:
     reason = getattr(error, "strerror", None) or error
     return QedError(
         f"The weights for the inference servers cannot be written to {place}: {reason}. Free some "
-        "space there, or choose a folder that the servers see with sampling.weights_folder."
+        "space there, or set sampling.weights_folder to a folder that the servers can read."
     )

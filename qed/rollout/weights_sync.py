@@ -1,8 +1,8 @@
 """Loads the learner's weights into inference servers, and checks that they have arrived.
 
 For every server: pause, load from a folder, clear the prefix caches, resume in any case, then compare version and probe
-(see `qed.rollout.probe`) with the learner. Nothing that was sampled between resuming and the comparison is used if the
-comparison fails, because it ends the run. Servers are updated side by side, each answer is of one version.
+(see `qed.rollout.probe`) with the learner. If the comparison fails, the run ends, so nothing sampled between resuming
+and the comparison is used. Servers are updated in parallel; each answer comes from a single version.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from qed.training.parallel import ALONE, Parallel
 from qed.training.scoring import Score
 from qed.types import Rollout
 
-ADAPTER = "qed"  # the name of the adapters that servers get; each version of them is another one, qed@12
-WAIT = 60.0  # seconds until answers in progress are aborted and asked again
-ALIVE = 10.0  # seconds in which a server says that it lives
-ATTEMPTS = 3  # to reach a server that was lost while it took weights
-TICK = 0.5  # seconds between two looks at the threads
-NEAR = 0.25  # of what rounding explains; a server that is started again may differ by a few times as much
+ADAPTER = "qed"  # name prefix of the adapters on servers; each version has its own name, such as qed@12
+WAIT = 60.0  # seconds until answers in progress are aborted and requested again
+ALIVE = 10.0  # seconds for a server to answer that it is alive
+ATTEMPTS = 3  # attempts to reach a server that was lost while loading weights
+TICK = 0.5  # seconds between checks of the threads
+NEAR = 0.25  # share of the rounding tolerance; after a restart a server may differ several times as much
 
 
 class Memory:
-    """The learner's scores of a version, computed once; after `close` only those that are known.
+    """Caches the learner's scores of a version; after `close`, returns only cached ones.
 
-    A server may be revived while the learner has moved on, or is in use by another thread. A precision that is not
-    known then counts as one that is, so that the tolerance is the floor of the rounding.
+    A server may be revived when the learner has moved on or is in use by another thread. An uncached precision then
+    returns the scores of a cached one, so that the tolerance is the floor of the rounding.
     """
 
     def __init__(self, score: Score) -> None:
@@ -57,20 +57,20 @@ class Memory:
         return known[precision]
 
     def measure(self, rows: Sequence[Rollout]) -> None:
-        """Compute what tells the model's own rounding, which nothing can tell any more after `close`."""
+        """Cache the scores that measure the model's rounding error, which is impossible after `close`."""
         for precision in (torch.float32, torch.bfloat16):
             self(rows, precision)
 
     def close(self) -> None:
-        """Let the model go."""
+        """Release the model."""
         self.score = None
 
 
 @dataclass(frozen=True)
 class Present:
-    """What the servers have: a version in a folder, and the learner that made it, with its values of the probe.
+    """The servers' current weights: a version in a folder, and the learner that produced it, with its probe values.
 
-    `memory` is what the learner scores with.
+    `memory` caches the learner's scores.
     """
 
     version: int
@@ -82,17 +82,17 @@ class Present:
 
 @dataclass
 class WeightsSync:
-    """The updates of a run's servers: a callable of the model and the version, for `ServerSampler.sync`.
+    """Updates a run's servers: a callable that takes the model and the version, for `ServerSampler.sync`.
 
     Args:
-        sampler: whose servers get the weights.
-        folder: of the versions; None on other ranks than the first.
-        write: returns what writes a model's version.
+        sampler: sampler whose servers get the weights.
+        folder: folder of the versions; None on ranks other than the first.
+        write: returns a writer of a model's version.
         kind: complete weights or adapters.
-        build_learner: returns how the learner computes with a model.
-        probe: the rows of the probe.
-        parallel: the ranks; the first one talks to the servers.
-        restart: starts a dead server again and returns it; None where servers are not the run's own.
+        build_learner: returns the learner's computation for a model.
+        probe: rows of the probe.
+        parallel: the ranks; only the first talks to the servers.
+        restart: restarts a dead server and returns it; None if the run did not start the servers.
     """
 
     sampler: ServerSampler
@@ -111,11 +111,11 @@ class WeightsSync:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __call__(self, model: Any, version: int) -> None:
-        """Load the model's weights into all servers; all ranks must call it.
+        """Load the model's weights into all servers; all ranks must call this.
 
         Raises:
-            Stale: a server has reported the update as done, and has other weights.
-            QedError: a server that is alive refuses the weights, or a dead one cannot be started again.
+            Stale: a server has reported the update as done, but has other weights.
+            QedError: a live server rejects the weights, or a dead one cannot be restarted.
         """
         folder = self._write(model, version)
         self._wake()
@@ -124,9 +124,9 @@ class WeightsSync:
         self._finish(version)
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
-        """Write the model's weights, and return what loads them into all servers, from any thread.
+        """Write the model's weights, and return a function that loads them into all servers from any thread.
 
-        All ranks must call it; what it returns does nothing on others than the first.
+        All ranks must call this; the returned function does nothing on ranks other than the first.
         """
         path = self._write(model, version)
         with self.parallel.gather_weights(model):
@@ -145,7 +145,7 @@ class WeightsSync:
         return load
 
     def rest(self) -> None:
-        """Let the servers free their devices' memory until the next update, once they have nothing to sample."""
+        """Let idle servers free their devices' memory until the next update."""
         if not self.asleep:
             self.parallel.run_on_first(lambda: self._ask_each(Server.sleep))
             self.asleep = True
@@ -160,23 +160,23 @@ class WeightsSync:
             try:
                 ask(server)
             except ServerLost as error:
-                raise QedError(f"{server.url} does not free its device's memory, or take it back: {error}.") from error
+                raise QedError(f"{server.url} failed to free or reallocate its device's memory: {error}.") from error
 
     def revive(self, server: Server) -> None:
-        """Start a dead server again, and load the present weights, before it gets work.
+        """Restart a dead server and load the current weights before it gets work.
 
         Raises:
-            QedError: it does not start, or does not take the weights.
+            QedError: it does not start, or fails to load the weights.
         """
         with self._lock:
-            if not self._is_present(server):  # an update may have found it dead meanwhile
+            if not self._is_present(server):  # an update may have restarted it meanwhile
                 self.catch_up(self._restart(server, "it does not answer"))
 
     def catch_up(self, server: Server) -> None:
-        """Load the present weights into a server that was out of reach, before it gets work again.
+        """Load the current weights into a server that was unreachable, before it gets work again.
 
         Raises:
-            QedError: it does not take them.
+            QedError: it fails to load them.
         """
         with self._lock:
             if self.present is not None:
@@ -187,7 +187,7 @@ class WeightsSync:
         """Write the version on the first rank; the others take part in gathering."""
         began = time.perf_counter()
         files, folder, name = self.write(model), self.folder, f"step_{version:06d}"
-        # Servers may have been started with the very weights that they get first.
+        # Servers may have been started with the same weights that they get first.
         found = self.parallel.run_on_first(lambda: folder.find(name) if folder and self.version is None else None)
         if found is not None:
             return found
@@ -205,7 +205,7 @@ class WeightsSync:
         return Present(version, folder, replace(learner, score=memory), memory, values)
 
     def _update_all(self, present: Present) -> None:
-        """Update all servers side by side, and compare them one by one."""
+        """Update all servers in parallel, and check them one by one."""
         began = time.perf_counter()
         check_signals("weights")
         with self._lock:
@@ -213,32 +213,32 @@ class WeightsSync:
             with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:
                 futures = [pool.submit(self._exchange_or_restart, each, present) for each in self.sampler.servers]
                 while wait(futures, TICK).not_done:
-                    check_signals("weights")  # each request has a deadline of its own
+                    check_signals("weights")  # each request has its own deadline
             for future in futures:
                 self._judge(*future.result(), present)
             present.memory.close()
         self.figures["sampler/update_seconds"] = time.perf_counter() - began
 
     def _finish(self, version: int) -> None:
-        """Let this rank know which version the servers have."""
+        """Record on this rank which version the servers have."""
         self.version = version
         for server in () if self.parallel.is_first else self.sampler.servers:
             server.note_weights(version, name_adapter(version) if self.kind == "adapter" else None)
 
     def _exchange_or_restart(self, server: Server, present: Present) -> tuple[Server, Reading]:
-        """Load weights into a server; if it is lost, wait for it or start it again first."""
+        """Load weights into a server; if it is lost, first wait for it or restart it."""
         for _ in range(ATTEMPTS):
             try:
                 return server, self._exchange(server, present)
             except ServerLost:
                 server = self._bring_back(server)
-        raise QedError(f"{server.url} was lost {ATTEMPTS} times while it took the weights of step {present.version}.")
+        raise QedError(f"{server.url} was lost {ATTEMPTS} times while loading the weights of step {present.version}.")
 
     def _bring_back(self, server: Server) -> Server:
-        """Return a lost server once it answers; one of the run that does not is started again.
+        """Return a lost server once it answers; if it does not and the run started it, restart it.
 
         Raises:
-            Interrupted: a stop signal has come.
+            Interrupted: a stop signal has arrived.
         """
         end = time.monotonic() + self.sampler.seconds
         while True:
@@ -259,14 +259,14 @@ class WeightsSync:
         Raises:
             ServerLost: it did not answer.
             Stale: it has other weights.
-            QedError: it refuses the weights.
+            QedError: it rejects the weights.
         """
         try:
             self._load(server, present)
         except QedError as error:
             raise QedError(
-                f"{server.url} has not taken the weights of step {present.version}: {error} It goes on with its older "
-                "weights, so the run ends here; resume it once the server takes new ones."
+                f"{server.url} has not taken the weights of step {present.version}: {error} It continues with its "
+                "older weights, so the run ends here; resume it once the server can load new ones."
             ) from error
         has = server.read_version()
         if has != present.version:
@@ -277,7 +277,7 @@ class WeightsSync:
         return read_probe(server, self.probe)
 
     def _load(self, server: Server, present: Present) -> None:
-        """Pause a server, load weights and clear its caches, and let it go on in any case."""
+        """Pause a server, load weights, clear its caches, and resume it in any case."""
         try:
             _pause(server)
             if self.kind == "adapter":
@@ -292,7 +292,7 @@ class WeightsSync:
         server.resume()
 
     def _judge(self, server: Server, reading: Reading, present: Present) -> None:
-        """Compare a server's reading with the learner, and with what it read before the update."""
+        """Compare a server's probe results with the learner's, and with those before the update."""
         check = require_reading(server, present.version, reading, self.probe, present.learner)
         if check.largest > NEAR * check.tolerance.largest or check.mean > NEAR * check.tolerance.mean:
             present.memory.measure(self.probe)
@@ -303,12 +303,12 @@ class WeightsSync:
 
     def _restart(self, server: Server, reason: str) -> Server:
         if self.restart is None:
-            raise ServersGone(f"The server {server.url} is lost ({reason}). Start it again, and resume the run.")
+            raise ServersGone(f"The server {server.url} is lost ({reason}). Restart it, and resume the run.")
         self._before.pop(server, None)
         return self.restart(server)
 
     def _is_present(self, server: Server) -> bool:
-        """Whether a server is alive and has the present version."""
+        """Return whether a server is alive and has the current version."""
         try:
             return _is_alive(server) and server.read_version() == self.version
         except (QedError, ServerLost):
@@ -316,12 +316,12 @@ class WeightsSync:
 
 
 def name_adapter(version: int) -> str:
-    """Return the name of a version's adapters: an engine may keep caches under a name, so each has its own."""
+    """Return the name of a version's adapters: engines may cache by name, so each version has its own."""
     return f"{ADAPTER}@{version}"
 
 
 def _pause(server: Server) -> None:
-    """Let the answers in progress end; abort those that take too long, which are asked again."""
+    """Let answers in progress finish; abort those that take too long, to be requested again."""
     try:
         server.pause("wait", WAIT)
     except NotDrained:
