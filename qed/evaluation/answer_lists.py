@@ -1,4 +1,4 @@
-"""Read the answers of a row: one text, a list of k answers, or one answer whose parts are in a list."""
+"""Read the answers of a row: one text, a list of k answers, or one answer split into a list of parts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def split_answers(place: Place, value: Any, gold: Any, lists: str = "") -> list[
 
     Args:
         place: where the row is, for errors.
-        value: the value; anything that was read from a file.
-        gold: the row's gold. If it has several values, a list beside it may be one answer in parts, or k answers.
-        lists: `answers` or `parts` decides what a list is.
+        value: the value as read from a file, of any type.
+        gold: the row's gold. If it has several values, a list of answers is ambiguous: one answer in parts, or k.
+        lists: `answers` or `parts` says what a list is.
 
     Raises:
-        DataError: the list may be one answer in parts.
+        DataError: the list is ambiguous.
     """
     if not is_list(value):
         return [convert_to_text(value)]
@@ -39,21 +39,21 @@ def split_answers(place: Place, value: Any, gold: Any, lists: str = "") -> list[
 
 
 def is_list(value: Any) -> bool:
-    """Return whether a value is a list of answers or golds, and not a conversation or the parts of a message."""
+    """Return whether a value is a list of answers or golds rather than a conversation or the parts of a message."""
     if not isinstance(value, list):
         return False
     return not any(isinstance(one, dict) and ("role" in one or "type" in one) for one in value)
 
 
 def require_answers(values: Iterable[tuple[Place, Any]]) -> None:
-    """Refuse lists that look like the steps or pieces of one answer.
+    """Raise if lists look like the steps or pieces of one answer.
 
     Args:
         values: the places and values of a column of answers.
 
     Raises:
-        DataError: in every list only the last item has a boxed or tagged answer, or all items but the first begin
-            with white space.
+        DataError: in every list only the last item has a boxed or tagged answer, or all items but the first start with
+            whitespace.
     """
     lists = [(place, [convert_to_text(one) for one in value]) for place, value in values if is_list(value)]
     lists = [(place, items) for place, items in lists if len(items) > 1]
@@ -69,14 +69,14 @@ def require_answers(values: Iterable[tuple[Place, Any]]) -> None:
 
 
 def pick_own(row_value: Any, number: int, count: int) -> Any:
-    """Return what belongs to one answer of a list: an item of a list as long as that of the answers, else the value."""
+    """Return the value for one of `count` answers: item `number` of a list of that length, else the whole value."""
     return row_value[number] if isinstance(row_value, list) and len(row_value) == count else row_value
 
 
 def convert_gold(value: Any) -> str:
     """Convert a gold to text; several plain values are joined, because all of them are required.
 
-    The same value again, as files with k answers to a row repeat it, is one gold.
+    A value that is only repeated, as in files with k answers per row, is one gold.
     """
     if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
         texts = [convert_to_text(one) for one in value]
@@ -85,7 +85,7 @@ def convert_gold(value: Any) -> str:
 
 
 def convert_to_text(value: Any) -> str:
-    """Convert an answer to text: of messages the last, of a choice its text; None and NaN become empty."""
+    """Convert an answer to text: the last message, or the text of a choice; None and NaN become empty."""
     while isinstance(value, dict | list):
         if isinstance(value, dict):
             value = value.get("content", value.get("text", value.get("message")))
@@ -101,7 +101,7 @@ def _has_answer(text: str) -> bool:
 
 
 def _join_parts(texts: Sequence[str], values: bool) -> str:
-    """Join the parts of an answer: `values` and single words with commas, pieces with white space as they are, steps
+    """Join the parts of an answer: `values` and single words with commas, pieces with whitespace as they are, steps
     as lines.
     """
     spaced = any(text != text.strip() for text in texts)

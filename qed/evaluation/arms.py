@@ -1,10 +1,10 @@
 """Compare two arms of several runs: the difference over problems and seeds, and how much each of them varies.
 
-An arm is a recipe that was trained several times, with another seed each time, and every run answered the same
-problems. Problems and seeds are both drawn from many (crossed random effects), so the variance of the difference is the
-sum of two: that of the problems' differences, averaged over seeds, and that of the runs' means. The answers' own noise
-is in both and is subtracted once. The degrees of freedom are Satterthwaite's (1946, "An approximate distribution of
-estimates of variance components").
+An arm is a recipe that was trained several times with different seeds, and all runs answered the same problems.
+Problems and seeds are both random samples (crossed random effects), so the variance of the difference is the sum of
+two: that of the problems' differences, averaged over seeds, and that of the runs' means. The sampling noise of the
+answers is in both and is subtracted once. The degrees of freedom are Satterthwaite's (1946, "An approximate
+distribution of estimates of variance components").
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.paired import Estimate, compute_difference, describe_too_few, enclose, estimate_difference
 from qed.evaluation.summary import index_problems
 
-MOST_DF = 3  # degrees of freedom of the interval for each of the seeds' variance
-MIN_SEEDS = 3  # of each arm; with fewer, what varies between seeds is hardly known
-ONE_SEED = "one run of each arm: the interval is over problems alone, and says nothing of other seeds"
+MOST_DF = 3  # the interval has at most this many degrees of freedom for each one of the seeds' variance
+MIN_SEEDS = 3  # per arm; with fewer, the variance between seeds is barely known
+ONE_SEED = "one run per arm: the interval covers the choice of problems, not of seeds"
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class ArmsTest:
     Attributes:
         before, after: the measure, a mean over problems and runs.
         ci_lo, ci_hi: the 95 % interval of the difference over problems and seeds.
-        p_value: below 0.05 exactly where the interval excludes 0; None for fewer than 6 problems, or where neither arm
-            has two runs.
-        within: standard deviation of a run's mean that the choice of problems and of answers makes, of each arm.
-        between: standard deviation between seeds beyond that of the answers, of each arm; None for one run or
-            one problem.
+        p_value: below 0.05 exactly if the interval excludes 0; None for fewer than 6 problems. With one run per arm, it
+            is over problems only.
+        within: for each arm, the standard deviation of a run's mean due to the choice of problems and answers.
+        between: for each arm, the standard deviation between seeds, without the noise of the answers; None for one run
+            or one problem.
         runs: the measure of each run of each arm.
         note: why there is no p-value, or what the interval does not cover; else empty.
     """
@@ -64,7 +64,7 @@ class ArmsTest:
 def compare_arms(
     before: Sequence[Sequence[Row]], after: Sequence[Sequence[Row]], measure: str = ACCURACY
 ) -> ArmsTest | None:
-    """Compare two arms on the problems that all their runs answered; None if there is none.
+    """Compare two arms on the problems that all their runs answered; return None if there is none.
 
     Problems are the same if their ids and golds are equal. The order of the runs does not matter.
 
@@ -117,24 +117,24 @@ def compute_arms_difference(old: Floats, new: Floats) -> tuple[float, float, flo
     fewest = min(len(old), len(new))
     note = ""
     if fewest == 1:
-        note = "one run of an arm: its seeds are taken to vary as those of the other arm"
+        note = "one arm has one run: its seeds are assumed to vary like those of the other arm"
     elif fewest < MIN_SEEDS:
-        note = f"{fewest} runs of an arm say little of how seeds vary: {MIN_SEEDS} or more are better"
+        note = f"{fewest} runs of an arm show little of how much seeds vary: use {MIN_SEEDS} or more"
     return float(lows[0]), float(highs[0]), float(p_values[0]), note
 
 
 def compute_arms_differences(old: Floats, new: Floats) -> tuple[Floats, Floats, Floats]:
-    """Compute the intervals and p-values of many pairs of arms, [runs, problems, pairs], one arm of several runs."""
+    """Compute intervals and p-values of many pairs of arms, [runs, problems, pairs]; one arm has several runs."""
     differences = new.mean(0) - old.mean(0)
     found = estimate_difference(differences)
     problems = found.error**2
-    # Both arms are taken to vary alike between seeds: with few runs of each, two variances are known too badly.
+    # Both arms are assumed to have the same variance between seeds: few runs are not enough to estimate two.
     spread, noise, freedom = _pool_seeds([arm for arm in (old, new) if len(arm) > 1])
     share = 1 / len(old) + 1 / len(new)
     seeds, answers = spread * share, noise * share
     total = np.maximum(np.maximum(problems, seeds), problems + seeds - answers)
     df = total**2 / (problems**2 / found.df + seeds**2 / freedom)
-    # A share of seeds that looks small by luck must not buy many degrees of freedom.
+    # A variance between seeds that is small by chance must not yield many degrees of freedom.
     error, df = np.sqrt(total), np.clip(df, 1.0, MOST_DF * freedom)
     wider = Estimate(found.middle, error, df, found.middle / error)
     p_values = np.maximum(compute_student_tail(wider.score, df), 2.0 ** (1 - len(differences)))
@@ -142,7 +142,7 @@ def compute_arms_differences(old: Floats, new: Floats) -> tuple[Floats, Floats, 
 
 
 def _pool_seeds(arms: Sequence[Floats]) -> tuple[Floats, Floats, int]:
-    """Return the variance of runs' means, the part of it that answers make, and the degrees of freedom of the first."""
+    """Return the variance of the runs' means, the part due to the answers, and the degrees of freedom of the first."""
     degrees = [len(arm) - 1 for arm in arms]
     spread, noise = (
         np.average([compute(arm) for arm in arms], axis=0, weights=degrees)
@@ -157,7 +157,7 @@ def _compute_seed_variance(arm: Floats) -> Floats:
 
 
 def _compute_noise(arm: Floats) -> Floats:
-    """Compute the variance that answers give to a run's mean, from [runs, problems, pairs]."""
+    """Compute the variance of a run's mean due to the answers, from [runs, problems, pairs]."""
     runs, count = arm.shape[:2]
     rest = arm - arm.mean(0) - arm.mean(1, keepdims=True) + arm.mean((0, 1))
     noise: Floats = (rest**2).sum((0, 1)) / ((runs - 1) * (count - 1) * count)

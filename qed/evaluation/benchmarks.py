@@ -1,4 +1,4 @@
-"""Load the benchmarks of an evaluation: their problems, the number of samples per problem, and what is left out."""
+"""Load the benchmarks of an evaluation: problems, samples per problem, and counts of skipped rows."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from qed.rewards.policies import DEFAULT, add_policy
 from qed.sampling.base import Sampling
 from qed.types import Problem
 
-# The usual number of samples per problem, for leaves without SAMPLES: smaller benchmarks get more. A key with a split
-# applies only to that split.
+# The default number of samples per problem, for tasks that define no SAMPLES: smaller benchmarks get more. A key with a
+# split applies only to that split.
 SAMPLES = {"aime": 32, "amc23": 32, "amc": 32, "math:test500": 4, "gpqa": 8}
-# The length of an answer, in tokens, where published numbers leave room for long reasoning.
+# The default answer limit, in tokens, of benchmarks whose published results allow long reasoning.
 TOKENS = {"aime": 32_768}
-MAX_NAMED = 3  # problems that a message names
+MAX_NAMED = 3  # problems listed in a message
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark: its name as given, a label for tables and files, and its problems, one for each row.
+    """A benchmark: its name as given, a label for tables and file names, and its problems, one for each row.
 
     `data` has the prompt and the reward, `counts` the number of samples per problem, `left_out` the counts of dropped
     rows, `copies` the number of rows that repeat another, and `unreadable` the problems whose golds the grader cannot
-    parse. `judged` says whether correct answers exist; without them, the outputs are written for a program that
-    compares them. `subset` says how the problems were drawn if they are not all. `exemplars` names the worked examples
-    before a question, whose stop strings are `stop`.
+    parse. `judged` says whether gold answers exist; without them, the outputs are written to a file for a judge.
+    `subset` describes how the problems were drawn if they are a subset. `exemplars` names the few-shot examples before
+    each question, and `stop` holds their stop strings.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Benchmark:
         return self.counts[problem.id]
 
     def with_policy(self, policy: PolicyName) -> Benchmark:
-        """Return the benchmark with the conventions of a policy for its reward; see `add_policy` for the errors."""
+        """Return the benchmark with a grading policy added to its reward; see `add_policy` for the errors."""
         if policy == DEFAULT or not self.judged:
             return self
         names = resolve_reward_names(self.data)
@@ -69,14 +69,14 @@ class Benchmark:
         return replace(self, data=replace(self.data, reward=names, reward_options=options))
 
     def with_exemplars(self, shots: Shots) -> Benchmark:
-        """Return the benchmark with the prompt of its worked examples, which its problems have, and their reward."""
+        """Return the benchmark with the reward and stop strings of the few-shot examples already in its prompts."""
         name, chosen, count = find_exemplars(self.name, shots)
         reward = (chosen.reward,) if self.data.reward == ("auto",) else self.data.reward
         data = replace(self.data, prompt="few_shot", prompt_options=(), reward=reward)
         return replace(self, data=data, stop=chosen.stop, exemplars=f"{count} of {name}")
 
     def report_problems(self, console: Console) -> None:
-        """Print how a subset was drawn, what `report_rows` prints, and the problems whose gold cannot be parsed."""
+        """Print how a subset was drawn, the rows of `report_rows`, and the problems whose gold cannot be parsed."""
         if self.subset:
             console.say(f"{self.label}: {self.subset}.")
         self.report_rows(console)
@@ -88,7 +88,7 @@ class Benchmark:
             )
 
     def report_rows(self, console: Console) -> None:
-        """Print the rows that are left out, and those that are copies."""
+        """Print how many rows are skipped, and how many are duplicates."""
         for reason, count in self.left_out.items():
             console.say(f"{self.label}: left out {count:,} {reason}.")
         if self.copies:
@@ -98,7 +98,7 @@ class Benchmark:
     def describe(
         self, kept: Sequence[Problem], sampling: Sampling, settings: Settings, judge: str | None = None
     ) -> str:
-        """Describe the evaluation in a line; `judge` names what judges the answers if the reward does not."""
+        """Describe the evaluation in one line; `judge` names what decides correctness if the reward does not."""
         counts = {self.samples_of(problem) for problem in kept}
         limits = dict.fromkeys((min(counts), max(counts)))
         decoding = (
@@ -124,12 +124,12 @@ def load_benchmarks(
     Args:
         settings: settings with prompt and reward; `auto` uses each task's default.
         names: the benchmarks, `NAME[:SPLIT][@PATH]`.
-        samples: answers per problem; 0 uses each benchmark's number.
-        drawn: the number of problems of each benchmark, 0 for all, and the seed that draws them.
-        shots: worked examples before a question; None leaves the prompt as it is.
+        samples: answers per problem; 0 uses each benchmark's default.
+        drawn: the number of problems per benchmark (0 for all), and the seed of the random subset.
+        shots: few-shot examples before each question; None leaves the prompt unchanged.
 
     Raises:
-        UsageError: two tasks would have the same name, or a task has no standard examples.
+        UsageError: two tasks would have the same label, or a task has no standard few-shot examples.
         DataError: a task cannot be loaded.
     """
     loaded: dict[str, Benchmark] = {}
@@ -150,7 +150,7 @@ def load_benchmarks(
 def _list_tasks(
     settings: Settings, names: Sequence[str]
 ) -> Iterator[tuple[str, str, list[Problem], Counter[str], str]]:
-    """Yield each task's name, label, problems, counts of rows that are not problems, and how a part was drawn."""
+    """Yield each task's name, label, problems, counts of skipped rows, and how a subset was drawn."""
     data = settings.data
     if not names:
         loaded = load_problems(data, settings.evaluation, settings.run.seed)
@@ -171,7 +171,7 @@ def _build_benchmark(
     samples: int,
     drawn: tuple[int, int],
 ) -> Benchmark:
-    """Build a benchmark of at most `drawn[0]` problems, drawn by the seed `drawn[1]`."""
+    """Build a benchmark of at most `drawn[0]` problems, drawn with seed `drawn[1]`."""
     numbered = number_copies(problems)
     judged = bool(getattr(plugins.load_leaf("tasks", parse_task(name).leaf), "JUDGED", True))
     answered = [problem for problem in numbered if problem.answer.strip()] if judged else numbered
@@ -179,7 +179,7 @@ def _build_benchmark(
         raise DataError(f"No problem of {name} has an answer, so it cannot be evaluated.")
     kept, subset = draw_subset(answered, *drawn)
     usual = find_usual_samples(name)
-    # A file in which every problem stands k times requests k samples of each.
+    # A file that repeats each problem k times asks for k samples per problem.
     counts = {problem.id: samples or int(problem.meta.get("k", 1)) for problem in kept}
     if not samples and max(counts.values()) == 1:
         counts = dict.fromkeys(counts, usual)
@@ -190,7 +190,7 @@ def _build_benchmark(
 
 
 def find_usual_samples(name: str) -> int:
-    """Return the usual number of samples per problem: declared by the task's leaf, or from the table."""
+    """Return the default number of samples per problem: declared by the task's module, or from the table."""
     task = parse_task(name)
     declared: Any = getattr(plugins.load_leaf("tasks", task.leaf), "SAMPLES", None)
     if isinstance(declared, Mapping):
@@ -199,7 +199,7 @@ def find_usual_samples(name: str) -> int:
 
 
 def find_usual_tokens(name: str) -> int:
-    """Return the usual length of an answer in tokens: declared by the task's leaf, or from the table; 0 if neither."""
+    """Return the default answer limit in tokens: declared by the task's module, or from the table; 0 if neither."""
     leaf = parse_task(name).leaf
     return int(getattr(plugins.load_leaf("tasks", leaf), "MAX_TOKENS", 0) or TOKENS.get(leaf, 0))
 

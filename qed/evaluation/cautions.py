@@ -1,4 +1,4 @@
-"""Say what else than the model differs between two evaluations, and what is odd about their answers."""
+"""Warn about differences between two evaluations other than the model, and about irregularities of their answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qed.evaluation.compared_runs import Decoding
 from qed.evaluation.stored_problems import name_gold, write_count
 from qed.runs.run import Row
 
-# Settings that may differ in an honest comparison: what is compared, on which hardware, and the seed.
+# Settings that may differ in a fair comparison: what is compared, the hardware, and the seed.
 FREE = (
     "model",
     "weights",
@@ -25,14 +25,14 @@ FREE = (
     "endpoint",
     "also",
 )
-OPTIONS = {"judged_by": "--reward", "server": "--sampler and --url"}  # where the option is not named as the setting
-FEW_SHARED = 0.8  # of the problems of a run
-MAX_SHOWN = 60  # characters of a setting
+OPTIONS = {"judged_by": "--reward", "server": "--sampler and --url"}  # options whose names differ from the settings'
+FEW_SHARED = 0.8  # warn if the shared problems are a smaller part of a run's
+MAX_SHOWN = 60  # characters shown of a setting
 Sides = tuple[Sequence[Decoding], Sequence[Decoding]]
 
 
 def list_cautions(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
-    """Return what a reader of the comparison must know, as short sentences.
+    """Return the warnings that a reader of the comparison needs, as short sentences.
 
     Args:
         before: a decoding of a task of each run of one side.
@@ -56,7 +56,7 @@ def list_cautions(before: Sequence[Decoding], after: Sequence[Decoding]) -> list
 
 
 def separate_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[str]]:
-    """Make each gold of an id a problem of its own, and leave out answers that are there twice.
+    """Treat each gold of an id as a separate problem, and drop duplicate answers.
 
     Args:
         decodings: those of all runs of both sides.
@@ -87,7 +87,7 @@ def separate_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[
 
 
 def count_truncated(decodings: Sequence[Decoding]) -> dict[str, int]:
-    """Count the answers of a side that were cut off at the longest answer, and how many of these are right."""
+    """Count the answers of a side that were truncated at the token limit, and how many of these are right."""
     cut = [row for decoding in decodings for row in decoding.rows if row.get("stop_reason") == "length"]
     right = sum(bool(row["correct"]) for row in cut)
     return {
@@ -99,7 +99,7 @@ def count_truncated(decodings: Sequence[Decoding]) -> dict[str, int]:
 
 
 def _align_names(decodings: Sequence[Decoding]) -> list[Decoding]:
-    """Give a problem the name that another file has for it, in which its id has several golds."""
+    """Rename a problem as in another file, if its id has several golds there."""
     known = {str(row["group_id"]) for decoding in decodings for row in decoding.rows}
     named = {name for name in known if "~" in name}
     if not named:
@@ -134,7 +134,7 @@ def _drop_copies(decoding: Decoding, several: set[str]) -> Decoding:
 def _find_differing(sides: Sides) -> list[tuple[str, list[Any], list[Any]]]:
     """Return the settings that differ, each with the values of both sides.
 
-    Settings that `qed evaluate` did not write are compared as far as both sides have them.
+    If a side was not written by `qed evaluate`, only settings that both sides have are compared.
     """
     parts = [*sides[0], *sides[1]]
     names = list(dict.fromkeys(name for part in parts for name in part.settings if name not in FREE))
@@ -151,20 +151,20 @@ def _find_differing(sides: Sides) -> list[tuple[str, list[Any], list[Any]]]:
 
 
 def _list_values(side: Sequence[Decoding], name: str) -> list[Any]:
-    """Return the different values of a setting on a side; nothing, an empty list and an empty text are the same."""
+    """Return the distinct values of a setting on a side; None, an empty list and an empty string count as equal."""
     values: list[Any] = []
     for part in side:
         value = part.settings.get(name)
         value = None if value in ("", [], ()) else list(value) if isinstance(value, tuple) else value
         if name == "top_k" and isinstance(value, int):
-            value = max(0, value)  # both 0 and -1 are no limit
+            value = max(0, value)  # both 0 and -1 mean no limit
         if value not in values:
             values.append(value)
     return values
 
 
 def _compare_prompts(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
-    """Say how many problems were asked with other texts."""
+    """Warn about problems whose prompts differ."""
     one, other = _list_prompts(before), _list_prompts(after)
     shared = [problem for problem in one if problem in other]
     differing = sum(one[problem] != other[problem] for problem in shared)
@@ -183,7 +183,7 @@ def _list_prompts(side: Sequence[Decoding]) -> dict[str, set[Any]]:
 
 
 def _compare_models(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
-    """Say that both sides are the same model, so that only the seed differs."""
+    """Warn if both sides are the same model, so that at most the seed differs."""
     names = ("model", "weights", "revision")
     models = [
         {tuple(str(part.settings.get(name)) for name in names) if part.complete else None for part in side}
@@ -195,7 +195,7 @@ def _compare_models(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
 
 
 def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
-    """Say that the sides have other numbers of answers to a problem, other golds, or other problems."""
+    """Warn about different golds, numbers of answers per problem, or problems."""
     one, other = _list_problems(before), _list_problems(after)
     cautions = []
     golds: list[dict[str, set[str]]] = [{}, {}]
@@ -219,7 +219,7 @@ def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
 
 
 def _compare_problems(parts: Sequence[Decoding]) -> list[str]:
-    """Say that few problems are left, as where every run has drawn its own held-out problems by its seed."""
+    """Warn if few problems are shared, for example if each run drew its own held-out problems by its seed."""
     runs = [set(_list_problems([part])) for part in parts]
     shared, most = len(set.intersection(*runs)), max(map(len, runs))
     if not 0 < shared < FEW_SHARED * most:
@@ -231,7 +231,7 @@ def _compare_problems(parts: Sequence[Decoding]) -> list[str]:
 
 
 def _list_problems(side: Sequence[Decoding]) -> dict[tuple[str, str], int]:
-    """Return the problems of a side by id and gold, with the most answers that a run has to each."""
+    """Return the problems of a side by id and gold, with the largest number of answers in a run."""
     problems: dict[tuple[str, str], int] = {}
     for part in side:
         own: dict[tuple[str, str], int] = {}
@@ -253,7 +253,7 @@ def _list(values: Iterable[Any]) -> str:
 
 
 def describe_lost(stored: int, figures: Row) -> str:
-    """Say that fewer answers are stored than were counted, as in a copy that was cut off; else return an empty text.
+    """Return a warning if fewer answers are stored than were counted, as in a truncated copy; else an empty string.
 
     Args:
         stored: answers of one decoding in the file of its task.
@@ -266,7 +266,7 @@ def describe_lost(stored: int, figures: Row) -> str:
 
 
 def count_expected(figures: Row) -> int:
-    """Return how many answers a summary is of; 0 where it does not say, as in earlier versions."""
+    """Return the number of answers that a summary covers; 0 if unknown, as with files of earlier versions."""
     uneven = "k_min" in figures
     counts = [figures["answers"]] if "answers" in figures else [] if uneven else [figures["n"], figures.get("k", 1)]
     return math.prod(counts) if counts and all(isinstance(count, int) for count in counts) else 0

@@ -1,4 +1,4 @@
-"""Figures of questions that were scored by the log-likelihoods of their choices."""
+"""Summarize questions that were scored by the log-likelihoods of their choices."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from qed.console.live import Console
 from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.evaluation.verdicts import format_accuracy
 
-# Further figures, and the columns that they are the accuracy of: by characters and by bytes of the choices.
+# Additional accuracies and their columns: log-likelihoods normalized by characters and by bytes of the choices.
 FIGURES = {"acc_norm": "correct_norm", "acc_bytes": "correct_bytes"}
 
 
 def summarize_choices(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute the figures that only log-likelihoods have, or nothing for other rows.
+    """Compute the figures specific to log-likelihood scoring; empty for other rows.
 
-    `acc_norm` and `acc_bytes` are accuracies with intervals by the choice that is most likely per character and per
-    byte; `greedy` is the share of questions whose right choice is what greedy decoding would write; `cut` counts
-    contexts that have lost tokens at their start.
+    `acc_norm` and `acc_bytes` are the accuracies, with intervals, of the choice that is most likely per character and
+    per byte; `greedy` is the share of questions whose right choice greedy decoding would write; `cut` counts contexts
+    that were truncated at the start.
     """
     if not rows or "choice_logps" not in rows[0]:
         return {}
@@ -31,7 +31,7 @@ def summarize_choices(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def show_choices(console: Console, summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the figures that only log-likelihoods have."""
+    """Print the figures specific to log-likelihood scoring."""
     rows = [
         (task, *(format_accuracy(figures[name]) for name in FIGURES), f"{100 * figures['greedy']:.1f}")
         for task, figures in summaries.items()
@@ -44,4 +44,4 @@ def show_choices(console: Console, summaries: Mapping[str, Mapping[str, Any]]) -
         console.table(title, ("task", "acc_norm [95 %]", "acc_bytes [95 %]", "greedy"), rows)
     for task, figures in summaries.items():
         if figures.get("cut"):
-            console.say(f"{task}: {figures['cut']:,} contexts are longer than the window and have lost their start.")
+            console.say(f"{task}: {figures['cut']:,} contexts exceed the context window and were cut at the start.")

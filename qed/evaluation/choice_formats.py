@@ -1,7 +1,7 @@
-"""The texts by which multiple-choice questions are scored, in the formats of lm-eval 0.4.13: MMLU, ARC and GPQA.
+"""Contexts and choices for scoring multiple-choice questions, in the formats of lm-eval 0.4.13: MMLU, ARC and GPQA.
 
-A context is continued by each choice after a space. MMLU and GPQA list the options and are continued by their letters;
-ARC is continued by the words of each option, which is why its figure is also given by length (acc_norm).
+Each choice continues the context after a space. MMLU and GPQA list the options, and the choices are their letters; in
+ARC the choices are the texts of the options, so its accuracy is also reported normalized by length (acc_norm).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from qed.types import Problem
 
 DELIMITER = " "  # between a context and a choice
 BETWEEN_SHOTS = "\n\n"
-MMLU_SHOTS = "dev"  # the split of the worked examples, of which each subject has five
+MMLU_SHOTS = "dev"  # the split with the few-shot examples, five per subject
 
 
 @dataclass(frozen=True)
 class ChoiceFormat:
     """How a question becomes a context, and its options the choices that continue it.
 
-    `takes_shots` says whether worked examples are defined: the first questions of the same subject in the split `dev`.
+    `takes_shots` says whether few-shot examples are defined: the first questions of the same subject in the split
+    `dev`.
     """
 
     name: str
@@ -36,7 +37,7 @@ class ChoiceFormat:
 
 @dataclass(frozen=True)
 class ChoiceItem:
-    """A question to score: its context, the choices without the space before them, and the number of the right one."""
+    """A question to score: its context, the choices without the space before them, and the index of the right one."""
 
     problem: Problem
     context: str
@@ -73,7 +74,7 @@ def _list_bracketed(options: Sequence[str]) -> Sequence[str]:
 MMLU = ChoiceFormat("mmlu", _write_mmlu, _list_letters, about_subject=True, takes_shots=True)
 ARC = ChoiceFormat("arc", _write_arc, lambda options: options)
 GPQA = ChoiceFormat("gpqa", _write_gpqa, _list_bracketed)
-FORMATS: Mapping[str, ChoiceFormat] = {"arc_c": ARC, "arc_e": ARC, "gpqa": GPQA}  # all others are asked as MMLU is
+FORMATS: Mapping[str, ChoiceFormat] = {"arc_c": ARC, "arc_e": ARC, "gpqa": GPQA}  # all others use the MMLU format
 
 
 def find_format(task: str) -> ChoiceFormat:
@@ -82,7 +83,7 @@ def find_format(task: str) -> ChoiceFormat:
 
 
 def require_choices(task: str, problems: Sequence[Problem]) -> None:
-    """Refuse a task some of whose problems have no options, or whose gold answer is none of their letters.
+    """Raise if a problem of a task has no options, or its gold answer is not one of their letters.
 
     Raises:
         UsageError: the task is not multiple choice; the message names the first problem without options.
@@ -91,9 +92,9 @@ def require_choices(task: str, problems: Sequence[Problem]) -> None:
         options = list_choices(problem)
         if len(options) < 2 or problem.answer not in list_labels(problem):
             raise UsageError(
-                f"What is asked for is for multiple choice, and problem {problem.id} of {task} has no options with the "
-                "letter of the right one. Use mmlu, arc_c, arc_e, gpqa, or a file with the columns question, choices "
-                "and answer."
+                f"This evaluation needs multiple-choice questions, but problem {problem.id} of {task} has no options "
+                "with the letter of the right one. Use mmlu, arc_c, arc_e, gpqa, or a file with the columns question, "
+                "choices and answer."
             )
 
 
@@ -103,23 +104,23 @@ def build_items(task: str, problems: Sequence[Problem], examples: Sequence[Probl
     Args:
         task: its name, which decides the format.
         problems: with their options in `meta["choices"]`, see `require_choices`.
-        examples: the worked examples of all subjects, in order; `shots` of a problem's subject stand before it.
-        shots: worked examples before each question.
+        examples: the few-shot examples of all subjects, in order.
+        shots: number of few-shot examples of the same subject before each question.
 
     Raises:
-        UsageError: the format defines no worked examples.
+        UsageError: the format defines no few-shot examples.
         DataError: a subject has fewer examples than asked for.
     """
     form = find_format(task)
     if shots and not form.takes_shots:
-        raise UsageError(f"--shots with --scoring likelihood is for tasks that are asked as MMLU; {task} takes none.")
+        raise UsageError(f"--shots with --scoring likelihood is for tasks in the MMLU format; {task} takes none.")
     leads = {str(problem.meta.get("subject", "")): "" for problem in problems}
     leads = {subject: _write_lead(form, task, subject, examples, shots) for subject in leads}
     return [_build_item(form, problem, leads[str(problem.meta.get("subject", ""))]) for problem in problems]
 
 
 def _write_lead(form: ChoiceFormat, task: str, subject: str, examples: Sequence[Problem], shots: int) -> str:
-    """Write what stands before a question: a sentence about the subject, and the worked examples."""
+    """Write the text before a question: a sentence about the subject, and the few-shot examples."""
     about = " about " + " ".join(subject.split("_")) if subject else ""
     lead = f"The following are multiple choice questions (with answers){about}.\n\n" if form.about_subject else ""
     own = [problem for problem in examples if str(problem.meta.get("subject", "")) == subject][:shots]
@@ -138,14 +139,14 @@ def _build_item(form: ChoiceFormat, problem: Problem, lead: str) -> ChoiceItem:
 
 
 def list_labels(problem: Problem) -> list[str]:
-    """Return the labels of a problem's options in its data: letters, or digits in some questions of ARC."""
+    """Return the labels of a problem's options as in its data: letters, or digits in some questions of ARC."""
     return list(str(problem.meta.get("options", LETTERS)))[: len(list_choices(problem))]
 
 
 def find_stem(problem: Problem, options: Sequence[str]) -> str:
-    """Return the question without the options that `qed.data.sources.choices` has written behind it."""
+    """Return the question without the options that `qed.data.sources.choices` has appended to it."""
     listed = "\n".join(f"{label}) {option}" for label, option in zip(list_labels(problem), options, strict=False))
-    # White space at the end of the last option may be lost in the question, but not in the options.
+    # The question may have lost whitespace at the end of the last option, which the options still have.
     bare = problem.question.rstrip().removesuffix(f"\n\n{listed}".rstrip())
     published = str(problem.meta.get("stem", ""))
     return published if published.strip() == bare.strip() else bare

@@ -35,13 +35,13 @@ def plan_choices(request: EvaluationRequest, console: Console) -> Plan:
 
     Raises:
         UsageError: the model is only on a server, or a task is not multiple choice.
-        DataError: a task lacks the worked examples that are asked for.
+        DataError: a task lacks the requested few-shot examples.
     """
     settings = request.settings
     if request.endpoint is not None or settings.sampling.sampler == "server":
         raise UsageError(
             "--scoring likelihood needs the log-probs of given texts, which qed computes with a model that it loads "
-            "here: servers and endpoints only sample. Name the model's folder with --model, without --sampler or --url."
+            "here; servers and endpoints only sample. Name the model's folder with --model, without --sampler or --url."
         )
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     loaded = benchmarks.load_benchmarks(settings, request.tasks, 1, (request.limit, request.subset_seed))
@@ -64,7 +64,7 @@ def _plan_task(bench: Benchmark, request: EvaluationRequest, scorer: ChoiceScore
     about = f"{bench.label}: {len(items)} problems by the log-likelihood of their choices, format {form}"
     about += f", {request.shots} worked examples" if request.shots else ""
     own = ChoicePolicy(scorer, {item.problem.id: item for item in items}, about)
-    # Contexts of similar length waste the least; the order does not depend on what is finished.
+    # Contexts of similar length need the least padding; the order does not depend on what is finished.
     by_length = sorted(items, key=lambda item: len(item.context))
     size = BATCHES_PER_CHUNK * request.settings.sampling.rows_per_batch
     chunks = [[(item.problem, 1) for item in by_length[at : at + size]] for at in range(0, len(items), size)]
@@ -75,7 +75,7 @@ def _plan_task(bench: Benchmark, request: EvaluationRequest, scorer: ChoiceScore
 
 
 def _load_examples(name: str, request: EvaluationRequest) -> list[Problem]:
-    """Load the worked examples of a task: those of the split `dev` at the same place."""
+    """Load the few-shot examples of a task: the split `dev` of the same source."""
     task, data = parse_task(name), request.settings.data
     splits = getattr(plugins.load_leaf("tasks", task.leaf), "SPLITS", ())
     if MMLU_SHOTS not in splits:

@@ -27,10 +27,10 @@ def compare(
 
     Args:
         before: a run, an evaluation's folder or a file; a pattern, or several of these separated by commas, is an arm
-            of several runs with other seeds.
-        after: the same.
+            of several runs with different seeds.
+        after: the other side, in the same form.
         scoring: how files of answers are read.
-        console: prints.
+        console: for the output.
         measure: `accuracy`, `pass@K` or `maj@K`.
         power: also print the smallest difference that these problems and answers can detect.
 
@@ -72,9 +72,9 @@ def compare(
 
 
 def _compare_pairs(pairs: Sequence[TaskPair], measure: str, apart: str) -> tuple[list[Result], list[str]]:
-    """Compute the paired tests of all tasks, and say which have no test.
+    """Compute the paired tests of all tasks, and list the tasks that have none.
 
-    These have too few answers for the measure, or no problem in common, of which `apart` tells.
+    These have too few answers for the measure, or no problem in common (`apart` is that message).
     """
     results: list[Result] = []
     left_out = []
@@ -94,7 +94,7 @@ def _compare_pairs(pairs: Sequence[TaskPair], measure: str, apart: str) -> tuple
 
 
 def _require_other_runs(before: Arm, after: Arm) -> None:
-    """Refuse a run in both arms, unless it alone is compared with itself."""
+    """Raise if a run is in both arms, unless a single run is compared with itself."""
     shared = [place for place in before.places if place in after.places]
     if shared and len(before.places) + len(after.places) > 2:
         raise DataError(f"{shared[0]} is in both arms, {before.name} and {after.name}. Leave it out of one of them.")

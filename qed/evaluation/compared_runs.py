@@ -1,4 +1,4 @@
-"""Load the evaluations that `qed compare` compares: two arms, each of one run or of several with other seeds."""
+"""Load the evaluations for `qed compare`: two arms, each of one run or of several with different seeds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 @dataclass(frozen=True)
 class Decoding:
-    """The answers to a task with one decoding, the settings that determined them as far as they are known, and notes.
+    """The answers to a task with one decoding, the known settings that determined them, and notes.
 
-    The settings are `complete` if `qed evaluate` wrote them: what they lack was not set.
+    The settings are `complete` if `qed evaluate` wrote them; a missing one was then not set.
     """
 
     rows: list[Row]
@@ -48,7 +48,7 @@ class Arm:
 
     @property
     def is_pattern(self) -> bool:
-        """Return whether the name stands for several places."""
+        """Return whether the name is a pattern or a list."""
         return [str(place) for place in self.places] != [self.name] and Path(self.name) not in self.places
 
 
@@ -69,7 +69,7 @@ def find_places(name: str) -> list[Path]:
     places: list[Path] = []
     for part in name.split(","):
         if not part:
-            raise DataError(f"{name} has nothing before or behind a comma. Name a run there, or take the comma away.")
+            raise DataError(f"{name} has nothing before or after a comma. Name a run there, or remove the comma.")
         found = [part] if not glob.has_magic(part) or _exists(part) else sorted(glob.glob(part))
         if not found:
             raise DataError(f"No run, evaluation or file matches {part!r}. Check the pattern, and keep it in quotes.")
@@ -78,7 +78,7 @@ def find_places(name: str) -> list[Path]:
 
 
 def _exists(name: str) -> bool:
-    """Return whether there is a file or a folder of this name, which may be a list longer than any name."""
+    """Return whether a file or folder of this name exists; a list may be longer than a valid file name."""
     try:
         return Path(name).exists()
     except OSError:
@@ -132,7 +132,7 @@ def _load_file(file: Path, scoring: stored.Scoring) -> Answers:
 
 
 def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
-    """Group the rows of an evaluation by decoding; empty if the file is not from an evaluation."""
+    """Group the rows of an evaluation by decoding; return an empty dict if the file is not from an evaluation."""
     try:
         rows = read_lines(file)
     except ValueError as error:
@@ -143,18 +143,18 @@ def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
             return {}
         kept = {name: value for name, value in row.items() if name not in UNUSED}
         if kept.get("prompt"):
-            kept["prompt"] = derive_seed(kept["prompt"])  # only compared, and much longer
+            kept["prompt"] = derive_seed(kept["prompt"])  # prompts are long and only compared
         groups.setdefault(str(row["decoding"]), []).append(kept)
     return groups
 
 
 def build_decoding(rows: list[Row], place: Path, figures: Any, trained: Row) -> Decoding:
-    """Build the decoding of a task with its settings: those of `qed evaluate`, else those of training.
+    """Build the decoding of a task with its settings: those written by `qed evaluate`, else those of the training run.
 
     Args:
         rows: its answers.
         place: the file.
-        figures: its figures in `summary.json`, as far as they are there.
+        figures: its figures in `summary.json`, if any.
         trained: the settings of a training run, from `describe_training`.
     """
     known = figures if isinstance(figures, dict) else {}
@@ -163,7 +163,7 @@ def build_decoding(rows: list[Row], place: Path, figures: Any, trained: Row) -> 
     notes = tuple(map(str, known["notes"])) if isinstance(known.get("notes"), list) else ()
     if isinstance(asked, dict):
         return Decoding(rows, place, {**asked, **judge}, True, notes)
-    # Greedy answers ignore what training samples with.
+    # Greedy answers do not depend on the sampling settings of training.
     ignored = SAMPLING if known.get("temperature") == 0 else ()
     own = {name: value for name, value in trained.items() if name not in ignored}
     measured = {"temperature": known["temperature"]} if "temperature" in known else {}
@@ -171,7 +171,7 @@ def build_decoding(rows: list[Row], place: Path, figures: Any, trained: Row) -> 
 
 
 def describe_training(settings: Mapping[Any, Any]) -> Row:
-    """Return the settings with which a training run evaluates, as far as they are known, from those of the run."""
+    """Return the known settings with which a training run evaluates, from the run's settings."""
     last = next((settings[name] for name in ("rl", "sft") if isinstance(settings.get(name), dict)), settings)
     data, sampling, evaluation = (_get_table(last, name) for name in ("data", "sampling", "evaluation"))
     known = {name: data[name] for name in ("prompt", "prompt_options", "system_prompt") if name in data}
@@ -183,7 +183,7 @@ def describe_training(settings: Mapping[Any, Any]) -> Row:
 
 
 def _read_training(home: Path) -> Row:
-    """Return the settings of the run of which `home` is an evaluation; empty where it is no step of a run."""
+    """Return the settings of the run whose evaluation `home` is; empty if it does not belong to a run."""
     saved = home.parent.parent / "settings.yaml"
     return describe_training(read_saved(saved)) if home.parent.name == "eval" and saved.is_file() else {}
 

@@ -1,4 +1,4 @@
-"""Print a comparison: the tests as a table, then what belongs to each, and problems that changed."""
+"""Print a comparison: a table of the tests, then the notes and warnings of each, and the problems that changed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qed.evaluation.paired import Change, PairedTest
 from qed.evaluation.stored_problems import write_count
 from qed.evaluation.summary import group_by_problem
 
-MAX_SHOWN = 3  # problems of each kind of change
-MAX_LENGTH = 200  # characters of a question or an answer
+MAX_SHOWN = 3  # problems shown for each kind of change
+MAX_LENGTH = 200  # characters shown of a question or an answer
 NO_VALUE = "–"
 Result = tuple[TaskPair, PairedTest | ArmsTest]
 
@@ -60,7 +60,7 @@ def _format_holm(figures: Mapping[str, Any], several: bool) -> Sequence[str]:
 
 
 def _show_cautions(console: Console, figures: Mapping[str, Any], common: Sequence[str]) -> None:
-    """Print the note of the test, its own warnings, the answers cut off, and what can be detected."""
+    """Print the test's note and own warnings, the number of truncated answers, and the detectable difference."""
     if figures["note"]:
         console.say(f"  {figures['note']}")
     for line in figures["warnings"]:
@@ -95,7 +95,7 @@ def _show_changes(console: Console, pair: TaskPair, test: PairedTest) -> None:
 def _show_change(
     console: Console, word: str, change: Change, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Print a problem that changed, with the first answer of each side that shows the change."""
+    """Print a problem that changed, with the first answer of each side that illustrates the change."""
     problem = before[0].get("question") or change.problem
     console.say(f"  {word}: {_shorten(problem)}  (gold {_shorten(before[0].get('gold'))})")
     better = change.after > change.before

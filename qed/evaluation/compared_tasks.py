@@ -1,4 +1,4 @@
-"""Pair the tasks of two arms, and say what else than the model differs between them."""
+"""Pair the tasks of two arms, and collect warnings about differences between them other than the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Name = tuple[str, str]  # of a task and a decoding
 
 @dataclass(frozen=True)
 class TaskPair:
-    """A task that both arms have: its name with the decodings, the answers of each run, and what is to be known."""
+    """A task that both arms have: its name with the decodings, the answers of each run, and warnings."""
 
     name: str
     before: list[Decoding]
@@ -52,15 +52,15 @@ def pair_tasks(before: Arm, after: Arm) -> Iterator[TaskPair]:
         sides = parts[: len(first)], parts[len(first) :]
         warnings = [*list_cautions(*sides), *notes]
         if len(before.places) == len(after.places) == 1 and (before.is_pattern or after.is_pattern):
-            warnings.append("Each arm is one run: the interval is over problems alone, and not over seeds.")
+            warnings.append("Each arm is one run: the interval covers the choice of problems, not of seeds.")
         yield TaskPair(_name_pair(task, one, other), *sides, warnings)
 
 
 def _match(old: Tasks, new: Tasks) -> Iterator[tuple[Name, Name]]:
-    """Yield the names of the decodings that are compared, of both sides.
+    """Yield the pairs of names, one per side, of the decodings to compare.
 
-    Two single tasks are paired even with different names, as files of answers have them, and so are two single
-    decodings of a task.
+    If each side has a single task, these are paired even with different names, as files of answers have; likewise
+    single decodings of a task.
     """
     single = len(old) == len(new) == 1
     for task, own in old.items():
@@ -73,7 +73,7 @@ def _match(old: Tasks, new: Tasks) -> Iterator[tuple[Name, Name]]:
 
 
 def list_unmatched(before: Arm, after: Arm) -> list[str]:
-    """Return sentences on the decodings of tasks that all runs of one arm have, and not all of the other."""
+    """Return sentences on the decodings that all runs of one arm have, but not all runs of the other."""
     arms, sides = (before, after), (find_tasks(before), find_tasks(after))
     matched = list(_match(*sides))
     lines = []
@@ -124,22 +124,22 @@ def list_left_out(arm: Arm) -> list[str]:
 
 
 def count_answers(evaluations: Sequence[Sequence[Row]]) -> int:
-    """Return the fewest answers of an evaluation to a problem that all have; 0 if they have no problem in common."""
+    """Return the smallest number of answers to a shared problem; 0 if the evaluations share no problem."""
     counts = [Counter(str(row["group_id"]) for row in rows) for rows in evaluations]
     shared = set.intersection(*(set(own) for own in counts))
     return min((own[problem] for own in counts for problem in shared), default=0)
 
 
 def list_measures(answers: int) -> list[str]:
-    """Return the measures by which evaluations with so many answers to each problem are compared."""
+    """Return the measures by which evaluations with so many answers per problem can be compared."""
     budgets = [k for k in list_budgets(answers) if k > 1]
     return [ACCURACY, *(f"{kind}@{k}" for kind in ("pass", "maj") for k in budgets)]
 
 
 def _rename(answers: Answers, arm: Arm) -> Answers:
-    """Return the answers of a run; those of single files are of one task, whatever the files' names.
+    """Return the answers of a run, treating single files as the same task, whatever their names.
 
-    So are those of folders into each of which `qed evaluate --responses` has scored a single file.
+    The same holds for folders into each of which `qed evaluate --responses` has scored a single file.
     """
     scored = all([list(own) for own in run.values()] == [[stored.DECODING]] for run in arm.runs)
     if len(answers) == 1 and (scored or all(place.is_file() for place in arm.places)):
@@ -148,7 +148,7 @@ def _rename(answers: Answers, arm: Arm) -> Answers:
 
 
 def name_decoding(task: str, decoding: str) -> str:
-    """Return the name of a task and its decoding; stored answers have one alone."""
+    """Return the name of a task with its decoding; stored answers have no decoding name."""
     return task if decoding == stored.DECODING else f"{task}, {decoding}"
 
 

@@ -1,4 +1,4 @@
-"""Show a model's samples and their rewards: the first step when rewards have no variance."""
+"""Show a model's samples and their rewards: the first thing to check when rewards have no variance."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from qed.sampling.base import build_sampling
 from qed.types import Group, Request, Rollout
 
 TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")
-MAX_SHOWN = 600  # characters of an answer, from its start and its end
-# The figures that are shares, among counts and means.
+MAX_SHOWN = 600  # characters shown of an answer's start and of its end
+# The figures that are shares; the others are counts and means.
 SHARES = ("right", "in_format", "cut_off", "groups_without_signal", "distinct_texts", "distinct_answers")
-TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # shares from which advice is given
+TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # thresholds for advice
 
 
 @threads.restore_threads()
@@ -34,10 +34,10 @@ def debug_generations(settings: Settings, answers: int, whole: bool, json: bool)
     """Sample answers to a few training problems as in training, grade and print them.
 
     Args:
-        settings: answers are sampled to `sampling.problems_per_step` problems.
-        answers: to each problem.
+        settings: `sampling.problems_per_step` problems are answered.
+        answers: number of answers per problem.
         whole: print complete answers instead of their start and end.
-        json: keep stdout for the result.
+        json: reserve stdout for the JSON result.
 
     Returns:
         the answers with their verdicts, and figures over them.
@@ -78,12 +78,12 @@ def debug_generations(settings: Settings, answers: int, whole: bool, json: bool)
     )
     for line in list_advice(groups, figures):
         console.say(line)
-    # In place of their number.
+    # Replaces the number of answers.
     return {**figures, "answers": [build_row(rollout) for rollout in flatten(groups)], "sampler_check": compared}
 
 
 def build_row(rollout: Rollout) -> dict[str, Any]:
-    """Build a row of an answer with its verdict, tags and reward."""
+    """Build the row of an answer with its verdict, tags and reward."""
     verdict = rollout.grade
     return {
         "problem": rollout.problem.id,
@@ -156,7 +156,7 @@ def compute_diversity(groups: Sequence[Group]) -> dict[str, float]:
 def list_advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
     """List likely reasons for equal rewards within a group."""
     if not figures["groups_without_signal"]:
-        return ["Every group has different rewards, so it has a gradient."]
+        return ["The rewards differ within every group, so each one has a gradient."]
     advice = [f"{figures['groups_without_signal']:.0%} of the groups have equal rewards, and so no gradient."]
     if figures["cut_off"] >= TRUNCATED_SHARE:
         advice.append("Most answers are cut off before they end: raise sampling.max_tokens.")
@@ -167,7 +167,7 @@ def list_advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]
     if not figures["in_format"]:
         tags = Counter(tag for rollout in flatten(groups) for tag in count_tags(rollout.text))
         common = ", ".join(f"{tag} ({count})" for tag, count in tags.most_common(4)) or "none at all"
-        advice.append(f"No answer has the reward's format; tags found: {common}. Another --prompt, or SFT first.")
+        advice.append(f"No answer has the reward's format; tags found: {common}. Try another --prompt, or SFT first.")
     elif not figures["right"]:
         advice.append("No answer is right: try an easier task, SFT first, or demonstrations.")
     elif figures["right"] == 1:

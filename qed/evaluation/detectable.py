@@ -1,4 +1,4 @@
-"""Say which difference a comparison can detect: of two evaluations, of two arms, or before there is another side."""
+"""Report which difference a comparison can detect: between evaluations or arms, or before the other side exists."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from qed.evaluation.measures import ACCURACY, parse_measure
 from qed.evaluation.paired import PairedTest
 from qed.evaluation.power import POWER, Power, compute_detectable_difference
 
-# Of normal errors: the quantiles at 97.5 and at 80 % together, over the one that makes half an interval.
+# For normal errors: the sum of the 97.5 % and 80 % quantiles over the 97.5 % one, which gives half of an interval.
 OVER_HALF = (1.959964 + 0.841621) / 1.959964
 
 
 def describe_power(pair: TaskPair, test: PairedTest | ArmsTest) -> dict[str, Any]:
-    """Return the smallest true difference that a comparison like this one finds, with a sentence on it.
+    """Return the smallest true difference that a comparison like this one detects, with a sentence about it.
 
-    That of two arms follows from the width of its interval, which is over problems and seeds.
+    For two arms it follows from the width of their interval, which is over problems and seeds.
     """
     if isinstance(test, ArmsTest):
         difference = OVER_HALF * (test.ci_hi - test.ci_lo) / 2
@@ -33,7 +33,7 @@ def describe_power(pair: TaskPair, test: PairedTest | ArmsTest) -> dict[str, Any
 
 
 def build_power(power: Power | None) -> dict[str, Any]:
-    """Return the fields of a computed power, with a sentence on it; empty for None."""
+    """Return the fields of a computed power, with a sentence about it; empty for None."""
     if power is None:
         return {}
     answers = "1 answer" if power.k == 1 else f"{power.k} answers"
@@ -41,16 +41,16 @@ def build_power(power: Power | None) -> dict[str, Any]:
 
 
 def show_power(name: str, scoring: stored.Scoring, console: Console, measure: str = ACCURACY) -> dict[str, Any]:
-    """Print which difference from an evaluation another one of the same problems can show.
+    """Print the smallest difference that a second evaluation of the same problems can show.
 
     Args:
         name: a run, an evaluation's folder or a file.
         scoring: how files of answers are read.
-        console: prints.
+        console: for the output.
         measure: `accuracy`, `pass@K` or `maj@K`.
 
     Returns:
-        the figures of each task, with a sentence each.
+        the figures of each task, each with a sentence.
 
     Raises:
         DataError: there is no evaluation with enough answers.

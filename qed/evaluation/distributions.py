@@ -1,4 +1,4 @@
-"""Compute tails and quantiles of Student's distribution, for many values at once."""
+"""Compute tails and quantiles of Student's t-distribution, vectorized."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-LEVEL = 0.05  # two-sided: intervals have 95 %
+LEVEL = 0.05  # two-sided, for 95 % intervals
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-MAX_DF = 1e7  # Student's distribution is the normal one to seven digits
+MAX_DF = 1e7  # here Student's distribution equals the normal one to seven digits
 TERMS, ROUNDS = 400, 30
 _lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def compute_student_tail(score: Floats, df: Floats) -> Floats:
-    """Compute the chance that a score of Student's distribution is at least as far from zero, on both sides.
+    """Compute the two-sided tail probability of a score under Student's distribution.
 
-    It is the regularized incomplete beta function of (df / 2, 1 / 2) at df / (df + score²).
+    This is the regularized incomplete beta function of (df / 2, 1 / 2) at df / (df + score²).
     """
     squared, freedom = np.broadcast_arrays(np.asarray(score, np.float64) ** 2, np.minimum(df, MAX_DF))
     return _compute_beta(freedom / (freedom + squared), squared / (freedom + squared), freedom / 2)
 
 
 def compute_student_quantile(df: Floats, tail: float = LEVEL) -> Floats:
-    """Compute the score whose two-sided tail of Student's distribution is `tail`, for each number of degrees.
+    """Compute the score whose two-sided tail probability under Student's distribution is `tail`, for each `df`.
 
-    Newton's method on the logarithms of score and tail, between which the curve is nearly straight for few degrees.
+    Uses Newton's method on log score and log tail, whose relation is nearly linear for small `df`.
     """
     freedom = np.minimum(np.asarray(df, np.float64), MAX_DF)
-    if freedom.size == 1:  # breakdowns ask for the same few again and again
+    if freedom.size == 1:  # breakdowns repeat the same few values
         return np.full_like(freedom, _find_quantile(float(freedom.reshape(())), tail))
     return _solve_quantiles(freedom, tail)
 
@@ -57,8 +57,8 @@ def _solve_quantiles(freedom: Floats, tail: float) -> Floats:
 def _compute_beta(share: Floats, rest: Floats, first: Floats) -> Floats:
     """Compute the regularized incomplete beta function of (`first`, 1/2) at `share` = 1 - `rest`.
 
-    The continued fraction (DLMF 8.17.22) converges fast below (a + 1) / (a + b + 2); above it the function is one
-    minus that of the exchanged arguments.
+    The continued fraction (DLMF 8.17.22) converges fast below (a + 1) / (a + b + 2); above, use one minus the function
+    with exchanged arguments.
     """
     second = np.full_like(first, 0.5)
     exchanged = share > (first + 1) / (first + second + 2)

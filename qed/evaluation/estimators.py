@@ -1,4 +1,4 @@
-"""Compute pass@k and maj@k of a problem exactly: the average over all subsets of k of its sampled answers."""
+"""Compute pass@k and maj@k of a problem exactly, as averages over all subsets of k of its sampled answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def list_budgets(count: int) -> list[int]:
 
 
 def compute_pass_at_k(count: int, right: int, k: int) -> float:
-    """Compute the chance that one of k answers is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
+    """Compute the chance that any of k answers is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
 
-    This is unbiased for k new samples, unlike 1 - (1 - c/n)^k.
+    This is an unbiased estimate for k new samples, unlike 1 - (1 - c/n)^k.
     """
     return 1.0 - comb(count - right, k) / comb(count, k)
 
@@ -31,9 +31,9 @@ def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int
     Args:
         clusters: number of answers in each cluster of equal answers.
         right: whether each cluster is right.
-        silent: number of answers without a final answer; they do not vote. A vote without voters is wrong.
+        silent: number of answers without a final answer, which do not vote; a vote without voters counts as wrong.
         k: number of answers in a vote, at most all of them.
-        split: a tie is split evenly; otherwise the leading cluster that comes first wins it.
+        split: split ties evenly; otherwise the first of the leading clusters wins.
     """
     if k == sum(clusters) + silent:
         return _share_win(clusters, right, split)
@@ -47,7 +47,7 @@ def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int
 
 
 def _share_win(clusters: Sequence[int], right: Sequence[bool], split: bool) -> float:
-    """Return the share that right clusters have of the one vote of all answers."""
+    """Return the share of the vote of all answers that right clusters win."""
     leading = max(clusters, default=0)
     leaders = [correct for size, correct in zip(clusters, right, strict=True) if size == leading]
     winners = leaders if split else leaders[:1]
@@ -58,7 +58,7 @@ def _share_win(clusters: Sequence[int], right: Sequence[bool], split: bool) -> f
 def _compute_win_share(own: int, stronger: Counts, others: Counts, silent: int, k: int, split: bool) -> float:
     """Compute the expected share of votes that a cluster of size `own` wins, summed over its number of votes.
 
-    It loses a tie to a `stronger` cluster.
+    It loses ties to `stronger` clusters.
     """
     ways = sum(
         comb(own, votes) * _count_tie_shares(votes, stronger, others, silent, k, split)

@@ -1,12 +1,12 @@
-"""The standard worked examples before a question, by name, so that prompts equal those of lm-eval 0.4.13.
+"""The standard few-shot examples by name, giving the same prompts as lm-eval 0.4.13.
 
 `gsm8k`: rows of GSM8K's train split, five by default; those before the n-th question are the n-th draw of a generator
 with seed 1234. `gsm8k_cot`: the eight of Wei et al. 2022 (arXiv 2201.11903) in lm-eval's wording. `minerva_math`: the
 four of Lewkowycz et al. 2022 (arXiv 2206.14858). `mmlu`: the five dev questions of the same subject.
 
-Those that begin with `qwen` are the ones of Qwen2.5-Math's evaluation (arXiv 2409.12122), written as its prompt types
-`cot` and, for multiple choice, `qwen25-math-cot` do. They are as copies of its repository have them: some commands lack
-the backslash and have a form feed in its place.
+Names that start with `qwen` are the examples of Qwen2.5-Math's evaluation (arXiv 2409.12122), in the format of its
+prompt types `cot` and, for multiple choice, `qwen25-math-cot`. They keep a defect of its repository: in some commands
+a form feed replaces the backslash and the letter after it.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ QWEN_TURN = (
 
 @dataclass(frozen=True)
 class Exemplars:
-    """Worked examples, and how they and the question are written.
+    """A set of few-shot examples, and the format of the examples and the question.
 
     Attributes:
-        task: the leaf of the benchmark for which they are the default; empty for none.
-        usual: number of examples by default.
-        ask: the text of a question, up to where its answer begins.
+        task: the benchmark whose default they are; empty for none.
+        usual: default number of examples.
+        ask: formats a question, up to where its answer begins.
         stop: stop strings of the answer.
-        reward: what judges the answers by default.
-        file: name of their file, if it is not their own.
-        before: what stands before an answer.
-        between: what stands between the examples.
-        frame: what stands around them and the question.
-        choices: whether the questions have options, which are written into one line.
+        reward: the default reward for grading the answers.
+        file: name of their file, if it differs from their own.
+        before: text before an answer.
+        between: text between examples.
+        frame: text around the examples and the question.
+        choices: whether the questions have options, which are written on one line.
     """
 
     task: str
@@ -67,7 +67,7 @@ class Exemplars:
     choices: bool = False
 
     def write(self, pairs: Sequence[Pair], question: str) -> str:
-        """Return the prompt of a question after worked examples."""
+        """Return the prompt of a question after few-shot examples."""
         worked = [f"{self.ask(asked)}{self.before}{answer}" for asked, answer in pairs]
         return self.frame.format(self.between.join([*worked, self.ask(question)]))
 
@@ -90,9 +90,9 @@ EXEMPLARS = {
 
 @dataclass(frozen=True)
 class Shots:
-    """The examples that are asked for: their name (empty for those of the task), a path for their data, their number.
+    """The requested examples: their name (empty for the task's own), the path of their data, and their number.
 
-    A number of None is the usual one.
+    A count of None means the default number.
     """
 
     name: str = ""
@@ -101,7 +101,7 @@ class Shots:
 
 
 def parse_shots(exemplars: str, count: int | None) -> Shots | None:
-    """Parse `--exemplars NAME[@PATH]` and `--shots N`; None if neither is given.
+    """Parse `--exemplars NAME[@PATH]` and `--shots N`; return None if neither is given.
 
     Raises:
         UsageError: there are no such exemplars, or the number is negative.
@@ -119,7 +119,7 @@ def parse_shots(exemplars: str, count: int | None) -> Shots | None:
 
 
 def find_exemplars(task: str, shots: Shots) -> tuple[str, Exemplars, int]:
-    """Return the name of a task's exemplars, themselves, and their number.
+    """Return the exemplars of a task: their name, the set, and the number to use.
 
     Raises:
         UsageError: none are named, and the task has no standard ones.
@@ -136,7 +136,7 @@ def find_exemplars(task: str, shots: Shots) -> tuple[str, Exemplars, int]:
 
 
 def add_exemplars(task: str, problems: Sequence[Problem], shots: Shots) -> list[Problem]:
-    """Return the problems with their prompts, in the order of the benchmark's file.
+    """Return the problems with few-shot prompts, in the order of the benchmark's file.
 
     Raises:
         UsageError: the task has no standard exemplars, or fewer than asked for.
@@ -149,7 +149,7 @@ def add_exemplars(task: str, problems: Sequence[Problem], shots: Shots) -> list[
         require_choices(task, problems)
     pairs = _load_training_pairs(task, shots.path) if name == "gsm8k" else _read_pairs(chosen.file or name)
     if count > len(pairs):
-        raise UsageError(f"The exemplars {name} are {len(pairs)}, and --shots asks for {count}.")
+        raise UsageError(f"There are {len(pairs)} exemplars {name}, and --shots asks for {count}.")
     source = random.Random(SEED)
     rendered = []
     for problem in problems:
@@ -160,7 +160,7 @@ def add_exemplars(task: str, problems: Sequence[Problem], shots: Shots) -> list[
 
 
 def _list_in_line(problem: Problem) -> str:
-    """Return a question with its options as Qwen2.5-Math's evaluation writes them."""
+    """Return a question with its options on one line, in the format of Qwen2.5-Math's evaluation."""
     options = list_choices(problem)
     listed = " ".join(f"({label}) {each.strip()}" for label, each in zip(list_labels(problem), options, strict=True))
     return f"{find_stem(problem, options).strip()}\nAnswer Choices: {listed}".strip()
@@ -176,7 +176,7 @@ def _read_pairs(name: str) -> list[Pair]:
 
 
 def _load_training_pairs(task: str, path: str) -> list[Pair]:
-    """Load the questions and answers of GSM8K's train split as the data has them, calculator marks included."""
+    """Load the questions and answers of GSM8K's train split unchanged, including calculator annotations."""
     path = path or _find_sibling(parse_task(task).path)
     originals: dict[str, Any] = {}
     problems = plugins.load_leaf("tasks", "gsm8k").read("train", path, originals=originals)
@@ -185,7 +185,7 @@ def _load_training_pairs(task: str, path: str) -> list[Pair]:
 
 
 def _find_sibling(path: str) -> str:
-    """Return the training file beside a test file; empty where the task is loaded from the hub."""
+    """Return the training file next to a test file; empty if the task is loaded from the hub."""
     if not path:
         return ""
     place = Path(path)
@@ -205,7 +205,7 @@ def _add_dev_questions(task: str, problems: Sequence[Problem], path: str, count:
 
 
 def _find_dev(path: str) -> str:
-    """Return where the dev questions are: in the folder `dev` beside the folder `test` of the original files."""
+    """Return the path of the dev questions: the folder `dev` next to the folder `test` of the original files."""
     place = Path(path) if path else None
     if place is not None and place.name == "test" and (dev := place.with_name(MMLU_SHOTS)).is_dir():
         return str(dev)

@@ -1,4 +1,4 @@
-"""Write the files and the figures of an evaluation whose answers are all there, from one process or from shards."""
+"""Write the files and figures of an evaluation once all its answers exist, from one process or from shards."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qed.evaluation.verdicts import show_verdicts, summarize_verdicts
 from qed.runs.run import Row, name_step_folder
 
 ENVIRONMENT = "env.json"
-HOLDS = ("eval", "settings.yaml", ENVIRONMENT, "shards")  # one of these is in a folder that evaluations may use
+HOLDS = ("eval", "settings.yaml", ENVIRONMENT, "shards")  # a folder with one of these may hold evaluations
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What the files of a task say besides its answers, in a form for JSON.
+    """What the files of a task hold besides its answers, in a form for JSON.
 
-    `settings` determines the answers, `order` has the ids of the problems, `figures` are known before sampling,
+    `settings` determine the answers, `order` has the ids of the problems, `figures` are known before sampling, and
     `references` belong to a task that is not `judged`, see `qed.evaluation.outputs`.
     """
 
@@ -42,7 +42,7 @@ class TaskRecord:
 
     @property
     def ties(self) -> str:
-        """The rule of maj@k that is asked for."""
+        """The requested tie rule of maj@k."""
         return str(self.figures.get("maj_ties", "split"))
 
 
@@ -50,7 +50,7 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     """Write the answers of a task in the order of its problems, with their figures.
 
     Returns:
-        the figures; of a task without correct answers the path of its outputs.
+        the figures; for a task without gold answers, the path of its outputs.
     """
     rows = store.order(record.order)
     if not record.judged:
@@ -105,7 +105,7 @@ def write_environment(folder: Path, environment: Row, commands: Sequence[str]) -
 
 
 def require_evaluations(folder: Path) -> None:
-    """Refuse a folder that holds something else than evaluations.
+    """Raise if a folder holds anything other than evaluations.
 
     Raises:
         UsageError: it does, or is a file.

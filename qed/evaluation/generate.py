@@ -1,7 +1,7 @@
 """Answer the prompts of a file with a policy, and write one row per answer, batch by batch.
 
-Rows are appended whole, and those of an earlier attempt are not sampled again. The draws of an answer depend only on
-the seed, the row and the number of the answer, so the result does not depend on where an attempt stopped.
+Only complete rows are appended, and those of an earlier attempt are not sampled again. The random draws of an answer
+depend only on the seed, the row and the answer's index, so the result does not depend on where an attempt stopped.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from qed.types import Completion, Problem
 
 TEXT_SUFFIXES = (".txt", ".md")  # one prompt per line
 TOO_LONG = "prompts longer than the model's window"
-CHUNK = 256  # answers that are sampled together and then written; one that ends early makes room for the next
-Key = tuple[int, int]  # the number of a row from 1 (in jsonl and txt, the line), and that of the answer from 0
+CHUNK = 256  # answers sampled together and then written; one that ends early makes room for the next
+Key = tuple[int, int]  # the row number from 1 (in jsonl and txt, the line number), and the answer's index from 0
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
     """A prompt of the file: its row with all columns, the row's number, and the text of the question.
 
-    `rendered` is the prompt as the model reads it, where the file has it.
+    `rendered` is the complete prompt for the model, if the file has it.
     """
 
     number: int
@@ -54,8 +54,8 @@ def read_questions(file: Path, column: str, left_out: Counter[str]) -> list[Ques
 
     Args:
         file: .txt with a prompt in each line, or any data file.
-        column: of the question; empty for a known one.
-        left_out: counts rows without one question, by reason.
+        column: column of the question; empty to use a known name.
+        left_out: receives counts of the skipped rows, by reason.
 
     Raises:
         DataError: the file is missing or broken, or has no question.
@@ -64,7 +64,7 @@ def read_questions(file: Path, column: str, left_out: Counter[str]) -> list[Ques
     for place, row in _read_rows(file):
         try:
             text, rendered = _read_question(row, place, column)
-            # Dates and other values of parquet that JSON lacks become text.
+            # Dates and other parquet values without a JSON form become text.
             questions.append(Question(place.number, text, json.loads(json.dumps(row, default=str)), rendered))
         except SkippedRow as reason:
             left_out[str(reason)] += 1
@@ -85,9 +85,9 @@ def _read_rows(file: Path) -> Iterator[tuple[Place, Row]]:
 
 
 def _read_question(row: Row, place: Place, column: str) -> tuple[str, str]:
-    """Return the question of a row, and the prompt with it if the row has a rendered one.
+    """Return the question of a row, and its rendered prompt if the row has one.
 
-    It is that of the column, of the row's schema, or of a known column in a row without an answer.
+    The question is in the given column, in that of the row's schema, or, if the row has no answer, in a known column.
     """
     if column:
         if column not in row:
@@ -104,21 +104,22 @@ def _read_question(row: Row, place: Place, column: str) -> tuple[str, str]:
 
 
 class Output:
-    """The rows written so far, in a JSON lines file; `asked` is what determines them.
+    """The rows written so far, in a JSON Lines file.
 
     Args:
-        file: of the rows.
-        asked: is kept beside the file; rows of an earlier attempt are reused only if all of it is equal.
+        file: file of the rows.
+        asked: everything that determines the rows, saved next to the file; rows of an earlier attempt are reused only
+            if it is identical.
         overwrite: start again.
 
     Raises:
-        UsageError: the file is not of this command, or of other settings.
+        UsageError: the file was not written by this command, or with other settings.
     """
 
     def __init__(self, file: Path, asked: Mapping[str, Any], overwrite: bool) -> None:
         self.file = file
         request = file.with_name(f".{file.name}.request.json")
-        asked = json.loads(json.dumps(asked))  # as when read from a file
+        asked = json.loads(json.dumps(asked))  # JSON round trip, to compare equal to what is read from a file
         if overwrite:
             file.unlink(missing_ok=True)
         elif file.exists():
@@ -134,11 +135,11 @@ class Output:
                     "--out, or replace it with --overwrite."
                 )
         write_whole(request, json.dumps(asked, indent=1).encode())
-        self.prompts: dict[Key, str] = {}  # the prompt of every answer
+        self.prompts: dict[Key, str] = {}  # the prompt of each answer
         self._load()
 
     def _load(self) -> None:
-        """Read the answers that are there; half a line at the end, as a power failure leaves it, is removed."""
+        """Read the existing answers, and remove an incomplete last line, such as a power failure leaves."""
         if not self.file.exists():
             write_whole(self.file, b"")
             return
@@ -148,15 +149,15 @@ class Output:
         self.prompts = {(row["row"], row["sample"]): row["prompt"] for row in rows}
 
     def has(self, question: Question, sample: int) -> bool:
-        """Return whether an answer is there.
+        """Return whether an answer exists.
 
         Raises:
-            DataError: it answers another question; the file of prompts has changed.
+            DataError: it answers another question, because the file of prompts has changed.
         """
         before = self.prompts.get((question.number, sample))
         if before is not None and before != question.text:
             raise DataError(
-                f"Row {question.number} is another prompt than the one answered in {self.file}: the file has changed. "
+                f"Row {question.number} is not the prompt that was answered in {self.file}: the file has changed. "
                 "Choose another --out, or replace it with --overwrite."
             )
         return before is not None
@@ -165,7 +166,7 @@ class Output:
         """Append answers.
 
         Raises:
-            QedError: the disk is full; no part of them stays.
+            QedError: the disk is full; none of them is kept.
         """
         append_rows(self.file, rows)
         self.prompts |= {(row["row"], row["sample"]): row["prompt"] for row in rows}
@@ -183,16 +184,16 @@ def generate(
     """Answer the questions that have no answers yet.
 
     Args:
-        policy: answers.
-        questions: of the file.
+        policy: the policy that answers.
+        questions: questions of the file.
         output: receives the answers.
-        sampling: how they are sampled.
-        samples: answers to each question.
-        seed: of the random numbers.
+        sampling: sampling parameters.
+        samples: answers per question.
+        seed: seed of the random numbers.
         console: shows the progress.
 
     Returns:
-        counts of what was not answered, by reason.
+        counts of skipped prompts, by reason.
     """
     missing = {question: [n for n in range(samples) if not output.has(question, n)] for question in questions}
     total = len(questions) * samples
@@ -217,7 +218,7 @@ def generate(
 
 
 def _split_chunks(missing: Mapping[Question, list[int]], size: int) -> Iterator[list[tuple[Question, list[int]]]]:
-    """Yield the questions with the numbers of their missing answers, in chunks of about `size` answers."""
+    """Yield the questions with the indices of their missing answers, in chunks of about `size` answers."""
     chunk: list[tuple[Question, list[int]]] = []
     for question, samples in missing.items():
         if samples:
@@ -230,7 +231,7 @@ def _split_chunks(missing: Mapping[Question, list[int]], size: int) -> Iterator[
 
 
 class _Asked:
-    """A question as the policy is asked it, with the numbers of the answers to sample."""
+    """A question in the form that the policy takes, with the indices of the answers to sample."""
 
     def __init__(self, question: Question, samples: list[int], template: PromptTemplate) -> None:
         self.question, self.samples, self.template = question, samples, template

@@ -1,6 +1,6 @@
-"""Grade answers stored in files: a verdict per row, and a summary.
+"""Grade answers stored in files, with a verdict per row and a summary.
 
-A row of kind `answer` is graded as it is, other rows by their extracted final answer; with a reward, the reward grades.
+Rows of kind `answer` are graded as they are, others by their extracted final answer, unless a reward is given.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from qed.types import Grade, Problem, Rollout
 
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
 RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
-CHECKED = 1_000  # rows whose lists are looked at before the first answer is graded
-AHEAD = 1_000  # rows for each worker that are read and graded while one takes long: with few, the others would wait
+CHECKED = 1_000  # rows whose lists are checked before the first answer is graded
+AHEAD = 1_000  # rows per worker to read and grade ahead of a slow one, so that the other workers do not wait
 Graders = tuple[Grader | None, Sequence[SecondGrader]]
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 
@@ -40,7 +40,7 @@ ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 class Graded(NamedTuple):
     """A row and its verdict; `seconds` is wall-clock time, `kind` the class of format × answer.
 
-    `also` are the verdicts of other graders by column, see `qed.evaluation.verdicts`.
+    `also` holds the verdicts of additional graders by column, see `qed.evaluation.verdicts`.
     """
 
     row: Row
@@ -51,7 +51,7 @@ class Graded(NamedTuple):
     has_gold: bool = True
 
     def as_row(self, rewarded: bool) -> Row:
-        """Return the row with the columns of its verdict; `rewarded` adds the reward and its parts."""
+        """Return the row with its verdict's columns; `rewarded` adds the reward and its parts."""
         grade = self.grade
         values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
         more = {"reward": grade.reward if grade.is_decided else None, "parts": dict(grade.parts)} if rewarded else {}
@@ -65,7 +65,7 @@ class Graded(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A row, and what is graded of it: the answer's text beside the gold."""
+    """A row with its answer's text and the gold."""
 
     place: Place
     row: Row
@@ -74,7 +74,7 @@ class _Case(NamedTuple):
     text: str
 
     def build_rollout(self) -> Rollout:
-        """Build the answer as a reward takes it: the other columns of the row are the problem's metadata."""
+        """Build the rollout that a reward takes, with the row's other columns as the problem's metadata."""
         row, keys = self.row, self.keys
         question = row.get("question") or row.get("problem") or ""
         meta = {name: value for name, value in row.items() if name not in keys}
@@ -83,7 +83,7 @@ class _Case(NamedTuple):
 
 
 def grade_stored(gold: str, text: str, kind: str, mode: str, policy: Policy = MATH) -> Grade:
-    """Grade a stored answer by its final answer; the format is kept if strict extraction finds an answer too."""
+    """Grade a stored answer by its final answer; the format counts as correct if strict extraction finds an answer."""
     if kind == "answer":
         verdict = equal(gold, text, policy)
         return Grade(float(verdict.correct), verdict.correct, True, text, {}, verdict.tier, verdict.reason)
@@ -93,7 +93,7 @@ def grade_stored(gold: str, text: str, kind: str, mode: str, policy: Policy = MA
 
 
 def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str, policy: Policy = MATH) -> Grade:
-    """Grade a stored answer by a reward, or by its final answer if there is no reward or it judges no correctness."""
+    """Grade a stored answer by a reward, or by its final answer without a reward that decides correctness."""
     gold, text = rollout.problem.answer, rollout.text
     if grader is None:
         return grade_stored(gold, text, kind, mode, policy)
@@ -110,10 +110,10 @@ def grade_rows(
         rows: rows with their places.
         keys: columns of the gold and of the answer; empty uses the first known column of a row. A dot accesses a
             nested column.
-        mode: mode of extraction, see `qed.grading.extract`.
-        graders: grader of a reward, if one is given, and other graders of the same answers.
+        mode: extraction mode, see `qed.grading.extract`.
+        graders: grader of a reward, if one is given, and additional graders.
         workers: answers graded in parallel, for rewards that run in separate processes.
-        policy: conventions of the comparison of final answers.
+        policy: grading policy for final answers.
     """
     grade, (grader, _) = _build_timed_grader(mode, graders, policy), graders
     cases = (_read_case(place, row, keys) for place, row in rows)
@@ -123,7 +123,7 @@ def grade_rows(
     threads = ThreadPoolExecutor(workers)
     try:
         yield from map_ahead(threads, grade, cases, AHEAD * workers)
-    except BaseException:  # an interrupt must not wait for gradings that may hang
+    except BaseException:  # do not wait on an interrupt for gradings that may hang
         threads.shutdown(wait=False, cancel_futures=True)
         if grader is not None:
             grader.close()
@@ -158,13 +158,13 @@ def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> _Case:
 
 
 def extract_gold(gold: str) -> str:
-    """Return the gold of a worked solution: after ####, or in GSM8K's model solutions after `A:` on the last line."""
+    """Extract the gold of a worked solution: after ####, or in GSM8K's model solutions after `A:` on the last line."""
     behind = gold.rpartition("####")[2] if "####" in gold else gold.rpartition("\nA:")[2]
     return gold.strip() if "\n" in behind.strip() else behind.strip()
 
 
 def check_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> list[tuple[Place, Row]]:
-    """Check the answers of the first rows, and return these rows; see `expand_lists`.
+    """Check the lists of answers in the first rows, and return these rows; see `expand_lists`.
 
     Raises:
         DataError: a column does not exist, or the lists look like one answer in parts.
@@ -176,7 +176,7 @@ def check_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> list[tupl
 
 
 def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
-    """Yield a row for each answer: one with a list of k answers becomes k rows with a `sample_id`.
+    """Yield a row for each answer: a row with a list of k answers becomes k rows with a `sample_id`.
 
     Args:
         rows: rows with their places.
@@ -184,14 +184,14 @@ def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
         lists: what a list is, see `split_answers`.
 
     Raises:
-        DataError: a column does not exist, or what a list is cannot be told.
+        DataError: a column does not exist, or the meaning of a list is ambiguous.
     """
     rows = iter(rows)
     yield from expand_checked(chain(check_lists(rows, keys, lists), rows), keys, lists)
 
 
 def expand_checked(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
-    """Expand rows as `expand_lists` does, without a look at the first ones."""
+    """Expand rows as `expand_lists` does, without checking the first ones."""
     for place, row in rows:
         name, value = locate_value(place, row, keys[1], RESPONSE, "--response-key")
         if not is_list(value):
@@ -206,7 +206,7 @@ def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: s
     """Read a column of a row, or the first known one; a dot accesses a nested column.
 
     Raises:
-        DataError: the column does not exist, or has bytes.
+        DataError: the column does not exist, or contains bytes.
     """
     name, value = locate_value(place, row, key, known, option)
     if not isinstance(value, str) and has_bytes(value):
@@ -247,9 +247,9 @@ class Summary:
         self.reward = 0.0
         self.spent = 0.0
         self.slowest = 0.0
-        self.failure = ""  # the reason of the first answer at which the grader failed
+        self.failure = ""  # why the grader failed on the first such answer
         self.replaced: dict[str, None] = {}
-        self.verdicts: list[Row] = []  # of all graders, if there are several
+        self.verdicts: list[Row] = []  # those of all graders, if there are several
 
     def add(self, graded: Graded) -> None:
         """Count a row."""
@@ -278,7 +278,7 @@ class Summary:
             self.counts["false_negatives"] += expected and not grade.correct
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the counts as JSON, for `merge`; verdicts of other graders are not among them."""
+        """Return the counts in a form for JSON, for `merge`, without the verdicts of additional graders."""
         counters = {name: dict(getattr(self, name)) for name in ("counts", "tiers", "classes")}
         sums = {name: getattr(self, name) for name in ("n", "reward", "spent", "slowest", "failure")}
         return {**counters, **sums, "replaced": list(self.replaced)}
@@ -297,8 +297,8 @@ class Summary:
     def figures(self, together: bool = False) -> dict[str, Any]:
         """Return the figures for JSON.
 
-        Rates are by wall-clock time since the first row, or by the time of all rows `together` if other processes
-        graded them.
+        Rates use the wall-clock time since the first row, or with `together` the summed time of all rows, for rows
+        that other processes graded.
         """
         seconds = self.spent if together else time.perf_counter() - self.start
         labelled = self.counts["expected"]
@@ -327,10 +327,10 @@ class Summary:
         }
 
     def _compare_verdicts(self) -> dict[str, Any]:
-        """Return the interval of the accuracy and the figures of the second verdicts, if other graders were asked."""
+        """Return the accuracy's interval and the figures of the second verdicts, if there are additional graders."""
         if not self.verdicts:
             return {}
-        # Imported here: `qed grade` alone needs no NumPy, which takes as long to load as 3,000 answers.
+        # Imported here: `qed grade` otherwise needs no NumPy, whose import takes as long as grading 3,000 answers.
         from qed.evaluation.summary import compute_accuracy, group_by_problem  # noqa: PLC0415
 
         first = compute_accuracy(list(group_by_problem(self.verdicts).values()))
@@ -338,10 +338,10 @@ class Summary:
 
 
 def require_graded(figures: Mapping[str, Any]) -> None:
-    """Refuse the figures of answers of which none could be graded; those of a shard or an evaluation are none.
+    """Raise if no answer could be graded; figures of a shard or an evaluation are not checked.
 
     Raises:
-        QedError: grading failed or ran out of time on all of them.
+        QedError: grading failed or timed out on all answers.
     """
     count = figures.get("n")
     if count and figures["errors"] + figures["timeouts"] == count:

@@ -1,4 +1,4 @@
-"""Run `qed grade`: in one process, as a shard of several, and joined from shards."""
+"""Run `qed grade`: in one process, as one of several shards, and merged from shards."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class GradeJob:
-    """What `qed grade` grades: files, the columns of gold and answer, the mode of extraction, and a reward if any.
+    """What `qed grade` grades: files, the columns of gold and answer, the extraction mode, and a reward if any.
 
-    `lists` says what a list of answers is, see `split_answers`. `seconds` of processor time are for one answer, where
-    the reward is a file of the user's; its `workers` are as many as the machine has cores, up to 8, if they are 0.
-    `policy` names the conventions of the comparison, `also` other graders of the same answers.
+    `lists` says what a list of answers is, see `split_answers`. `seconds` is the CPU time limit per answer of a
+    user-defined reward; `workers` is its number of processes, 0 for one per core, up to 8. `policy` names the grading
+    policy, and `also` additional graders of the same answers.
     """
 
     files: tuple[str, ...]
@@ -58,7 +58,7 @@ class GradeJob:
     also: tuple[str, ...] = ()
 
     def describe(self, block: int) -> Row:
-        """Describe the whole for its shards, with units of `block` rows."""
+        """Describe what all shards must have in common, with units of `block` rows."""
         data = [hash_file(Path(name)) for name in self.files]
         about = {name: value for name, value in asdict(self).items() if name not in ("files", "workers")}
         return {"kind": "grades", "block": block, "data": data, **about}
@@ -79,7 +79,7 @@ class GradeJob:
         """Read all rows with their places.
 
         Raises:
-            DataError: there is none, or a file is broken.
+            DataError: there are none, or a file is broken.
         """
         rows = list(self.read_rows())
         if not rows:
@@ -93,9 +93,9 @@ class GradeJob:
             yield [{"grade": asdict(graded.grade), **verdict}]
 
     def grade_files(self, written: bool = True) -> Iterator[Graded] | Iterator[GradedChunk]:
-        """Yield the rows of the files with their verdicts, in order: of large files in several processes.
+        """Yield the rows of the files with their verdicts, in order; large files are graded in several processes.
 
-        Rows that several processes grade are there only if they are to be `written`; else their counts are.
+        For these, rows are returned only if they are to be `written`; otherwise only their counts.
         """
         workers = 1 if self.reward or self.also or self.workers == 1 else count_workers(self.files)
         if workers == 1:
@@ -119,9 +119,9 @@ class GradeJob:
 
         Args:
             graded: rows with verdicts, in order.
-            out: the file, if one is wanted.
-            console: prints.
-            together: whether other processes graded them, whose time then counts.
+            out: the file; None to write none.
+            console: for the output.
+            together: whether other processes graded the rows, so that rates use the summed time of the rows.
 
         Raises:
             DataError: there is no row.
@@ -148,7 +148,7 @@ class GradeJob:
 
     @cached_property
     def grader(self) -> tuple[Grader | None, int]:
-        """The grader of the reward and its number of workers; None grades by the final answer."""
+        """The grader of the reward, or None to grade by the final answer, and its number of workers."""
         if not self.reward:
             return None, 1
         user_code = any(plugins.is_users_own(parse_reward(name).source) for name in self.reward)

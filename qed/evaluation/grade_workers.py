@@ -1,8 +1,8 @@
-"""Grade large files of JSON lines in several processes, each of which reads, grades and encodes whole chunks of lines.
+"""Grade large JSON Lines files in several processes, each of which reads, grades and encodes whole chunks of lines.
 
-The process that writes the result parses no row. A worker reads its lines from the file, where these are ASCII, and
-leaves its rows in a temporary file: JSON in JSON would cost as much as a third of the grading. What a worker cannot do,
-because it was killed or could not be started, this process does itself.
+The process that writes the result parses no rows. A worker reads ASCII lines directly from the file, and returns its
+rows in a temporary file, because nesting JSON in JSON would cost up to a third of the grading time. If a worker was
+killed or could not be started, this process grades its chunk itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from qed.grading.fork_server import ForkServer
 from qed.grading.policy import PolicyName, find_policy
 from qed.grading.session import FailedError, Limits, NotLoadedError, Session, TimedOutError
 
-MIN_BYTES = 16 << 20  # of files whose rows take longer than the workers to load
-CHUNK_CHARS = 1 << 19  # some hundred rows: a worker that ends early waits for little
+MIN_BYTES = 16 << 20  # smaller files are graded faster than workers start
+CHUNK_CHARS = 1 << 19  # a few hundred rows, so that workers finish at about the same time
 MAX_WORKERS = 8
-# A verdict does bounded work, so that no chunk needs a limit of its own: these end a worker that hangs all the same.
-GARBAGE = 50_000  # objects in a worker after which garbage is looked for
+# Grading does bounded work, so chunks need no limits of their own; LIMITS only ends a worker that hangs.
+GARBAGE = 50_000  # garbage collection threshold of a worker, in objects
 LIMITS = Limits(cpu=600.0, wall=3600.0)
 
 
@@ -44,7 +44,7 @@ LIMITS = Limits(cpu=600.0, wall=3600.0)
 class Comparison:
     """How rows are graded, see `GradeJob`: the columns of gold and answer, the extraction, the lists, the policy.
 
-    `written` says whether the graded rows are wanted, and not only their counts.
+    `written` says whether to return the graded rows, and not only their counts.
     """
 
     keys: tuple[str, str]
@@ -55,10 +55,10 @@ class Comparison:
 
 
 class Chunk(NamedTuple):
-    """Adjacent lines of a file, and the number of the first one.
+    """Consecutive lines of a file, and the number of the first one.
 
-    `text` has the lines; it is empty where they are the bytes from `start` to `end` of the file. `out` is the file for
-    the graded rows.
+    `text` has the lines, or is empty if they are the bytes from `start` to `end` of the file. `out` is the file for the
+    graded rows.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class GradedChunk:
-    """The counts of a chunk's rows, and the graded rows as lines of JSON if they are wanted.
+    """The counts of a chunk's rows, and the graded rows as JSON Lines if requested.
 
-    `error` says why the rows end before the lines.
+    `error` says why grading stopped before the last line.
     """
 
     lines: str
@@ -92,7 +92,7 @@ class GradedChunk:
         """Count the rows, and write them.
 
         Raises:
-            DataError: a row cannot be graded; those before it are counted and written.
+            DataError: a row cannot be graded; the rows before it are counted and written.
         """
         summary.merge(self.fields)
         if writer is not None:
@@ -102,7 +102,7 @@ class GradedChunk:
 
 
 def count_workers(files: Iterable[str]) -> int:
-    """Return how many processes grade files; 1 if this one does, because they are small or not of JSON lines."""
+    """Return how many processes grade the files; 1 (this process) if they are small or not JSON Lines."""
     paths = [Path(name) for name in files]
     if not all(map(local.has_lines, paths)) or sum(path.stat().st_size for path in paths) < MIN_BYTES:
         return 1
@@ -118,14 +118,14 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
     server = ForkServer("qed.evaluation.grade_workers:serve", [asdict(comparison)], LIMITS, beside=False)
     threads, idle = ThreadPoolExecutor(workers), deque[Session]()
     try:
-        server.start()  # it loads while the first rows are looked at
+        server.start()  # it loads while the first rows are checked
         chunks, first = iter(_split_files(files)), list[Chunk]()
         check_lists(_read_first(chunks, first), comparison.keys, comparison.lists)
         with tempfile.TemporaryDirectory(prefix="qed-grade-", ignore_cleanup_errors=True) as folder:
             numbered = enumerate(chain(first, chunks))
             placed = (chunk._replace(out=os.path.join(folder, str(number))) for number, chunk in numbered)
             yield from map_ahead(threads, partial(_grade_chunk, server, idle, comparison), placed, 2 * workers)
-    finally:  # an interrupt does not wait for the chunks that are being graded
+    finally:  # do not wait on an interrupt for the chunks in progress
         threads.shutdown(wait=False, cancel_futures=True)
         server.close()
 
@@ -133,7 +133,7 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
 def _split_files(files: Iterable[str]) -> Iterator[Chunk]:
     for name in files:
         text, start, number = read_text(Path(name)), 0, 1
-        # Then a character is a byte of the file, which is not compressed and has no byte order mark.
+        # Then characters are bytes of the file, which is not compressed and has no byte order mark.
         plain = text.isascii() and len(text) == Path(name).stat().st_size
         while start < len(text):
             end = text.find("\n", start + CHUNK_CHARS) + 1 or len(text)
@@ -142,7 +142,7 @@ def _split_files(files: Iterable[str]) -> Iterator[Chunk]:
 
 
 def _read_first(chunks: Iterator[Chunk], taken: list[Chunk]) -> Rows:
-    """Yield the rows of chunks, which are kept in a list."""
+    """Yield the rows of chunks, and append the chunks to `taken`."""
     for chunk in chunks:
         taken.append(chunk)
         yield from _read_chunk(chunk)
@@ -154,7 +154,7 @@ def _read_chunk(chunk: Chunk) -> Rows:
 
 
 def _grade_chunk(server: ForkServer, idle: deque[Session], comparison: Comparison, chunk: Chunk) -> GradedChunk:
-    """Grade a chunk in an idle worker, or in a further one."""
+    """Grade a chunk in an idle worker, or start another one."""
     try:
         session = idle.pop() if idle else server.open_session()
         answer = session.ask(chunk)
@@ -166,14 +166,14 @@ def _grade_chunk(server: ForkServer, idle: deque[Session], comparison: Compariso
 
 
 def _take_lines(out: Path) -> str:
-    """Return what a file holds, and remove it."""
+    """Return the content of a file, and delete it."""
     lines = out.read_text(encoding="ascii")
     out.unlink()
     return lines
 
 
 def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[dict[str, Any], str]:
-    """Grade the lines of a chunk, write the rows that are wanted, and return the other fields of a `GradedChunk`."""
+    """Grade the lines of a chunk, write the rows if requested, and return the other fields of a `GradedChunk`."""
     summary, lines, error = Summary(), list[str](), ""
     rows = expand_checked(_read_chunk(chunk), comparison.keys, comparison.lists)
     policy = find_policy(comparison.policy)
@@ -191,7 +191,7 @@ def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[dict[str, Any], 
 
 def serve(fields: dict[str, Any]) -> tuple[None, Callable[[list[Any]], Any]]:
     """Load the grader in a worker, and return the function that grades a chunk."""
-    gc.freeze()  # what is loaded is no garbage, and answers leave little behind that refers to itself
+    gc.freeze()  # loaded modules are no garbage, and grading leaves few reference cycles
     gc.set_threshold(GARBAGE)
     comparison = Comparison(**{**fields, "keys": tuple(fields["keys"])})
     return None, lambda chunk: _grade_lines(comparison, Chunk(*chunk))

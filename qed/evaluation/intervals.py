@@ -1,12 +1,12 @@
 """Compute 95 % intervals of means over problems, and adjust p-values for several tests.
 
-Answers to one problem are not independent, so the spread is that between problems. Values between 0 and 1 with a mean
-p vary at most as single answers do, with p (1 - p). The interval is that of a share of `effective` single answers,
-whose number is p (1 - p) over the variance of the mean (Korn and Graubard 1998, "Confidence intervals for proportions
-with small expected number of positive counts estimated from survey data"). Two things keep it honest where few
-problems carry the mean. The variance is drawn towards its bound, as if one more problem had it, and the quantile is
-Student's; both count the problems that carry the mean, (sum of values)² / sum of values², or that of their distances
-from one.
+Answers to one problem are not independent, so the variance is taken between problems. Values in [0, 1] with mean p have
+at most the variance of single answers, p (1 - p). The interval is that of a proportion over an effective number of
+single answers, p (1 - p) divided by the variance of the mean (Korn and Graubard 1998, "Confidence intervals for
+proportions with small expected number of positive counts estimated from survey data"). Two corrections keep the
+coverage when few problems contribute to the mean: the variance is shrunk towards its bound with the weight of one
+problem, and the quantile is Student's. Both use the number of contributing problems, (sum of values)² / sum of values²,
+or the same of 1 - values if that is smaller.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from qed.evaluation.distributions import Floats, Z, compute_student_quantile
 
-MIN_PROBLEMS = 6  # fewer problems are too few: even if all change alike, chance does so in more than 5 %
-MIN_SPREAD = 5  # with fewer problems nothing is learned from their spread
-MIN_EACH = 15  # with fewer right or wrong answers a share gets the continuity correction
+MIN_PROBLEMS = 6  # with fewer, all problems change in the same direction by chance in more than 5 % of cases
+MIN_SPREAD = 5  # with fewer problems their variance is not estimated
+MIN_EACH = 15  # with fewer right or wrong answers a proportion gets the continuity correction
 ROUNDING = 1e-12
 
 
@@ -31,8 +31,8 @@ def compute_mean_intervals(values: Floats) -> list[tuple[float, float]]:
         values: [problems, measures], each in [0, 1]: the value of each measure for each problem.
 
     Returns:
-        the bounds of each measure. Of single answers they are Wilson's, with the continuity correction where few
-        answers are right or wrong.
+        the bounds of each measure. For single answers these are Wilson's, with the continuity correction if few answers
+        are right or wrong.
     """
     if len(values) < 2:
         return [(0.0, 1.0)] * values.shape[1]
@@ -42,7 +42,7 @@ def compute_mean_intervals(values: Floats) -> list[tuple[float, float]]:
 
 
 def _count_effective(values: Floats, means: Floats) -> Floats:
-    """Return how many single answers vary as much as the values, at least one for each problem."""
+    """Return the number of single answers whose mean has the same variance, at least one per problem."""
     count = len(values)
     most = means * (1 - means)
     variance = values.var(0, ddof=1)
@@ -58,17 +58,17 @@ def _count_effective(values: Floats, means: Floats) -> Floats:
 
 
 def _count_carriers(values: Floats) -> Floats:
-    """Return (sum of values)² / sum of values²: the number of problems if all that are not zero are equal."""
+    """Return (sum of values)² / sum of values²: the number of non-zero values if these are all equal."""
     squares = (values**2).sum(0)
     carriers: Floats = values.sum(0) ** 2 / np.where(squares > 0, squares, 1.0)
     return carriers
 
 
 def compute_share_intervals(shares: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Compute the score intervals of shares of `counts` answers (Wilson 1927).
+    """Compute the score intervals of proportions of `counts` answers (Wilson 1927).
 
-    Where fewer than 15 answers are right or wrong they have the continuity correction (Newcombe 1998, "Two-sided
-    confidence intervals for the single proportion"), because Wilson's cover 82 to 92 % there.
+    With fewer than 15 right or wrong answers they have the continuity correction (Newcombe 1998, "Two-sided confidence
+    intervals for the single proportion"), because Wilson's cover only 82 to 92 % there.
     """
     few = np.minimum(shares, 1 - shares) * counts < MIN_EACH - ROUNDING
     shift = np.where(few, 0.5 / counts, 0.0)
@@ -86,7 +86,7 @@ def _compute_score_bound(shares: Floats, counts: Floats, side: int) -> Floats:
 
 
 def compute_share_interval(right: int, count: int) -> tuple[float, float]:
-    """Compute the interval of a share of independent answers, see `compute_share_intervals`."""
+    """Compute the interval of a proportion of independent answers, see `compute_share_intervals`."""
     if count < 2:
         return 0.0, 1.0
     low, high = compute_share_intervals(np.array(right / count), np.array(float(count)))
@@ -107,7 +107,7 @@ def compute_wilson_interval(right: int, count: int) -> tuple[float, float]:
 def compute_mcnemar_p(gained: int, lost: int) -> float:
     """Compute the exact two-sided p-value of the null that gains and losses are equally likely (McNemar 1947).
 
-    Under the null each changed answer is a fair coin, so the tail of a binomial with one half is counted exactly in
+    Under the null each changed answer is a fair coin flip, so the tail of a binomial with p = 1/2 is counted exactly in
     integers.
     """
     changed = gained + lost
@@ -119,10 +119,10 @@ def compute_mcnemar_p(gained: int, lost: int) -> float:
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p-values so that below 5 % the chance of any false alarm among all tests is at most 5 % (Holm 1979).
+    """Adjust p-values for multiple tests (Holm 1979): rejecting those below 5 % errs anywhere with at most 5 % chance.
 
-    The smallest is multiplied by the number of tests, the next by one less, and none is below the one before. Tests
-    without a p-value (None) are not counted and stay without one.
+    The smallest is multiplied by the number of tests, the next by one less, and so on, with a running maximum. Tests
+    without a p-value (None) are not counted and stay None.
     """
     order = sorted((p_value, number) for number, p_value in enumerate(p_values) if p_value is not None)
     adjusted: list[float | None] = [None] * len(p_values)

@@ -19,7 +19,7 @@ from qed.sampling.base import Sampling
 from qed.types import Problem, Request, Rollout
 
 Ask = Callable[[Sequence[str]], Iterator[tuple[int, str | None, str]]]
-"""Asks a judge, and yields the number of each request with its reply, or None and the reason, in any order."""
+"""Asks a judge; yields (index of the request, reply or None, reason of the None), in any order."""
 
 
 def ask_endpoint(model: ChatModel, concurrency: int) -> Ask:
@@ -56,7 +56,7 @@ def ask_local(settings: Settings) -> Ask:
         if limit <= 0:
             raise UsageError(
                 f"The judge's window has {limit + longest:,} tokens, and a reply of --max-tokens {longest:,} leaves "
-                "none for the request. Give a smaller --max-tokens, or a judge with a longer window."
+                "none for the request. Use a smaller --max-tokens, or a judge with a longer window."
             )
         lengths = template.lengths(problems)
         fitting = [
@@ -64,7 +64,7 @@ def ask_local(settings: Settings) -> Ask:
         ]
         for number in range(len(problems)):
             if lengths[number] > limit:
-                window = f"beside a reply of --max-tokens {longest:,} the judge's window has {limit:,}"
+                window = f"besides a reply of --max-tokens {longest:,}, the judge's window has {limit:,}"
                 yield number, None, f"the request has {lengths[number]:,} tokens, and {window}"
         batch = settings.sampling.rows_per_batch
         for start in range(0, len(fitting), batch):

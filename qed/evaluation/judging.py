@@ -1,7 +1,7 @@
-"""Let a model judge answers for which no correct answer exists: AlpacaEval's win rate, SimpleSafetyTests.
+"""Let a model judge answers to instructions without a gold answer: AlpacaEval's win rate, SimpleSafetyTests.
 
-The judge is a chat model behind an OpenAI-compatible endpoint, or a model that qed loads. Its replies are kept in a
-file as they come, so an interrupted judgement continues.
+The judge is a chat model behind an OpenAI-compatible endpoint, or a model that qed loads. Its replies are saved as they
+arrive, so an interrupted judgement can be resumed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from qed.net.cache import ReplyCache
 from qed.rewards.http import fill
 from qed.runs.run import write_whole
 
-# The names of columns in the files of AlpacaEval, CS336 and qed, the first that a row has.
+# Column names in the files of AlpacaEval, CS336 and qed; the first that a row has is used.
 INSTRUCTIONS = ("instruction", "prompts_final", "prompt", "question")
 OUTPUTS = ("output", "response", "completion", "text")
 KINDS = ("harm_area", "dataset")
-ENDINGS = (".jsonl", ".json")  # of the verdicts, and of their figures
+ENDINGS = (".jsonl", ".json")  # of the files of verdicts and of figures
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is judged: the outputs, what they are compared with, by which rubric, and where the verdicts go.
+    """What is judged: the outputs, the references to compare them with, the rubric, and where verdicts are written.
 
     Args:
         outputs: a JSON list or JSON Lines with an instruction and an output in each row.
-        references: a file of the same form, for the outputs to be compared with; None without one.
-        rubric: `preference`, `safety`, or a text file with {instruction} and {output} whose reply ends in `Score: N`.
+        references: a file of the same form, to compare the outputs with; None for no comparison.
+        rubric: `preference`, `safety`, or a text file with {instruction} and {output} that asks for a reply ending in
+            `Score: N`.
         out: folder of the verdicts.
-        limit: the first rows that are judged; 0 judges all.
+        limit: judge only this many first rows; 0 judges all.
     """
 
     outputs: Path
@@ -71,13 +72,13 @@ def judge_outputs(
 
     Args:
         judgement: what is judged.
-        name: of the judge.
-        identity: what determines its replies besides the requests; they are kept under it.
+        name: name of the judge.
+        identity: what determines its replies besides the requests; the key under which replies are saved.
         ask: asks the judge.
         console: for progress and figures.
 
     Returns:
-        the figures: the share of wins or of safe outputs or the mean score, with its 95 % interval, in all and by kind.
+        the figures: the share of wins or safe outputs, or the mean score, with its 95 % interval, overall and by kind.
     """
     items = _load_items(judgement)
     stem = judgement.outputs.name.removesuffix(".json").removesuffix(".jsonl").removesuffix(".outputs")
@@ -88,14 +89,14 @@ def judge_outputs(
     except (Interrupted, KeyboardInterrupt) as stopped:
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
         console.end_phase()
-        raise Interrupted("Interrupted. The replies so far are kept; the same command continues.", code) from stopped
+        raise Interrupted("Interrupted. The replies so far are saved; the same command resumes.", code) from stopped
     rows = list(_build_rows(items, replies, judgement.rubric))
     compared = {"references": str(judgement.references)} if judgement.rubric == PREFERENCE else {}
     figures = {"judge": name, "rubric": judgement.rubric, **compared, **_summarize(rows, judgement.rubric)}
     place = judgement.out / f"{stem}.judged"
     _keep_others(place, figures, console)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    # The figures say whose verdicts they are, so they come first: a command that is killed leaves no others without.
+    # The figures name the judge, so they are written first: a killed process must not leave verdicts without them.
     write_whole(place.with_name(f"{place.name}.json"), json.dumps(figures, indent=1).encode())
     write_whole(place.with_name(f"{place.name}.jsonl"), lines.encode())
     _show(figures, stem, console)
@@ -104,7 +105,7 @@ def judge_outputs(
 
 
 def _keep_others(place: Path, figures: Mapping[str, Any], console: Console) -> None:
-    """Give verdicts of another judge, rubric or comparison a name of their own, so that they are not replaced."""
+    """Rename verdicts of another judge, rubric or comparison, so that they are not overwritten."""
     written = place.with_name(f"{place.name}.json")
     try:
         known = json.loads(written.read_bytes())
@@ -112,7 +113,7 @@ def _keep_others(place: Path, figures: Mapping[str, Any], console: Console) -> N
     except FileNotFoundError:
         return
     except (ValueError, AttributeError):
-        other = True  # not ours, so not to be replaced either
+        other = True  # not written by this command, so not overwritten either
     if not other:
         return
     names = (f"{place.name}.{number}" for number in itertools.count(1))
@@ -141,7 +142,7 @@ def _load_items(judgement: Judgement) -> list[_Item]:
             f"{judgement.references} has no output for {len(missing)} of the {len(rows)} instructions, the first: "
             f"{missing[0][:80]!r}. Both files must answer the same instructions."
         )
-    # Judges prefer the first or the second place, so both orders are asked.
+    # Judges have a position bias, so both orders are asked.
     return [
         _Item(
             {**row, "reference": reference},
@@ -154,7 +155,7 @@ def _load_items(judgement: Judgement) -> list[_Item]:
 def _pair(
     rows: Sequence[dict[str, str]], references: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield each row with its reference; of an instruction that is there several times, in the order of both files."""
+    """Yield each row with its reference; repeated instructions are matched in the order of both files."""
     counts: Counter[str] = Counter()
     for row in rows:
         own, number = references[row["instruction"]], counts[row["instruction"]]
@@ -173,7 +174,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     text = read_text(path)
     try:
         whole = text.lstrip().startswith("[")
-        # Only line feeds end a line: an output may contain other line separators of Unicode.
+        # Only line feeds end a line: an output may contain other Unicode line separators.
         rows = json.loads(text) if whole else [json.loads(line) for line in text.split("\n") if line.strip()]
     except ValueError as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
@@ -196,7 +197,7 @@ def _read_row(row: Any, path: Path, number: int) -> dict[str, str]:
 def _collect_replies(
     requests: Sequence[str], name: str, identity: Sequence[Any], ask: Ask, cache: ReplyCache, console: Console
 ) -> dict[str, tuple[str | None, str]]:
-    """Return the reply to each request, or None and the reason; known replies are not asked for again."""
+    """Return the reply to each request, or None and the reason; saved replies are not requested again."""
     replies: dict[str, tuple[str | None, str]] = {}
     for request in dict.fromkeys(requests):
         known = cache.find([*identity, request])
@@ -225,11 +226,11 @@ def _build_rows(
         answers = [replies[request] for request in item.requests]
         values = [None if reply is None else parse_verdict(reply, rubric) for reply, _ in answers]
         if rubric == PREFERENCE and values[1] is not None:
-            values[1] = 1 - values[1]  # in the second request the output stands second
+            values[1] = 1 - values[1]  # the second request has the output in second place
         known = [value for value in values if value is not None]
         yield {
             **item.row,
-            # One order alone would have the judge's preference for a place in it.
+            # One order alone would include the judge's position bias.
             "value": fmean(known) if len(known) == len(values) else None,
             "replies": [reply for reply, _ in answers],
             "reasons": [
@@ -255,7 +256,7 @@ def _summarize(rows: Sequence[Mapping[str, Any]], rubric: str) -> dict[str, Any]
 
 
 def _estimate(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of values in [0, 1] and its 95 % interval; None where nothing was judged."""
+    """Return the mean of values in [0, 1] and its 95 % interval; None if nothing was judged."""
     if not values:
         return {"judged": 0, "value": None, "ci_lo": None, "ci_hi": None}
     low, high = compute_mean_intervals(np.array(values, dtype=np.float64)[:, None])[0]
@@ -278,5 +279,5 @@ def _show(figures: Mapping[str, Any], stem: str, console: Console) -> None:
         console.say(f"{figures['ties']} outputs won in one order and lost in the other; each counts as half a win.")
     if figures["not_judged"]:
         console.say(
-            f"{figures['not_judged']} of {figures['n']} outputs have no verdict and are in no figure; see `reasons`."
+            f"{figures['not_judged']} of {figures['n']} outputs have no verdict and count in no figure; see `reasons`."
         )

@@ -1,7 +1,7 @@
 """Log-likelihoods of the choices of multiple-choice questions, as lm-eval 0.4.13 computes them.
 
-A choice is scored by the log-prob of its tokens after the context. The tokens are those of the context and the choice
-together, cut where the tokens of the context alone end; spaces that end the context belong to the choice.
+A choice is scored by the log-prob of its tokens after the context. Context and choice are tokenized together and split
+after the number of tokens that the context alone has; trailing spaces of the context are moved to the choice.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from qed.models.families import read_logit_transform, split_head
 from qed.models.fast_float32 import compute_batches_in
 from qed.types import Grade, Problem, Rollout
 
-TOKENS_PER_PASS = 16_384  # of a forward pass, padding included
-POSITIONS = 256  # whose logits are in memory at once
+TOKENS_PER_PASS = 16_384  # per forward pass, including padding
+POSITIONS = 256  # positions whose logits are in memory at once
 TIER = "likelihood"
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A context and a choice as token ids; `cut` counts the tokens that did not fit, at the context's start."""
+    """A context and a choice as token ids; `cut` counts the tokens dropped at the context's start."""
 
     context: tuple[int, ...]
     choice: tuple[int, ...]
@@ -36,7 +36,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class ChoiceScore:
-    """The log-probs of the tokens of a choice, and whether each is the most likely token at its place."""
+    """The log-probs of the tokens of a choice, and whether every one is the most likely token at its position."""
 
     logps: tuple[float, ...]
     greedy: bool
@@ -49,12 +49,12 @@ class ChoiceScore:
 
 @dataclass
 class ChoiceRollout(Rollout):
-    """A question answered by its most likely choice; `choices` are the columns of all choices."""
+    """A question answered by its most likely choice; `choices` holds the columns about all choices."""
 
     choices: Mapping[str, Any] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
-        """Return the further columns of its row."""
+        """Return the additional columns of its row."""
         return dict(self.choices)
 
 
@@ -62,10 +62,10 @@ def encode_pair(tokenizer: Any, context: str, choice: str, window: int) -> Conti
     """Encode a context and the choice that continues it.
 
     Args:
-        tokenizer: adds the special tokens that it adds to any text.
-        context: not empty.
-        choice: with the space before it.
-        window: the model's, in tokens; a longer text loses tokens at its start.
+        tokenizer: adds its usual special tokens.
+        context: a non-empty text.
+        choice: the choice with the space before it.
+        window: the model's context window in tokens; a longer text is truncated at its start.
 
     Raises:
         DataError: no token of the choice is left, because it merges with the context or the window is too small.
@@ -82,7 +82,7 @@ def encode_pair(tokenizer: Any, context: str, choice: str, window: int) -> Conti
 
 
 class ChoiceScorer:
-    """Scores the choices of questions with a loaded model; `precision` is that of the computation."""
+    """Scores the choices of questions with a loaded model, computing in `precision`."""
 
     def __init__(self, model: nn.Module, tokenizer: Any, window: int, precision: torch.dtype, rows: int) -> None:
         self.model, self.tokenizer, self.window = model, tokenizer, window
@@ -102,7 +102,7 @@ class ChoiceScorer:
 
     @torch.no_grad()
     def _score(self, texts: Sequence[Continuation]) -> list[ChoiceScore]:
-        """Score each text; texts that differ in their last token only are computed once."""
+        """Score each text; texts that differ only in their last token share one computation."""
         inputs = [(*each.context, *each.choice)[:-1] for each in texts]
         distinct = sorted(dict.fromkeys(inputs), key=len, reverse=True)
         sharing: dict[tuple[int, ...], list[int]] = {each: [] for each in distinct}
@@ -118,7 +118,7 @@ class ChoiceScorer:
         return [scores[number] for number in range(len(texts))]
 
     def _split(self, inputs: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-        """Yield batches of inputs, the longest first, of a bounded number of rows and of tokens."""
+        """Yield batches of inputs, the longest first, with a bounded number of rows and of tokens."""
         batch: list[tuple[int, ...]] = []
         for each in inputs:
             width = len(batch[0]) if batch else len(each)
@@ -132,7 +132,7 @@ class ChoiceScorer:
     def _compute_logits(self, batch: Sequence[tuple[int, ...]], keep: Sequence[int]) -> Iterator[Tensor]:
         """Yield the log-softmax of the last `keep` positions of each row, [keep, V], in float32 or more.
 
-        Rows are padded on the right, where a causal model does not look; so positions need no mask.
+        Rows are padded on the right, which a causal model does not attend to, so no attention mask is needed.
         """
         device = next(self.model.parameters()).device
         padded = torch.zeros(len(batch), len(batch[0]), dtype=torch.long)
@@ -175,7 +175,7 @@ def _read_score(logps: Tensor, choice: Sequence[int]) -> ChoiceScore:
 def build_rollout(
     item: ChoiceItem, texts: Sequence[Continuation], scores: Sequence[ChoiceScore], step: int
 ) -> ChoiceRollout:
-    """Build the answer to a question from the scores of its choices; of equal ones the first is chosen.
+    """Build the answer to a question from the scores of its choices; ties go to the first choice.
 
     Raises:
         ModelError: a score is not a number.
@@ -183,8 +183,8 @@ def build_rollout(
     totals = np.array([score.total for score in scores])
     if np.isnan(totals).any():
         raise ModelError(
-            f"The log-likelihood of a choice of problem {item.problem.id} is not a number: the weights are damaged, or "
-            "the model needs another --precision."
+            f"The log-likelihood of a choice of problem {item.problem.id} is NaN: the weights are damaged, or the "
+            "model needs another --precision."
         )
     chosen = int(np.argmax(totals))
     by_chars = int(np.argmax(totals / [max(1, len(choice)) for choice in item.choices]))
@@ -211,7 +211,7 @@ def build_rollout(
 
 @dataclass(frozen=True)
 class ChoicePolicy:
-    """A model that answers questions by its most likely choice: what scores them, and the items by problem."""
+    """A model that answers each question by its most likely choice: the scorer, and the items by problem."""
 
     scorer: ChoiceScorer
     items: Mapping[str, ChoiceItem]

@@ -1,4 +1,4 @@
-"""Apply a function to items in threads, a bounded number ahead of what is asked for."""
+"""Apply a function to items in threads, a bounded number ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 def map_ahead(
     threads: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[Result]:
-    """Yield the results in order; no more than `ahead` further items are read, where `Executor.map` reads all."""
+    """Yield the results in order, reading at most `ahead` items in advance; `Executor.map` would read all."""
     waiting: deque[Future[Result]] = deque()
     for item in items:
         waiting.append(threads.submit(function, item))

@@ -1,4 +1,4 @@
-"""Compute a measure of each problem from its answers: the share of right ones, pass@k or maj@k."""
+"""Compute a measure of each problem from its answers: accuracy, pass@k or maj@k."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACCURACY = "accuracy"
 
 
 def parse_measure(measure: str) -> tuple[str, int]:
-    """Split a measure into its kind and its k, which is 0 for the accuracy.
+    """Split a measure into its kind and its k, which is 0 for accuracy.
 
     Raises:
         UsageError: there is no such measure.
@@ -24,12 +24,12 @@ def parse_measure(measure: str) -> tuple[str, int]:
     if measure == ACCURACY:
         return ACCURACY, 0
     if kind not in ("pass", "maj") or not (number.isascii() and number.isdigit()) or int(number) < 1:
-        raise UsageError(f"There is no measure {measure!r}: it is accuracy, pass@K or maj@K, such as pass@8.")
+        raise UsageError(f"There is no measure {measure!r}: use accuracy, pass@K or maj@K, such as pass@8.")
     return kind, int(number)
 
 
 def measure_problems(groups: Sequence[Sequence[Row]], measure: str = ACCURACY) -> list[float]:
-    """Return a measure of each problem; a group has the answers to one.
+    """Return a measure of each problem; each group holds the answers to one.
 
     Raises:
         UsageError: there is no such measure, or a problem has fewer than k answers.

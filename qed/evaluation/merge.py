@@ -1,4 +1,4 @@
-"""Join the shards of an evaluation or of a grading into the files that one process writes: `qed merge`."""
+"""Merge the shards of an evaluation or a grading into the files that a single process would write: `qed merge`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from qed.evaluation.shards import Joined, find_shard_folder, find_shards, join_s
 from qed.evaluation.store import Store
 from qed.runs.run import Row
 
-# What differs between machines without a meaning for the answers.
+# Differs between machines without affecting the answers.
 MACHINE = ("commit", "platform", "processor", "cpus")
 
 
 def merge(out: Path, places: Sequence[Path], overwrite: bool, console: Console) -> dict[str, Any]:
-    """Join shards, write what one process writes, and print the figures.
+    """Merge shards, write the files that a single process would write, and print the figures.
 
     Args:
         out: the folder of the evaluation, or the file of the verdicts.
-        places: the shards, or folders that hold them; none for those that belong to `out`. These are deleted once
-            they are joined, as one process deletes its unfinished answers.
+        places: the shards, or folders with shards; empty for those of `out` itself. These are deleted once they are
+            merged, as a single process deletes its partial file.
         overwrite: replace another evaluation in the folder.
-        console: prints.
+        console: for the output.
 
     Returns:
         the result of the command that made the shards.
 
     Raises:
-        DataError: a shard is missing, double, damaged, or of another whole; or the graded files have changed.
+        DataError: a shard is missing, duplicated, damaged, or of other work; or the graded files have changed.
         UsageError: `out` has other answers.
     """
     own = find_shard_folder(out)
@@ -52,7 +52,7 @@ def merge(out: Path, places: Sequence[Path], overwrite: bool, console: Console) 
 
 
 def delete_shard(file: Path, home: Path) -> None:
-    """Delete a shard with what its lost tasks have left, and its folders up to `home` once they are empty."""
+    """Delete a shard with the leftovers of its lost tasks, and its folders up to `home` once they are empty."""
     for path in (file, *file.parent.glob(f".{file.name}.*")):
         path.unlink(missing_ok=True)
     with suppress(OSError):
@@ -83,14 +83,14 @@ def _merge_evaluation(out: Path, joined: Joined, overwrite: bool, console: Conso
 
 
 def _compare_environments(infos: Sequence[Row], console: Console) -> None:
-    """Say where shards were made with different versions or devices: their answers may differ where rounding does."""
+    """Report if shards were computed with different versions or devices: rounding may change their answers."""
     first = infos[0]["environment"]
     for name in first:
         values = list(dict.fromkeys(str(info["environment"].get(name)) for info in infos))
         if len(values) > 1 and name not in MACHINE:
             console.say(
-                f"The shards were made with different {name} ({', '.join(values)}): some answers may differ from "
-                "those of one process."
+                f"The shards were computed with different {name} ({', '.join(values)}): some answers may differ from "
+                "those of a single process."
             )
 
 

@@ -1,4 +1,4 @@
-"""Write the outputs of a task without correct answers, for `qed judge` and for programs such as alpaca-eval."""
+"""Write the outputs of a task without gold answers, for `qed judge` and programs such as alpaca-eval."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qed.runs.run import Row, read_json, write_whole
 if TYPE_CHECKING:
     from qed.evaluation.benchmarks import Benchmark
 
-REFERENCE = ("dataset", "reference", "generator")  # what a problem may have besides its instruction
+REFERENCE = ("dataset", "reference", "generator")  # optional columns of a problem besides its instruction
 
 
 def list_references(bench: Benchmark) -> dict[str, Row]:
-    """Return what the problems have besides their instructions, by their ids."""
+    """Return the optional columns of the problems, by problem id."""
     return {
         problem.id: {name: problem.meta[name] for name in REFERENCE if problem.meta.get(name)}
         for problem in bench.problems
@@ -27,7 +27,7 @@ def list_references(bench: Benchmark) -> dict[str, Row]:
 
 
 def write_outputs(store: Store, references: Mapping[str, Row], generator: str, console: Console) -> Row:
-    """Write the first output to each instruction, and the references that the task has, in two files of the same form.
+    """Write the first output to each instruction, and the task's references if any, to two files of the same form.
 
     Returns:
         the path of the outputs.
@@ -49,12 +49,12 @@ def write_outputs(store: Store, references: Mapping[str, Row], generator: str, c
         write_whole(find_references(path), json.dumps(expected, indent=1).encode())
     store.part.unlink(missing_ok=True)
     console.say(f"{store.task}: there are no gold answers; its {len(outputs)} outputs are in {path}.")
-    console.say(f"A model judges them with `qed judge {path} --url ADDRESS --model NAME`.")
+    console.say(f"To have a model judge them: `qed judge {path} --url ADDRESS --model NAME`.")
     return {"outputs": str(path)}
 
 
 def require_own_outputs(home: Path, task: str, generator: str) -> None:
-    """Check before sampling that the outputs will not replace those of another model.
+    """Check before sampling that the outputs will not overwrite those of another model.
 
     Raises:
         UsageError: they would.

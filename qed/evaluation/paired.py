@@ -1,17 +1,17 @@
 """Compare two evaluations of the same problems: the difference, its significance, and the problems that changed.
 
-The p-value is below 0.05 exactly where the 95 % interval excludes zero.
+The p-value is below 0.05 exactly if the 95 % interval excludes zero.
 
-For one answer per problem the p-value is McNemar's exact one. The interval is that of the score test with one gain and
-one loss more, z = (gained - lost) / sqrt(gained + lost + 2): the adjusted Wald interval of Bonett and Price (2012,
-"Adjusted Wald confidence interval for a difference of binomial proportions based on paired data") with the variance of
-the null. Where it just excludes zero and the exact test does not, it is extended to zero.
+For one answer per problem the p-value is that of McNemar's exact test. The interval is that of the score test with one
+gain and one loss added, z = (gained - lost) / sqrt(gained + lost + 2): the adjusted Wald interval of Bonett and Price
+(2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data") with the
+variance under the null. If it just excludes zero but the exact test is not significant, it is extended to zero.
 
-For several answers the interval is Student's. The variance of the differences has one problem more that gains and one
-more that loses, as much as the problems that change do, and is drawn towards its bound, that of single answers with as
-many gains and losses, as if one more problem had it. The problems that carry the change, (sum of squares)² / sum of
-fourth powers, count the degrees of freedom and weigh against the bound. Where the interval of single answers is
-shorter, it is taken. The p-value is one minus the level at which the interval ends at zero.
+For several answers the interval is Student's. The variance of the differences gets one added gain and one added loss,
+each of the typical size of a change, and is shrunk, with the weight of one problem, towards its bound: the variance of
+single answers with as many gains and losses. The effective number of changed problems, (sum of squares)² / sum of
+fourth powers, gives the degrees of freedom and the weight against the bound. If the interval of single answers is
+shorter, it is used instead. The p-value is one minus the confidence level at which the interval ends at zero.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from qed.evaluation.intervals import MIN_PROBLEMS, MIN_SPREAD, ROUNDING, compute
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.summary import group_by_problem
 
-TESTS = {True: "exact McNemar", False: "adjusted t over problems"}  # of differences of single answers, and of others
+TESTS = {True: "exact McNemar", False: "adjusted t over problems"}  # by whether all differences are of single answers
 FEW_CARRIERS = 5
 FIELDS = ("middle", "error", "df", "score")
 
@@ -50,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The middle of an interval, its standard error and degrees of freedom, and the score of the null of 0."""
+    """The center of an interval, its standard error and degrees of freedom, and the test score of the null of 0."""
 
     middle: Floats
     error: Floats
@@ -62,8 +62,8 @@ class Estimate:
 class PairedTest:
     """The result of a paired test; the measure is a mean over the `n` problems in both evaluations.
 
-    `p_value` is below 0.05 exactly where the 95 % interval excludes 0. It is None for fewer than 6 problems; `note`
-    says so then, else it is empty.
+    `p_value` is below 0.05 exactly if the 95 % interval excludes 0. It is None for fewer than 6 problems, which `note`
+    then says.
     """
 
     n: int
@@ -111,7 +111,7 @@ def compare_paired(before: Sequence[Row], after: Sequence[Row], measure: str = A
     lost = tuple(change for change in changes if change.after < change.before)
     differences = np.array(new) - np.array(old)
     low, high, p_value = compute_difference(differences)
-    # Without a difference both tests say the same, and McNemar's is of single answers.
+    # If nothing changed, both tests agree, and McNemar's is the test for single answers.
     several = not differences.any() and any(len(side[problem]) > 1 for side in (one, other) for problem in shared)
     test = TESTS[_is_single(differences) and not several]
     unpaired = len(one) + len(other) - 2 * len(shared)
@@ -121,16 +121,16 @@ def compare_paired(before: Sequence[Row], after: Sequence[Row], measure: str = A
 
 
 def describe_too_few(count: int) -> str:
-    """Say why a comparison of so few problems has no p-value."""
+    """Explain why a comparison of so few problems has no p-value."""
     problems = "1 problem is" if count == 1 else f"{count} problems are"
-    return f"{problems} too few for a test: it takes {MIN_PROBLEMS}"
+    return f"{problems} too few for a test, which needs {MIN_PROBLEMS}"
 
 
 def compute_difference(differences: Floats) -> tuple[float, float, float | None]:
     """Compute the 95 % interval of a mean difference, [problems] in [-1, 1], and the p-value of the null that it is 0.
 
-    Of fewer than 6 problems there is no p-value, and the interval contains 0: if all problems change alike, the chance
-    that they do so by luck is above 5 %.
+    With fewer than 6 problems there is no p-value, and the interval contains 0: even if all problems change in the same
+    direction, this happens by chance in more than 5 % of cases.
     """
     lows, highs, p_values = compute_differences(differences[:, None])
     low, high, p_value = float(lows[0]), float(highs[0]), float(p_values[0])
@@ -146,8 +146,8 @@ def compute_difference(differences: Floats) -> tuple[float, float, float | None]
 def compute_differences(differences: Floats) -> tuple[Floats, Floats, Floats]:
     """Compute the interval and the p-value of each column of differences, [problems, columns] in [-1, 1].
 
-    The p-values of single answers are those of the score test. None is below the chance that all signs are equal. For
-    fewer than 6 problems all are 1.
+    Single answers get the p-values of the score test. No p-value is below the probability that all signs are equal by
+    chance. For fewer than 6 problems all are 1.
     """
     count = len(differences)
     found = estimate_difference(differences)
@@ -171,7 +171,7 @@ def estimate_difference(differences: Floats) -> Estimate:
     changed = squares > 0
     size = np.where(changed, fourths / np.where(changed, squares, 1.0), 1.0)
     carriers = np.where(changed, squares**2 / np.where(changed, fourths, 1.0), 0.0)
-    # Of normal differences a third of the problems are carriers; many carriers mean that the spread is well known.
+    # Normal differences have an effective number of a third of the problems; a large one means a reliable variance.
     carriers = carriers * np.maximum(1.0, carriers / FEW_CARRIERS)
     variance = np.minimum((squares + 2 * size) / total - middle**2, bound)
     error = np.sqrt(variance ** (carriers / (carriers + 1)) * bound ** (1 / (carriers + 1)) / count)
@@ -183,7 +183,7 @@ def estimate_difference(differences: Floats) -> Estimate:
 
 
 def enclose(means: Floats, found: Estimate) -> tuple[Floats, Floats]:
-    """Return the bounds of an estimate, within [-1, 1] and around the means."""
+    """Return the bounds of an estimate, clipped to [-1, 1] and widened to include the means."""
     half = compute_student_quantile(found.df) * found.error
     low, high = np.minimum(means, found.middle - half), np.maximum(means, found.middle + half)
     return np.maximum(-1.0, low), np.minimum(1.0, high)

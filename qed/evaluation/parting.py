@@ -1,8 +1,8 @@
-"""Find where two runs of the same settings part: the first sampled token that differs, and how close that draw was.
+"""Find where two runs with the same settings diverge: the first different sampled token, and how close that draw was.
 
-A token is drawn by inverting the cumulative distribution at an addressed random number (`qed.sampling.draw`). Where
-that number is within rounding of the boundary between two tokens, a run with other shapes of its computation, such as
-one with another number of ranks, may draw the other token. `qed compare A B --rollouts` shows this.
+A token is drawn by inverting the cumulative distribution at a uniform random number (`qed.sampling.draw`). If that
+number is within rounding error of the boundary between two tokens, a run with other tensor shapes, such as one with
+another number of ranks, may draw the other token. `qed compare A B --rollouts` shows this.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from qed.sampling.base import Sampling
 from qed.sampling.draw import shape_logits
 from qed.training.checkpoints import load_exact_weights
 
-# What is compared of each answer, besides its tokens: rows in the same place must be answers to the same problem.
+# Columns compared besides the tokens: rows at the same position must be answers to the same problem.
 PLACE = ("group_id", "sample_id", "source")
 
 
 @dataclass(frozen=True)
 class Margin:
-    """How close a draw was: the random number and the share of the distribution that it fell into, from `lower` to
-    `upper`; `margin` is its distance to the nearer end, below 0 if the weights at hand would draw another token."""
+    """How close a draw was: the random number, and the interval of the cumulative distribution from `lower` to `upper`
+    that it fell into; `margin` is its distance to the nearer end, below 0 if these weights would draw another token."""
 
     uniform: float
     lower: float
@@ -46,9 +46,9 @@ class Margin:
 class Parting:
     """The first token that two runs drew differently.
 
-    `position` counts the tokens of the answer from 0, and `tokens` are those of the two runs there, None where one has
-    ended, with their log-probs. `drift` is the greatest difference of the log-probs of tokens up to this one that both
-    have drawn alike in this step. `answers` counts the answers of the step that differ.
+    `position` counts the tokens of the answer from 0; `tokens` and `logps` are those of the two runs there, None if the
+    answer has ended. `drift` is the largest log-prob difference in this step between equal tokens before an answer's
+    first different one. `answers` counts the answers of the step that differ.
     """
 
     step: int
@@ -63,10 +63,10 @@ class Parting:
 
 
 def show_parting(before: Path, after: Path, console: Console) -> dict[str, Any]:
-    """Print where two runs part; return the same for JSON: empty if all answers of the steps of both are the same.
+    """Print where two runs diverge, and return the same for JSON; empty if all answers of the shared steps are equal.
 
     Raises:
-        DataError: they have no step in common, or their steps have other problems.
+        DataError: they have no step in common, or their steps have different problems.
     """
     steps, parting = find_parting(before, after)
     if parting is None:
@@ -79,7 +79,7 @@ def show_parting(before: Path, after: Path, console: Console) -> dict[str, Any]:
 
 
 def find_parting(before: Path, after: Path) -> tuple[int, Parting | None]:
-    """Return the number of steps that two runs have in common, and where they part first, if they do.
+    """Return the number of steps that two runs have in common, and where they first diverge, if they do.
 
     Raises:
         DataError: see `show_parting`.
@@ -106,9 +106,9 @@ def _locate(row: Row) -> list[Any]:
 
 
 def _find_first(before: Sequence[Row], after: Sequence[Row]) -> Parting | None:
-    """Return the first different token among the answers of a step: of all that differ, the one at the least position.
+    """Return the first different token among the answers of a step: the one at the lowest position.
 
-    What follows a different token is drawn from another distribution, and says nothing.
+    Tokens after a difference come from another distribution, so they are not compared.
     """
     places = [_find_position(one["tokens"], other["tokens"]) for one, other in zip(before, after, strict=True)]
     differing = [(place, number) for number, place in enumerate(places) if place is not None]
@@ -140,7 +140,7 @@ def _get(values: Sequence[Any], position: int) -> Any:
 
 
 def _list_drifts(before: Sequence[Row], after: Sequence[Row], places: Sequence[int | None]) -> Iterator[float]:
-    """Yield the differences of the log-probs of tokens that two runs have drawn alike."""
+    """Yield the log-prob differences of the tokens that both runs drew."""
     for one, other, place in zip(before, after, places, strict=True):
         for own, others in list(zip(one["logps"], other["logps"], strict=False))[:place]:
             if not math.isnan(own - others):
@@ -148,7 +148,7 @@ def _list_drifts(before: Sequence[Row], after: Sequence[Row], places: Sequence[i
 
 
 def _measure_margin(runs: tuple[Path, Path], parting: Parting) -> tuple[Margin | None, str]:
-    """Compute the margin of a draw from the weights that it was made with, if a run still has them; or say why not."""
+    """Compute the margin of a draw with the weights that sampled it, if a run still has them; else return why not."""
     for run in runs:
         folder = manifest.list_checkpoints(run).get(parting.step - 1)
         if folder is None and parting.step == 1 and (run / "reference/step_000000/hf").is_dir():
@@ -156,8 +156,8 @@ def _measure_margin(runs: tuple[Path, Path], parting: Parting) -> tuple[Margin |
         if folder is not None and manifest.list_damage(folder) == []:
             return _compute_margin(run, folder, parting)
     return None, (
-        f"The margin of the draw takes the weights behind step {parting.step - 1}, of which no run has a checkpoint: "
-        "run.save_every=1 writes one for every step."
+        f"The margin of the draw needs the weights after step {parting.step - 1}, but neither run has that checkpoint: "
+        "run.save_every=1 saves one at every step."
     )
 
 
@@ -182,7 +182,7 @@ def _compute_margin(run: Path, checkpoint: Path, parting: Parting) -> tuple[Marg
 
 
 def _read_precision(saved: Mapping[str, Any]) -> Any:
-    """Return the precision to compute in: half precision rounds too much to say how close a draw was."""
+    """Return the precision to compute in: half precision is too coarse to tell how close a draw was."""
     return "float64" if saved["model"].get("precision") == "float64" else "float32"
 
 
@@ -193,19 +193,19 @@ def _read_sampling(saved: Mapping[str, Any]) -> Sampling:
 
 
 def _describe(parting: Parting, note: str) -> Iterator[str]:
-    """Describe a parting in a few lines."""
+    """Describe in a few lines where the runs diverge."""
     yield (
-        f"The runs part in step {parting.step}: {parting.answers:,} answers differ, first answer {parting.sample} to "
-        f"problem {parting.problem}, at token {parting.position}."
+        f"The runs diverge in step {parting.step}: {parting.answers:,} answers differ, first answer {parting.sample} "
+        f"to problem {parting.problem}, at token {parting.position}."
     )
     for name, token, logp in zip("AB", parting.tokens, parting.logps, strict=True):
         yield f"  {name}: " + ("the answer has ended" if token is None else f"token {token}, log-prob {logp:.6f}")
-    yield f"  Tokens that both have drawn in this step differ by at most {parting.drift:.1e} in their log-probs."
+    yield f"  Tokens that both runs drew in this step differ by at most {parting.drift:.1e} in their log-probs."
     if parting.margin is None:
         yield f"  {note}"
         return
     margin = parting.margin
     yield (
-        f"  The random number {margin.uniform:.9f} is {margin.margin:.1e} from the end of that token's share of the "
-        f"distribution, {margin.lower:.9f} to {margin.upper:.9f}: rounding of that size draws the other one."
+        f"  The random number {margin.uniform:.9f} is {margin.margin:.1e} from the end of that token's interval of the "
+        f"distribution, {margin.lower:.9f} to {margin.upper:.9f}: a rounding error of that size draws the other one."
     )

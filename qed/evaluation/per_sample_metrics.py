@@ -1,4 +1,4 @@
-"""Compute metrics of an answer besides its grade: correctness by other extraction modes, and length of the thought."""
+"""Compute metrics of an answer besides its grade: correctness by other extraction modes, and reasoning length."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qed.types import Rollout
 def compute_sample_metrics(rollout: Rollout, tags: Sequence[str] = (), policy: Policy = MATH) -> dict[str, Any]:
     """Compute the columns that an evaluation adds to the row of a graded answer.
 
-    `tags` are the prompt's own, in order: two around the reasoning, then two around the answer if it has some.
+    `tags` are those of the prompt, in order: two around the reasoning, then two around the answer if it has any.
 
-    `strict` and `flexible`: whether the answer by this mode of extraction is right; `string`: whether the flexible
-    answer is right by string comparison; `class`: class of format × answer; `reasoning_chars`: length of the thought.
+    `strict` and `flexible`: whether the answer by this extraction mode is right; `string`: whether the flexible answer
+    is right by string comparison; `class`: class of format × answer; `reasoning_chars`: length of the reasoning.
     """
     gold, text = rollout.problem.answer, rollout.text
     pairs = list_answer_tags(tags)
@@ -36,9 +36,9 @@ def compute_sample_metrics(rollout: Rollout, tags: Sequence[str] = (), policy: P
 
 
 def extract_thought(text: str, tags: Tags | None = None) -> str:
-    """Return the reasoning before the answer, without its tags; a thought without an end tag extends to the end.
+    """Return the reasoning before the answer, without its tags; without an end tag it extends to the end of the text.
 
-    The prompt's own `tags` are looked for first, then the usual ones.
+    The prompt's own `tags` are tried first, then the common ones.
     """
     for opening, closing in (tags, *THOUGHTS) if tags else THOUGHTS:
         before, closed, _ = text.partition(closing)

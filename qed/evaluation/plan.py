@@ -1,6 +1,6 @@
-"""Plan an evaluation before anything is sampled: its model, its tasks, and the chunks of problems of each task.
+"""Plan an evaluation before sampling: load the model and the tasks, and split each task into chunks of problems.
 
-A chunk is a unit of work that does not depend on what is finished, nor on how many processes share the work.
+A chunk is a unit of work that depends neither on what is already finished nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from qed.runs.run import Row
 from qed.sampling.base import Sampling
 from qed.types import Problem
 
-BATCHES_PER_CHUNK = 4  # when an answer ends early, the next one of the chunk takes its place in the batch
+BATCHES_PER_CHUNK = 4  # an answer that ends early is replaced in the batch by the chunk's next one
 DEFAULT_TOKENS = 2_048
 TOO_LONG = "prompts longer than the window"
-Chunk = list[tuple[Problem, int]]  # problems that are sampled together, each with its number of answers
+Chunk = list[tuple[Problem, int]]  # problems sampled together, each with its number of samples
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task that is ready to be sampled; `policy` has the task's prompt, `also` are other graders of its answers."""
+    """A task that is ready to be sampled; `policy` includes the task's prompt, `also` lists additional graders."""
 
     record: TaskRecord
     bench: Benchmark
@@ -67,7 +67,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks of an evaluation, the model, and the results of the sampler's check by task."""
+    """The tasks of an evaluation, the model, and the results of the sampler check by task."""
 
     request: EvaluationRequest
     tasks: list[TaskPlan]
@@ -76,11 +76,11 @@ class Plan:
 
     @cached_property
     def whole(self) -> Row:
-        """The whole for its shards. Weights are compared by content: a copy of a file has other times."""
+        """What all shards must have in common. Weights are compared by content, because copies differ in file times."""
         records = {task.record.label: asdict(task.record) for task in self.tasks}
         for record in records.values():
             record["settings"]["weights"] = ""
-            record["figures"].pop("urls", None)  # each shard may have servers of its own
+            record["figures"].pop("urls", None)  # shards may use different servers
         about = {
             "step": self.request.step,
             "model": self.request.model,
@@ -92,7 +92,7 @@ class Plan:
 
     @cached_property
     def about(self) -> Row:
-        """What belongs to the process that evaluates, and not to the whole."""
+        """What describes this process only, and may differ between shards."""
         return {
             "command": redact(shlex.join(self.request.command)),
             "environment": describe_environment(self._device, threads.describe_compute(self._device)),
@@ -137,11 +137,11 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
 
 
 def _choose_max_tokens(bench: Benchmark, request: EvaluationRequest, policy: Policy) -> int:
-    """Return the longest answer: as asked, or the benchmark's usual one, as far as the model's window allows."""
+    """Return the token limit of an answer: as requested, else the benchmark's default, capped by the context window."""
     if request.sampling.max_tokens:
         return request.sampling.max_tokens
     window = read_window(policy.model)
-    default = min(DEFAULT_TOKENS, window // 2)  # half of the window is for the prompt
+    default = min(DEFAULT_TOKENS, window // 2)  # the other half is for the prompt
     usual = benchmarks.find_usual_tokens(bench.name)
     if usual <= default:
         return default
@@ -151,7 +151,7 @@ def _choose_max_tokens(bench: Benchmark, request: EvaluationRequest, policy: Pol
 
 
 def leave_out_functions(request: EvaluationRequest, console: Console) -> EvaluationRequest:
-    """Return the request without those functions in the run's reward that only the program that trained has."""
+    """Return the request without reward functions that were passed from Python and exist only in that program."""
     data = request.settings.data
     reward = leave_out_missing(data.reward)
     if reward == data.reward:
@@ -159,8 +159,8 @@ def leave_out_functions(request: EvaluationRequest, console: Console) -> Evaluat
     data = replace(data, reward=reward or ("auto",), reward_options=data.reward_options if reward else ())
     data = data if reward else replace(data, reward=resolve_reward_names(data))
     console.say(
-        f"The run's reward has a function that only its Python program has: answers are judged by "
-        f"{', '.join(data.reward)}. Another reward is given with --reward, in Python with reward=FUNCTION."
+        f"The run's reward includes a function that exists only in its Python program, so answers are graded by "
+        f"{', '.join(data.reward)}. To use another reward, give --reward, or in Python reward=FUNCTION."
     )
     return replace(request, settings=replace(request.settings, data=data))
 
@@ -168,7 +168,7 @@ def leave_out_functions(request: EvaluationRequest, console: Console) -> Evaluat
 def _check_sampler(
     bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
 ) -> Row:
-    """Check that the sampler agrees with the model's forward pass, before anything is sampled or written."""
+    """Check that the sampler's log-probs match the model's forward pass, before anything is sampled or written."""
     enter_stage("preflight", request.step)
     if is_served(policy):
         return {}
@@ -189,14 +189,14 @@ def _plan_task(
     lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
     kept = _drop_long_prompts(bench, lengths, policy.max_prompt_tokens(max_tokens), console)
     grader, record = _describe_task(bench, kept, request, sampling, policy)
-    # Batches of similar prompt length waste the least; the order does not depend on what is finished.
+    # Batches of similar prompt length need the least padding; the order does not depend on what is finished.
     by_length = sorted(kept, key=lambda problem: lengths[problem.id])
     chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
     return TaskPlan(record, bench, kept, chunks, sampling, policy, grader, _load_also(bench, request, sampling))
 
 
 def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: EndpointSettings) -> TaskPlan:
-    """Plan a task for an endpoint: every problem is a chunk, and which prompts are too long the endpoint tells."""
+    """Plan a task for an endpoint: each problem is a chunk, and the endpoint rejects prompts that are too long."""
     template = EndpointTemplate(load_prompt(bench.data), endpoint.api, (*request.settings.sampling.stop, *bench.stop))
     max_tokens = request.sampling.max_tokens or max(DEFAULT_TOKENS, benchmarks.find_usual_tokens(bench.name))
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
@@ -207,7 +207,7 @@ def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: 
 
 
 def _load_also(bench: Benchmark, request: EvaluationRequest, sampling: Sampling) -> tuple[SecondGrader, ...]:
-    """Load the other graders of a task, which has none if it has no correct answers."""
+    """Load the additional graders of a task; none if it has no gold answers."""
     names = request.also if bench.judged else ()
     return load_second_graders(names, sampling.max_tokens, load_prompt(bench.data).CHAT)
 
@@ -215,7 +215,7 @@ def _load_also(bench: Benchmark, request: EvaluationRequest, sampling: Sampling)
 def _describe_task(
     bench: Benchmark, kept: list[Problem], request: EvaluationRequest, sampling: Sampling, policy: Policy | None
 ) -> tuple[Grader, TaskRecord]:
-    """Return the grader of a task, and what its files say besides its answers."""
+    """Return the grader of a task, and the record that its files hold besides the answers."""
     reward_grader = load_grader(bench.data, sampling.max_tokens)
     grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
     symbolic.start_for(problem.answer for problem in kept)  # loads while the first answers are sampled
@@ -244,12 +244,12 @@ def _describe_task(
 
 
 def _drop_long_prompts(bench: Benchmark, lengths: Mapping[str, int], limit: int, console: Console) -> list[Problem]:
-    """Return the problems whose prompt has at most `limit` tokens; the others are counted and reported."""
+    """Return the problems whose prompts have at most `limit` tokens; report how many are skipped."""
     kept = [problem for problem in bench.problems if lengths[problem.id] <= limit]
     if not kept:
         raise DataError(
-            f"No problem of {bench.label} fits: its shortest prompt has {min(lengths.values())} tokens, and besides "
-            f"the longest answer the window has space for {max(0, limit)}. Use a smaller --max-tokens, or a model "
+            f"No problem of {bench.label} fits: its shortest prompt has {min(lengths.values())} tokens, and the "
+            f"context window leaves {max(0, limit)} besides the longest answer. Use a smaller --max-tokens, or a model "
             "with a longer window."
         )
     if len(kept) < len(bench.problems):

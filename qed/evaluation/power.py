@@ -1,4 +1,4 @@
-"""Compute the smallest difference that a comparison on given problems is likely to find."""
+"""Compute the smallest difference that a comparison on given problems is likely to detect."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qed.evaluation.paired import estimate_difference
 from qed.evaluation.summary import index_problems
 
 POWER = 0.8
-ASSUMED_CORRELATION = 0.5  # of the values of two sides over problems, where only one side is known
+ASSUMED_CORRELATION = 0.5  # between the two sides' values over problems, if only one side is known
 
 
 @dataclass(frozen=True)
 class Power:
-    """What a paired comparison on `n` problems can find.
+    """The power of a paired comparison on `n` problems.
 
     Attributes:
         n: the number of problems.
-        k: the smallest number of answers to one of them.
-        difference: the smallest true difference of the measure that is found in 80 % of comparisons at the level of
-            5 %; None for fewer than 6 problems, and where it is above one.
-        spread: standard deviation of a problem's difference.
-        correlation: that of the values of both sides over problems; measured with two sides, else the one assumed.
+        k: the smallest number of answers to any of them.
+        difference: the smallest true difference of the measure that is detected in 80 % of comparisons at the 5 %
+            level; None for fewer than 6 problems, and if it would be above 1.
+        spread: standard deviation of the per-problem differences.
+        correlation: correlation of the two sides' values over problems; measured if both are given, else assumed.
         measured: whether both sides were given.
     """
 
@@ -46,16 +46,16 @@ class Power:
 def compute_detectable_difference(
     before: Sequence[Row], after: Sequence[Row] | None = None, measure: str = ACCURACY
 ) -> Power | None:
-    """Compute the smallest difference that the paired test finds in 80 % of comparisons, at the level of 5 %.
+    """Compute the smallest difference that the paired test detects in 80 % of comparisons, at the 5 % level.
 
     Args:
         before: the rows of an evaluation.
-        after: those of another one of the same problems. Without it, the other side is taken to spread as this one,
-            with a correlation of 0.5 over problems; where the chance in k answers leaves less, that counts.
+        after: the rows of another evaluation of the same problems. Without it, the other side is assumed to have the
+            same variance and a correlation of 0.5 over problems, or less if the sampling noise of k answers limits it.
         measure: `accuracy`, `pass@K` or `maj@K`.
 
     Returns:
-        the difference and what it is made of; None without a common problem.
+        the difference and its inputs; None without a common problem.
 
     Raises:
         UsageError: there is no such measure, or a problem has fewer than K answers.
@@ -71,7 +71,7 @@ def compute_detectable_difference(
         correlation = _correlate(*values)
     else:
         correlation = min(ASSUMED_CORRELATION, _bound_correlation(groups[0], values[0], measure))
-        # Distances from the mean have the spread of a side, and spread to that of a difference.
+        # Deviations from the mean have the variance of one side; scale them to that of a difference.
         differences = (values[0] - values[0].mean()) * math.sqrt(2 - 2 * correlation)
     fewest = min(len(answers) for own in groups for answers in own)
     difference, spread = _solve(differences)
@@ -79,7 +79,7 @@ def compute_detectable_difference(
 
 
 def _solve(differences: Floats) -> tuple[float | None, float]:
-    """Return the detectable difference, and the standard deviation of a problem's difference."""
+    """Return the detectable difference, and the standard deviation of the per-problem differences."""
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     if len(differences) < MIN_PROBLEMS:
         return None, spread
@@ -90,16 +90,16 @@ def _solve(differences: Floats) -> tuple[float | None, float]:
 
 
 def _correlate(one: Floats, other: Floats) -> float:
-    """Return the correlation of two sides over problems; 0 where a side does not vary."""
+    """Return the correlation of two sides over problems; 0 if a side does not vary."""
     if one.std() == 0 or other.std() == 0:
         return 0.0
     return float(np.corrcoef(one, other)[0, 1])
 
 
 def _bound_correlation(groups: Sequence[Sequence[Row]], values: Floats, measure: str) -> float:
-    """Return how much two evaluations of one model correlate: the share of the spread that problems make, not chance.
+    """Return the correlation between two evaluations of one model: the share of the variance that is between problems.
 
-    It is known for accuracies of several answers to each problem; elsewhere the bound is 1.
+    It is known for the accuracy with several answers per problem; otherwise the bound is 1.
     """
     counts = np.array([len(answers) for answers in groups])
     if measure != ACCURACY or counts.min() < 2 or values.var() == 0:

@@ -1,4 +1,4 @@
-"""What an evaluation is asked for, and the part of it that determines the answers."""
+"""The settings of an evaluation, and the subset of them that determines the answers."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from qed.types import Problem
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The request of an evaluation.
+    """The settings of one evaluation.
 
     Args:
         settings: settings of the model, prompt and reward, or of the evaluated run.
         tasks: names of tasks; empty uses the held-out problems of the run.
-        sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
-        samples: answers per problem; 0 uses each benchmark's number.
-        limit: number of problems of each task, drawn by `subset_seed`; 0 uses all.
+        sampling: sampling parameters; `max_tokens` 0 uses half of the context window, at most 2,048.
+        samples: answers per problem; 0 uses each benchmark's default.
+        limit: number of problems of each task, drawn with `subset_seed`; 0 uses all.
         folder, step: where the answers are written.
         model: the model's name as given.
         overwrite: replace another evaluation in the folder.
-        command: the command line.
-        json: keep stdout for the result.
-        endpoint: where the model is, if it is neither loaded nor sampled by token ids.
-        policy: the conventions of the comparison: math, qwen or strict.
-        also: other graders of the same answers, see `qed.evaluation.verdicts`.
-        ties: the rule of maj@k, see `qed.evaluation.votes.vote_majority`.
-        scoring: sampled answers, or the log-likelihoods of choices, with `shots` worked examples before a question
-            (None: the usual number, if there are `exemplars`); see `qed.evaluation.few_shot`.
+        command: the command line, for the record.
+        json: reserve stdout for the JSON result.
+        endpoint: the OpenAI-compatible endpoint, if the model is neither loaded nor sampled by token ids.
+        policy: the grading policy for final answers: math, qwen or strict.
+        also: additional graders of the same answers, see `qed.evaluation.verdicts`.
+        ties: the tie rule of maj@k, see `qed.evaluation.votes.vote_majority`.
+        scoring: sampled answers, or the log-likelihoods of choices, with `shots` few-shot examples before each question
+            (None: the default number, if there are `exemplars`); see `qed.evaluation.few_shot`.
     """
 
     settings: Settings
@@ -85,7 +85,7 @@ def describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evaluat
         "samples": max(counts) if len(set(counts)) == 1 else f"{derive_seed(*counts):016x}",
         "prompt": resolve_prompt_name(bench.data),
         "prompt_options": list(bench.data.prompt_options),
-        # Only where it is given, so that evaluations of earlier versions go on.
+        # Only if set, so that evaluations started with earlier versions can be resumed.
         **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
         **({"chat_template_options": options} if (options := list(bench.data.chat_template_options)) else {}),
         **_describe_environment(bench.data),

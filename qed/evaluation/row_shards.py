@@ -1,4 +1,4 @@
-"""Grade a share of the rows of a file, for `qed grade` and for `qed evaluate --responses`."""
+"""Grade one shard of the rows of a file, for `qed grade` and `qed evaluate --responses`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 
 ADD_SECONDS = 1.0  # between two writes of finished rows
-Items = Sequence[Any]  # rows of a file with what is needed to grade them
+Items = Sequence[Any]  # rows of a file with the data needed to grade them
 
 
 class RowJob(Protocol):
-    """What is graded and how; it can be sent to another process."""
+    """What is graded and how; can be sent to another process."""
 
     def describe(self, block: int) -> Row:
-        """Describe the whole for its shards, with units of `block` rows."""
+        """Describe what all shards must have in common, with units of `block` rows."""
         ...
 
     def for_task(self) -> RowJob:
-        """Return the same job for one of many processes, without the grader that it may have loaded."""
+        """Return the same job for one of many processes, without a loaded grader."""
         ...
 
     def list_files(self) -> list[str]:
@@ -52,14 +52,14 @@ def require_unchanged(files: Sequence[str], hashes: Sequence[str]) -> None:
     for name, digest in zip(files, hashes, strict=True):
         if not Path(name).is_file():
             raise DataError(
-                f"There is no file {name}, whose rows the shards graded: join them in the folder where it is."
+                f"There is no file {name}, whose rows the shards graded: merge them in the folder where it is."
             )
         if hash_file(Path(name)) != digest:
             raise DataError(f"{name} has changed since the shards graded it: restore it, or grade it again.")
 
 
 def run_row_shard(job: RowJob, folder: Path, shard: Shard, overwrite: bool, console: Console) -> Path:
-    """Grade every N-th row, and write the results for `qed merge`.
+    """Grade the rows of a shard, and write the results for `qed merge`.
 
     Returns:
         the shard's file.
@@ -76,7 +76,7 @@ def run_row_shard(job: RowJob, folder: Path, shard: Shard, overwrite: bool, cons
 def grade_units(
     job: RowJob, file: ShardFile, units: Mapping[int, Items], total: int, say: Callable[[str], None]
 ) -> None:
-    """Grade the missing units of a shard, and finish its file; `total` is the number of units of the whole."""
+    """Grade the missing units of a shard, and finish its file; `total` is the number of units of all shards."""
     if file.is_finished:
         return
     missing = {unit: items for unit, items in units.items() if unit not in file.units}

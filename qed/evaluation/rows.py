@@ -1,4 +1,4 @@
-"""Convert graded answers to rows of an evaluation, and its figures to metrics and to a line of text."""
+"""Convert graded answers to rows of an evaluation, and its figures to metrics and to one line of text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ METRICS = {
 def build_rows(groups: Groups, decoding: str, step: int, tags: Sequence[str] = (), policy: Policy = MATH) -> list[Row]:
     """Build the rows of an evaluation from graded answers.
 
-    `tags` are those of the prompt, see `compute_sample_metrics`; `policy` is for the columns of the final answer.
+    `tags` are those of the prompt, see `compute_sample_metrics`; `policy` is the grading policy of the final answer's
+    columns.
     """
     return [
         {
@@ -47,7 +48,7 @@ def build_rows(groups: Groups, decoding: str, step: int, tags: Sequence[str] = (
 
 
 def _measure(rollout: Rollout, tags: Sequence[str], policy: Policy) -> Row:
-    """Compute the columns beside the grade: those of all choices, or those of a written answer."""
+    """Compute the columns besides the grade: those of the choices, or those of a written answer."""
     return rollout.describe() if isinstance(rollout, ChoiceRollout) else compute_sample_metrics(rollout, tags, policy)
 
 

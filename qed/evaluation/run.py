@@ -2,7 +2,7 @@
 
 Problems are sampled in chunks of similar prompt length. A chunk's answers are saved as soon as they are graded, and an
 interrupted evaluation continues with the missing chunks. Random draws depend only on the problem, and a chunk always
-has the same problems, so the result equals that of an uninterrupted evaluation, and shards of it join to the same one.
+has the same problems, so resuming, or merging shards, gives the same result as one uninterrupted evaluation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_evaluation(request: EvaluationRequest, shard: Shard | None = None) -> di
         shard: sample only this share of the problems, and write it for `qed merge`.
 
     Returns:
-        the folder, the figures of `summarize` for each task, and their unweighted mean; of a shard its file.
+        the folder, the figures of `summarize` for each task, and their unweighted mean; for a shard, its file.
     """
     check_name(request.settings.model.name)
     console = Console(request.json)
@@ -67,7 +67,7 @@ def run_evaluation(request: EvaluationRequest, shard: Shard | None = None) -> di
 
 @contextmanager
 def _explain_stops(request: EvaluationRequest, console: Console) -> Iterator[None]:
-    """Say after an interruption or a hang how the evaluation continues."""
+    """Explain how to resume the evaluation after an interruption or a hang."""
     hint = f"Finished problems are saved in {request.folder}; continue with the same command and --out {request.folder}"
     try:
         with watch(HangReport(request.folder / "hang.txt", hint, "--watchdog"), request.settings.run.watchdog):
@@ -99,7 +99,7 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
 
 
 def _read_figures(store: Store, summary: Row, record: TaskRecord, model: str, console: Console) -> Row:
-    """Return the figures of a finished evaluation; for another rule for ties, its votes are counted anew."""
+    """Return the figures of a finished evaluation; recount maj@k if the tie rule is different."""
     if summary.get("maj_ties", record.ties) == record.ties:
         return summary
     store.rows = store.read_finished()
@@ -112,7 +112,7 @@ def _read_figures(store: Store, summary: Row, record: TaskRecord, model: str, co
 
 
 def _evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:
-    """Make a shard, unless the evaluation is finished in its folder, and return its place."""
+    """Evaluate a shard, unless the evaluation is already finished in its folder, and return the shard's path."""
     request = plan.request
     result: Row = {"folder": str(request.folder), "step": request.step, "shard": None, "tasks": {}, "outputs": {}}
     if not request.overwrite and find_figures(plan) is not None:
@@ -124,9 +124,9 @@ def _evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:
 
 
 def make_shard(plan: Plan, shard: Shard, console: Console, alone: bool = False) -> ShardFile:
-    """Sample a shard's chunks of all tasks, and write them for `qed merge`; `alone` as for `ShardFile`.
+    """Sample a shard's chunks of all tasks, and write them for `qed merge`; `alone` is that of `ShardFile`.
 
-    Chunks are numbered over all tasks, so that the shards of many small tasks are of similar size.
+    Chunks are numbered across tasks, so that shards are of similar size even with many small tasks.
     """
     request, first = plan.request, 0
     file = ShardFile(find_step_shards(request), shard, plan.whole, request.overwrite, alone)
@@ -156,8 +156,8 @@ def find_figures(plan: Plan) -> dict[str, Row] | None:
     """Return the figures of all tasks if all are finished in the folder.
 
     Raises:
-        UsageError: one is finished with other settings, so that shards could not be joined there, or all are finished
-            with another rule for ties.
+        UsageError: one is finished with other settings, so shards could not be merged there, or all are finished with
+            another tie rule.
     """
     home = plan.request.folder / name_step_folder(plan.request.step)
     figures = {}
@@ -195,7 +195,7 @@ def _sample(
     add: Callable[[int, list[Row]], None],
     console: Console,
 ) -> None:
-    """Sample the missing ones of these chunks; `rows` are the answers of the others, and `add` saves those of one."""
+    """Sample the chunks in `missing`, saving each with `add`; `rows` are the answers of the finished chunks."""
     counts = _count(rows)
     total = sum(map(len, chunks.values()))
     finished = total - sum(len(chunks[number]) for number in missing)
@@ -220,7 +220,7 @@ def _sample(
 
 
 def _grade(groups: Groups, task: TaskPlan) -> None:
-    """Grade the answers of a chunk; of an endpoint that may be one problem, and its refusals have their grades."""
+    """Grade the answers of a chunk; refusals by an endpoint are already graded."""
     if task.grader is None:
         return
     if not isinstance(task.policy, EndpointPolicy):
@@ -233,7 +233,7 @@ def _grade(groups: Groups, task: TaskPlan) -> None:
 def _answer_chunks(
     task: TaskPlan, request: EvaluationRequest, chunks: Mapping[int, Chunk]
 ) -> Generator[tuple[int, list[Group]]]:
-    """Yield the answers to the problems of each chunk, as soon as they are there."""
+    """Yield the answers of each chunk as soon as they are ready."""
     address = (request.settings.run.seed, "evaluation", request.decoding)
     policy = task.policy
     enter_stage("evaluate", request.step)
@@ -247,7 +247,7 @@ def _answer_chunks(
         return
     for number, chunk in chunks.items():
         requests = [Request(problem, count) for problem, count in chunk]
-        # An environment may ask the grader between two turns.
+        # An environment may call the grader between two turns.
         yield (
             number,
             sample(
@@ -264,7 +264,7 @@ def _answer_chunks(
 
 
 def _count(rows: Sequence[Row]) -> Counter[str]:
-    """Count answers, and the sums of what progress shows of them."""
+    """Count answers, and sum the values that the progress line shows."""
     return Counter(
         {
             "answers": len(rows),

@@ -1,4 +1,4 @@
-"""Run `qed evaluate --responses`: in one process, as a shard of several, and joined from shards."""
+"""Run `qed evaluate --responses`: in one process, as one of several shards, and merged from shards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from qed.rewards.policies import add_policy
 from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 
-COLUMN = "column"  # of a shard's row: the number of its column of answers
+COLUMN = "column"  # in a shard's row, the index of its column of answers
 
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """What `qed evaluate --responses` scores: a file, how it is read (without a grader), and a reward if any."""
+    """What `qed evaluate --responses` scores: a file, how to read it (without a loaded grader), and a reward if any."""
 
     file: str
     scoring: Scoring
@@ -42,18 +42,18 @@ class ScoreJob:
 
     @cached_property
     def graded(self) -> Scoring:
-        """The scoring with the grader of the reward."""
+        """The scoring with the loaded grader of the reward."""
         options = add_policy(self.reward, self.options, self.scoring.policy) if self.reward else ()
         reward = grader.make_grader(self.reward, options) if self.reward else None
         return replace(self.scoring, grader=reward, second=load_second_graders(self.scoring.also))
 
     @property
     def judge(self) -> str | None:
-        """The part of the reward that decides correctness; None for the final answer."""
+        """The part of the reward that decides correctness; None if the final answer does."""
         return self.graded.grader.judge if self.graded.grader else None
 
     def describe(self, block: int) -> Row:
-        """Describe the whole for its shards, with units of `block` rows."""
+        """Describe what all shards must have in common, with units of `block` rows."""
         about = {**asdict(self.scoring), "reward": self.reward, "options": self.options, "judge": self.judge}
         about |= {"columns": name_columns(Path(self.file), self.scoring), "notes": self.table.notes}
         return {"kind": "responses", "block": block, "data": hash_file(Path(self.file)), **about}
@@ -76,7 +76,7 @@ class ScoreJob:
         return list(self.table.rows)
 
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
-        """Yield for each row those of an evaluation, with the number of their column of answers."""
+        """Yield for each row its rows of an evaluation, each with the index of its column of answers."""
         for columns in items:
             yield [
                 {COLUMN: number, **score_answer(answer, self.graded)}
@@ -106,8 +106,8 @@ def _finish(
     out: Path | None,
     console: Console,
 ) -> dict[str, Any]:
-    """Summarize and write scored answers; `about` has the judge, the reward, the notes and the rule for ties."""
+    """Summarize and write scored answers; `about` has the judge, the reward, the notes and the tie rule."""
     judge, reward, notes, ties = about
     if reward and judge is None:
-        console.say(f"{','.join(reward)} does not judge correctness: an answer is correct by its final answer.")
+        console.say(f"{','.join(reward)} does not decide correctness: the final answer does.")
     return finish_scores(scored, summarize_columns(scored, judge, notes, ties), out, console)

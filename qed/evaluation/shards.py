@@ -1,7 +1,7 @@
-"""Shards: parts of an evaluation or a grading that separate processes make, on any machines, and that are joined later.
+"""Shards: parts of an evaluation or a grading that separate processes compute, on any machines, to be merged later.
 
-The work of a whole is numbered in units, which do not depend on the number of shards; shard I of N has every N-th one.
-A shard's file is in JSON lines: first what the whole is, then a line with the rows of each unit, last a checksum.
+The work is divided into numbered units, independent of the number of shards; shard I of N has every N-th unit. A
+shard's file is JSON Lines: a header that describes the whole work, a line with the rows of each unit, and a checksum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qed.runs.step_file import encode_line, encode_lines
 
 UNFINISHED = ".unfinished"
 MAX_SHARDS = 1_000_000
-MAX_NAMED = 10  # shards that a message names
+MAX_NAMED = 10  # shards listed in a message
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Shard:
         return unit % self.count == self.number - 1
 
     def list_units(self, total: int) -> range:
-        """List the units of this shard, of a total number."""
+        """List the units of this shard, of `total` units."""
         return range(self.number - 1, total, self.count)
 
     @property
     def file(self) -> str:
-        """Return the name of its file, which sorts by the number."""
+        """Return the name of its file; names sort by shard number."""
         return f"shard-{self.number:0{len(str(self.count))}d}-of-{self.count}.jsonl"
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def find_shard_folder(out: Path, is_file: bool | None = None) -> Path:
 
     Args:
         out: the folder or the file.
-        is_file: which of both it is; None if only what exists can tell.
+        is_file: whether `out` is a file; None to decide by what exists.
     """
     inside = out / "shards"
     if is_file is None:
@@ -77,20 +77,20 @@ def find_shard_folder(out: Path, is_file: bool | None = None) -> Path:
 
 
 class ShardFile:
-    """The file of a shard: units are on disk as soon as they are done, and an interrupted shard keeps them.
+    """The file of a shard: finished units are on disk at once, and an interrupted shard keeps them.
 
-    `units` has the rows of the units that it holds, and `is_finished` says whether it holds all.
+    `units` has the rows of the units in the file, and `is_finished` says whether these are all of the shard's.
 
     Args:
-        folder: of the shards of this whole.
-        shard: which of them.
-        whole: everything that determines the result of the whole, for JSON.
-        overwrite: start again, whatever is there.
-        alone: write unfinished units under a name of this process, because the same shard may be made elsewhere at the
-            same time: a cluster starts a task again whose node it has lost, and the node may still live.
+        folder: folder of the shards.
+        shard: which shard.
+        whole: everything that determines the result of the whole work, in a form for JSON.
+        overwrite: start again, whatever exists.
+        alone: write unfinished units to a file name unique to this process, because another one may compute the same
+            shard at the same time: a cluster restarts the task of a lost node, and that node may still be running.
 
     Raises:
-        UsageError: there is a shard of another whole.
+        UsageError: the folder has a shard of other work.
         DataError: the file is damaged.
     """
 
@@ -111,7 +111,7 @@ class ShardFile:
             write_whole(self.part, encode_lines(encode_line(build_header(shard, whole))))
 
     def _resume(self) -> None:
-        """Read the finished units; half a line at the end, as a power failure leaves it, is removed."""
+        """Read the finished units, and remove an incomplete last line, such as a power failure leaves."""
         rows = read_lines(self.part)[1:]
         os.truncate(self.part, self.part.read_bytes().rfind(b"\n") + 1)
         if rows and "end" in rows[-1]:
@@ -123,14 +123,14 @@ class ShardFile:
         """Append finished units.
 
         Raises:
-            QedError: the disk is full; no part of them stays.
+            QedError: the disk is full; none of them is kept.
         """
         if units:
             append_rows(self.part, [{"unit": unit, "rows": list(rows)} for unit, rows in units.items()])
             self.units |= {unit: list(rows) for unit, rows in units.items()}
 
     def finish(self, total: int, info: Mapping[str, Any]) -> None:
-        """Give the file its name; `total` is the number of units of the whole, `info` is about this shard alone."""
+        """Give the file its final name; `total` counts the units of all shards, `info` is about this shard only."""
         digest = hashlib.sha256(self.part.read_bytes()).hexdigest()
         append_rows(self.part, [{"end": len(self.units), "total": total, "info": info, "sha256": digest}])
         self.part.replace(self.path)
@@ -138,16 +138,16 @@ class ShardFile:
 
 
 def build_header(shard: Shard, whole: Mapping[str, Any]) -> Row:
-    """Build the first line of a shard's file, as it is when read."""
+    """Build the first line of a shard's file, equal to what is read back."""
     header: Row = json.loads(json.dumps({"shard": [shard.number, shard.count], "whole": whole}))
     return header
 
 
 def is_made(path: Path, shard: Shard, whole: Mapping[str, Any]) -> bool:
-    """Return whether a file is of this shard; False for none, or for one that a kill left without a header.
+    """Return whether a file holds this shard; False if there is none, or a killed process left it without a header.
 
     Raises:
-        UsageError: it is of another whole.
+        UsageError: it is a shard of other work.
     """
     there, here = read_header(path), build_header(shard, whole)
     if there is not None and there != here:
@@ -160,7 +160,7 @@ def is_made(path: Path, shard: Shard, whole: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A whole shard as read from its file; see `ShardFile` for the fields."""
+    """A complete shard as read from its file; see `ShardFile` for the fields."""
 
     path: Path
     shard: Shard
@@ -172,7 +172,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Joined:
-    """All shards of a whole: what it is, the rows of its units in order, and what each shard says of itself."""
+    """All shards merged: the description of the whole work, the rows of its units in order, and each shard's info."""
 
     whole: Row
     units: list[list[Row]]
@@ -180,7 +180,7 @@ class Joined:
 
 
 def read_header(path: Path) -> Row | None:
-    """Read the first line of a shard's file; None if it is not one."""
+    """Read the first line of a shard's file; return None if it is not one."""
     try:
         with path.open(encoding="utf-8") as file:
             line = file.readline()
@@ -194,7 +194,7 @@ def read_shard(path: Path) -> Part:
     """Read and verify a finished shard.
 
     Raises:
-        DataError: it is not a shard, not whole, or damaged.
+        DataError: it is not a shard, incomplete, or damaged.
     """
     content = path.read_bytes()
     start = content[:-1].rfind(b"\n") + 1
@@ -205,8 +205,8 @@ def read_shard(path: Path) -> Part:
         damaged = True
     if damaged:
         raise DataError(
-            f"{path} is not a whole shard: its checksum is missing or different. Copy it again from where it was made, "
-            "or delete it and make it again."
+            f"{path} is not a complete shard: its checksum is missing or does not match. Copy it again from where it "
+            "was made, or delete it and run the shard again."
         )
     header, *lines = (json.loads(line) for line in content[:start].split(b"\n")[:-1])
     units = {line["unit"]: line["rows"] for line in lines}
@@ -224,17 +224,17 @@ def find_shards(places: Sequence[Path]) -> list[Path]:
         files = [place] if place.is_file() else sorted(place.rglob("shard-*-of-*.jsonl"))
         if not files:
             started = sorted(place.rglob(f".shard-*{UNFINISHED}")) if place.is_dir() else []
-            hint = f" {started[0]} is not finished: its command continues it." if started else ""
+            hint = f" {started[0]} is not finished: run its command again to resume it." if started else ""
             raise DataError(f"{place} holds no finished shard, a file such as shard-1-of-3.jsonl.{hint}")
         found += files
     return list({file.resolve(): file for file in found}.values())
 
 
 def join_shards(files: Sequence[Path]) -> Joined:
-    """Read all shards of a whole.
+    """Read all shards of an evaluation or a grading.
 
     Raises:
-        DataError: one is missing, double, damaged, or of another whole.
+        DataError: one is missing, duplicated, damaged, or of other work.
     """
     parts = [read_shard(file) for file in files]
     first = parts[0]
@@ -242,17 +242,17 @@ def join_shards(files: Sequence[Path]) -> Joined:
     for part in parts:
         if part.header["whole"] != first.header["whole"] or part.total != first.total:
             raise DataError(
-                f"{part.path} and {first.path} are not shards of the same whole: "
+                f"{part.path} and {first.path} are not shards of the same work: "
                 f"{compare_wholes(first.header['whole'], part.header['whole'])}. Name those of one command only."
             )
         if part.shard.count != first.shard.count:
             raise DataError(
-                f"{part.path} is shard {part.shard}, and {first.path} is shard {first.shard}: name those of one "
-                "division only."
+                f"{part.path} is shard {part.shard}, and {first.path} is shard {first.shard}: name only shards with "
+                "the same N."
             )
         if part.shard.number in by_number:
             raise DataError(
-                f"Shard {part.shard} is there twice: {by_number[part.shard.number].path} and {part.path}. Name one."
+                f"Shard {part.shard} is given twice: {by_number[part.shard.number].path} and {part.path}. Name one."
             )
         by_number[part.shard.number] = part
     _require_all(by_number, first)
@@ -262,27 +262,27 @@ def join_shards(files: Sequence[Path]) -> Joined:
 
 
 def _require_all(by_number: Mapping[int, Part], first: Part) -> None:
-    """Refuse a missing shard, and one without all of its units."""
+    """Raise if a shard is missing or lacks units."""
     missing = [str(Shard(n, first.shard.count)) for n in range(1, first.shard.count + 1) if n not in by_number]
     if missing:
         more = ", …" if len(missing) > MAX_NAMED else ""
         raise DataError(
             f"Of {first.shard.count} shards {len(missing)} {'is' if len(missing) == 1 else 'are'} missing: "
-            f"{', '.join(missing[:MAX_NAMED])}{more}. Make or continue each with the same command and --shard I/N, "
+            f"{', '.join(missing[:MAX_NAMED])}{more}. Run or resume each with the same command and --shard I/N, "
             "and name the folders of all."
         )
     for part in by_number.values():
         if set(part.units) != set(part.shard.list_units(part.total)):
-            raise DataError(f"{part.path} does not hold the units of shard {part.shard}; make it again.")
+            raise DataError(f"{part.path} does not hold the units of shard {part.shard}; run this shard again.")
 
 
 def compare_wholes(there: Row, here: Row) -> str:
-    """Describe the differences between the wholes of two shards."""
+    """Describe how the work of two shards differs."""
     return list_differences(dict(_flatten(there)), dict(_flatten(here))) or "their data have different numbers of rows"
 
 
 def _flatten(value: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings with dotted names, shortened; a list of many counts as one value."""
+    """Yield the values of nested settings under shortened dotted names; a long list counts as one value."""
     for name, inner in value.items():
         if isinstance(inner, dict):
             yield from _flatten(inner, f"{prefix}{name}." if name not in ("tasks", "settings") else prefix)

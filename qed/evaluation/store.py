@@ -1,7 +1,7 @@
-"""Save the answers of a running evaluation: problems are on disk as soon as they are finished.
+"""Save the answers of a running evaluation; each problem is on disk as soon as it is finished.
 
-A partial file next to `eval/step_N/TASK.jsonl` has the same rows after a first line with the request. Its problems are
-not sampled again. When all are finished, the rows move to TASK.jsonl and the partial file is deleted.
+A partial file next to `eval/step_N/TASK.jsonl` holds the request in its first line, then the same rows. Its problems
+are not sampled again. When all are finished, the rows move to TASK.jsonl and the partial file is deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Store:
         folder: folder of the run, or of separate evaluations.
         step: step of the policy.
         task, decoding: task and decoding of the answers.
-        asked: everything that determines the answers; saved answers are reused only if all of it is equal.
+        asked: everything that determines the answers; saved answers are reused only if it is identical.
         overwrite: start again if the folder has answers to another request.
 
     Raises:
@@ -47,16 +47,16 @@ class Store:
         self.folder, self.step, self.task, self.decoding = folder, step, task, decoding
         self.home = folder / name_step_folder(step)
         self.part = self.home / f".{task}.{decoding}.unfinished.jsonl"
-        # In the same form as when read from a file.
+        # JSON round trip, so that it compares equal to what is read from a file.
         self.asked: Row = json.loads(json.dumps(asked))
         self.summary = None if overwrite else find_stored(self.home, task, decoding, self.asked)
         failed = self.summary is not None and bool(self.summary.get("usage", {}).get("failed"))
-        self.summary = None if failed else self.summary  # what an endpoint failed to answer is asked again
+        self.summary = None if failed else self.summary  # requests that an endpoint failed to answer are retried
         self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite, failed)
         self._problems = {row["group_id"] for row in self.rows}
 
     def _load_unfinished(self, overwrite: bool, failed: bool) -> list[Row]:
-        """Return the rows of an interrupted evaluation, or of one with failed answers, and write the partial file."""
+        """Return the rows of an evaluation that was interrupted or has failed answers, and write the partial file."""
         lines = read_lines(self.part) if self.part.exists() else []
         if lines and not overwrite and lines[0].get("asked") != self.asked:
             raise UsageError(
@@ -81,7 +81,7 @@ class Store:
         return {problem for problem, count in samples.items() if counts[problem] >= count}
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Add the answers to some problems, and drop incomplete earlier answers to these."""
+        """Add the answers to some problems, replacing their incomplete earlier answers."""
         added = {row["group_id"] for row in rows}
         if added & self._problems:
             kept = [row for row in self.rows if row["group_id"] not in added]
@@ -99,7 +99,7 @@ class Store:
         return self.rows
 
     def finish(self, summary: Row) -> Row:
-        """Write all answers and their summary; those of other decodings stay.
+        """Write all answers and their summary; keep those of other decodings.
 
         Returns:
             the summary with the request.
@@ -134,7 +134,7 @@ def find_stored(home: Path, task: str, decoding: str, asked: Row) -> Row | None:
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Append answers to a file; if the disk is full, no part of them stays.
+    """Append answers to a file; if the disk is full, remove what was partly written.
 
     Raises:
         QedError: they cannot be written.

@@ -1,4 +1,4 @@
-"""Score answers from a file, which another program may have generated, as an evaluation.
+"""Score stored answers, which may come from another program, as an evaluation.
 
 Rows with the same id, or without ids the same question, are answers to the same problem.
 """
@@ -39,10 +39,10 @@ LAST_LINE = "last-line"  # flexible extraction from the last line only, for mode
 class Scoring:
     """How stored answers are read and graded.
 
-    The keys are the columns of the gold, the answers and the id, empty for known ones; `mode` is the mode of
-    extraction, or `last-line`; `lists` says what a list of answers is, see `split_answers`; `ties` is the rule of
-    maj@k; `policy` names the conventions of the comparison, and `also` other graders; `grader` is that of a reward, if
-    one is given, and `second` are the other graders, loaded.
+    The keys are the columns of the gold, the answers and the id, empty to use the known names; `mode` is the extraction
+    mode, or `last-line`; `lists` says what a list of answers means, see `split_answers`; `ties` is the tie rule of
+    maj@k; `policy` names the grading policy, and `also` additional graders; `grader` is that of a reward, if one is
+    given, and `second` holds the loaded additional graders.
     """
 
     gold_key: str = ""
@@ -59,10 +59,10 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer to grade: its problem, text, number among the answers to its problem, and what its file tells of it.
+    """An answer to grade: its problem, its text, its index among the answers to its problem, and further known values.
 
-    `tokens` is the number of tokens where the file has it: only its program knows them; `stop_reason` is likewise None.
-    A table has one of these for each answer of a file, so that their rollouts are built one by one.
+    `tokens` is the number of tokens and `stop_reason` why the answer ended; both are None if the file lacks them.
+    A table holds these instead of rollouts, which are built one at a time.
     """
 
     id: str
@@ -75,14 +75,14 @@ class StoredAnswer:
     stop_reason: StopReason | None
 
     def build_rollout(self) -> Rollout:
-        """Build the answer as a reward takes it; one ends well if nobody tells how."""
+        """Build the rollout that a reward takes; without a known stop reason it counts as complete."""
         problem = Problem(self.id, self.question, self.gold, meta=self.meta)
         return Rollout(problem, (), (), (), self.text, self.stop_reason or "stop", index=self.index)
 
 
 @dataclass(frozen=True)
 class AnswerTable:
-    """The answers of a file: for each row, for each column of answers, its answers; `notes` say what is odd."""
+    """The answers of a file, [row][column of answers][answer]; `notes` describe irregularities."""
 
     rows: list[list[list[StoredAnswer]]]
     notes: list[str]
@@ -100,7 +100,7 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
 def score_table(
     table: AnswerTable, names: Sequence[str], scoring: Scoring, say: Callable[[str], None]
 ) -> dict[str, list[Row]]:
-    """Return the rows of an evaluation for each column of answers, and say now and then how many are graded."""
+    """Return the rows of an evaluation for each column of answers, reporting progress with `say`."""
     scored = {}
     for number, name in enumerate(names):
         answers = [answer for row in table.rows for answer in row[number]]
@@ -110,7 +110,7 @@ def score_table(
 
 
 def name_columns(file: Path, scoring: Scoring) -> list[str]:
-    """Return the name of each column of answers: its own if there are several, else the file's."""
+    """Return the name of each column of answers: its own name if there are several, else the file's."""
     if len(scoring.response_keys) == 1:
         return [strip_suffix(file.name)]
     short = [key.split(".")[0] for key in scoring.response_keys]
@@ -151,7 +151,7 @@ def _read_column(rows: Sequence[StoredRow], key: str, scoring: Scoring) -> list[
 
 
 def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: int) -> StoredAnswer:
-    """Build an answer of a row: the `place[0]`-th of `place[1]`, after `before` others to its problem."""
+    """Build answer number `place[0]` of `place[1]` in a row; `before` counts earlier answers to its problem."""
     row, (number, _) = each.row, place
     stop = pick_own(row.get("stop_reason"), *place) or pick_own(row.get("finish_reason"), *place)
     tokens = pick_own(row.get("n_tokens"), *place)
@@ -170,7 +170,7 @@ def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: in
 def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
     """Grade an answer, and return its row of an evaluation."""
     rollout, text = answer.build_rollout(), answer.text
-    # What nobody has measured is not known: without these an answer would have 0 tokens, end well and be of weights 0.
+    # Mark unknown values as such; the defaults would claim 0 tokens, a complete answer and weights of version 0.
     known = {"n_tokens": answer.tokens, "stop_reason": answer.stop_reason, "version": None, "advantage": None}
     if scoring.mode == LAST_LINE:
         rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
@@ -188,9 +188,9 @@ def _read_meta(row: Row) -> dict[str, Any]:
 def summarize_columns(
     scored: dict[str, list[Row]], judge: str | None = None, notes: Sequence[str] = (), ties: str = "split"
 ) -> dict[str, Row]:
-    """Summarize each column of answers, and name the judge: a reward's, or the final answer.
+    """Summarize each column of answers, and record what decided correctness: a reward, or the final answer.
 
-    `notes` say what is odd about the file; `ties` is the rule of maj@k, see `vote_majority`.
+    `notes` describe irregularities of the file; `ties` is the tie rule of maj@k, see `vote_majority`.
     """
     about = {"judged_by": judge or FINAL_ANSWER, **({"notes": list(notes)} if notes else {})}
     return {name: {**about, **summarize(rows, ties), **summarize_verdicts(rows)} for name, rows in scored.items()}
@@ -204,8 +204,8 @@ def finish_scores(
     Args:
         scored: the rows of each column of answers.
         figures: see `summarize_columns`.
-        out: the folder of the verdicts, if they are wanted.
-        console: prints.
+        out: the folder for the verdicts; None to write none.
+        console: for the output.
     """
     for note in dict.fromkeys(note for own in figures.values() for note in own.get("notes", ())):
         console.say(note)

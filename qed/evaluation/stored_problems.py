@@ -1,4 +1,4 @@
-"""Find the problems in a file of stored answers: which rows answer the same one, and what is odd about them."""
+"""Find the problems in a file of stored answers: which rows answer the same problem, and any irregularities."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str
     """Find the problem of every row.
 
     A problem is an id with a gold: the same id with another gold is another problem. Without ids the question
-    identifies a problem, and without questions every row is one. Of a problem that was stored several times, as often
-    with each of its rows, the copies are left out.
+    identifies a problem, and without questions every row is a problem. If all rows of a problem were stored equally
+    often, the copies are dropped.
 
     Args:
         table: the rows with their places, at least one.
-        gold_key: the column of the gold; empty for the first known one.
-        id_key: the column of the id; empty for the first known one.
+        gold_key: the column of the gold; empty for the first known name.
+        id_key: the column of the id; empty for the first known name.
 
     Returns:
-        the rows that are kept, in order, and sentences that say what is odd.
+        the rows that are kept, in order, and sentences about irregularities.
 
     Raises:
         DataError: a column is missing, or a gold or an id is empty.
     """
-    # If the first row has an id, every row must have one; otherwise the question identifies a problem.
+    # If the first row has an id, every row must have one; otherwise the question identifies the problem.
     id_key = id_key or next((name for name in ID if name in table[0][1]), "")
     rows = [_read_problem(place, row, gold_key, id_key) for place, row in table]
     rows, notes = _separate_golds(rows)
@@ -69,7 +69,7 @@ def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str
 
 
 def describe_uneven(numbers: Iterable[int]) -> list[str]:
-    """Return a note on the numbers of answers to each problem; none if all are the same."""
+    """Return a note if the number of answers varies between problems; else an empty list."""
     counts = Counter(numbers)
     usual = counts.most_common(1)[0][0]
     others = sum(counts.values()) - counts[usual]
@@ -79,7 +79,7 @@ def describe_uneven(numbers: Iterable[int]) -> list[str]:
 
 
 def name_gold(problem: str, gold: str) -> str:
-    """Return the id of a problem whose id has several golds; it depends on the gold alone, whatever file it is in."""
+    """Return the id of a problem whose id has several golds; it depends on id and gold, but not on the file."""
     return f"{problem}~{derive_seed(gold) % 2**32:08x}"
 
 
@@ -96,7 +96,7 @@ def _read_problem(place: Place, row: Row, gold_key: str, id_key: str) -> StoredR
         )
     question = convert_to_text(next((row[name] for name in QUESTION if name in row), ""))
     name = _read_id(place, row, question, gold, id_key)
-    # The rows of a problem share its texts.
+    # Interned, so that the rows of a problem share its texts in memory.
     return StoredRow(place, row, *map(sys.intern, (name, question, gold)))
 
 
@@ -111,7 +111,7 @@ def _read_id(place: Place, row: Row, question: str, gold: str, id_key: str) -> s
 
 
 def _separate_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:
-    """Give the problems of an id with several golds ids of their own, which depend on the gold alone."""
+    """Give each gold of an id with several golds its own id, see `name_gold`."""
     golds: dict[str, set[str]] = defaultdict(set)
     for each in rows:
         golds[each.id].add(each.gold)
@@ -130,10 +130,10 @@ def _separate_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[st
 
 
 def _drop_copies(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], int]:
-    """Drop copies of problems that were stored several times, with the number of answers that most problems have.
+    """Drop copies of problems that were stored several times, keeping the number of answers that most problems have.
 
-    Only where each different row is there as often as all others of its problem, or a multiple of it: equal answers
-    are samples like others, and without some of them the accuracy would be another.
+    This requires that each distinct row occurs equally often, or in a multiple: otherwise equal answers may be genuine
+    samples, and dropping them would change the accuracy.
     """
     digests = [_hash_row(each.row) for each in rows]
     counts: dict[str, Counter[bytes]] = defaultdict(Counter)
@@ -154,7 +154,7 @@ def _hash_row(row: Row) -> bytes:
 
 
 def _divide(counts: Counter[bytes], usual: int) -> dict[bytes, int]:
-    """Return how often each row of a problem counts: less often than it is there if all are copied alike."""
+    """Return how often to count each row of a problem: less often than it occurs if all are copied equally often."""
     times, rest = divmod(counts.total(), usual)
     if rest or any(count % times for count in counts.values()):
         return counts

@@ -35,18 +35,18 @@ def group_by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def index_problems(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Group answers as `group_by_problem` does, by id and gold: what makes problems of two evaluations the same."""
+    """Group answers as `group_by_problem` does, but by id and gold, which identify a problem across evaluations."""
     groups = group_by_problem(rows)
     return {(problem, str(answers[0].get("gold"))): answers for problem, answers in groups.items()}
 
 
 def summarize(rows: Sequence[Row], ties: str = "split") -> dict[str, Any]:
-    """Compute all figures of one decoding of one task; `ties` is the rule of maj@k, see `vote_majority`.
+    """Compute all figures of one decoding of one task; `ties` is the tie rule of maj@k, see `vote_majority`.
 
-    All problems have the same weight, independent of their number of answers. pass@k and maj@k go up to the smallest
-    number of answers per problem, because they are not defined beyond. `k` is the most common number of answers; where
-    it is not that of all problems, `k_min` and `k_max` are given. `too_few` is set for fewer than 6 problems. The mean
-    of sources is left out where most have one problem: they are then no benchmarks, but places in a book.
+    All problems have the same weight, whatever their number of answers. pass@k and maj@k go up to the smallest number
+    of answers per problem, because they are undefined beyond it. `k` is the most common number of answers; if it varies
+    between problems, `k_min` and `k_max` are added. `too_few` is set for fewer than 6 problems. The mean of sources is
+    omitted if most have one problem: they are then not benchmarks but, for example, places in a book.
     """
     groups = list(group_by_problem(rows).values())
     counts = [len(group) for group in groups]
@@ -75,12 +75,12 @@ def summarize(rows: Sequence[Row], ties: str = "split") -> dict[str, Any]:
 
 
 def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int, ties: str) -> dict[str, dict[str, float]]:
-    """Compute the accuracy by each mode, pass@k and maj@k, each with its interval."""
+    """Compute the accuracy by each extraction mode, pass@k and maj@k, each with its interval."""
     columns = {ACCURACY: measure_problems(groups)}
     columns |= {way: [fmean(bool(row[way]) for row in own) for own in groups] for way in WAYS if way in groups[0][0]}
     budgets = list_budgets(fewest)
     columns |= {f"pass@{k}": measure_problems(groups, f"pass@{k}") for k in budgets}
-    # Problem by problem, so that the answers to one are compared with each other once.
+    # One problem at a time, so that its answers are clustered only once.
     votes = [[vote_majority(own, k, ties) for k in budgets[1:]] for own in map(read_votes, groups)]
     columns |= {f"maj@{k}": list(own) for k, own in zip(budgets[1:], zip(*votes, strict=True), strict=True)}
     bounds = compute_mean_intervals(np.array(list(columns.values()), dtype=np.float64).T)
@@ -91,14 +91,14 @@ def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int, ties: str) -
 
 
 def _describe_counts(counts: Sequence[int]) -> dict[str, int]:
-    """Return the most common number of answers to a problem, the larger of two, and the range where there is one."""
+    """Return the most common number of answers per problem (the larger one in a tie), and its range if it varies."""
     common = Counter(counts)
     most = max(common, key=lambda count: (common[count], count))
     return {"k": most} if len(common) == 1 else {"k": most, "k_min": min(counts), "k_max": max(counts)}
 
 
 def flag_too_few(problems: int) -> dict[str, bool]:
-    """Return a flag for figures of so few problems that nothing but their number shows in the interval."""
+    """Return a flag for figures over too few problems for a meaningful interval."""
     return {"too_few": True} if problems < MIN_PROBLEMS else {}
 
 
@@ -114,7 +114,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "format": fmean(bool(row.get("format_ok")) for row in rows),
         "classes": {name: classes.count(name) / len(classes) for name in CLASSES} if classes else {},
-        # The reward of an answer without one is None.
+        # None marks an answer without a reward.
         "reward": _compute_mean([float(reward) for row in rows if (reward := row.get("reward", 0.0)) is not None]),
         "without_reward": sum(row.get("reward", 0.0) is None for row in rows),
         "parts": {name: fmean(own[name] for own in parts if name in own) for name in names},
@@ -133,7 +133,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def is_wrong(row: Row) -> bool:
-    """Return whether an answer was graded as wrong: not one on which the grader failed."""
+    """Return whether an answer was graded as wrong; answers on which the grader failed are excluded."""
     return not row["correct"] and row.get("tier") not in UNGRADED
 
 
@@ -147,21 +147,21 @@ def _break_down(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[
 
 
 def compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
-    """Compute the mean share of right answers over problems, with its interval."""
+    """Compute the mean over problems of the share of right answers, with its interval."""
     shares = measure_problems(groups)
     low, high = compute_mean_intervals(np.array(shares, dtype=np.float64)[:, None])[0]
     return {"n": len(shares), "accuracy": fmean(shares), "ci_lo": low, "ci_hi": high, **flag_too_few(len(shares))}
 
 
 def average_tasks(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute the unweighted mean of the accuracies of several tasks with problems of their own, with its interval."""
+    """Compute the unweighted mean of the accuracies of several tasks with different problems, with its interval."""
     return {"tasks": len(summaries), **_average(summaries)}
 
 
 def average_columns(columns: Sequence[Sequence[Row]]) -> dict[str, Any]:
     """Compute the unweighted mean of the accuracies of several columns of answers to the same problems.
 
-    Columns rise and fall together with the problems, so the interval is that of the problems' means over columns.
+    Columns share the problems and so are correlated: the interval is that of the problems' means over columns.
 
     Args:
         columns: the rows of each column; all have the same problems.
@@ -175,8 +175,8 @@ def average_columns(columns: Sequence[Sequence[Row]]) -> dict[str, Any]:
 def _average(parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Compute the unweighted mean of the accuracies of tasks or sources.
 
-    Its interval combines the distances of their lower and upper bounds separately (MOVER: Zou and Donner 2008,
-    "Construction of confidence limits about effect measures"), so that it is as asymmetric as theirs.
+    The interval combines the distances to the lower and to the upper bounds separately (MOVER: Zou and Donner 2008,
+    "Construction of confidence limits about effect measures"), which keeps their asymmetry.
     """
     mean = fmean(each["accuracy"] for each in parts)
     down, up = (

@@ -1,4 +1,4 @@
-"""The cells of a swept evaluation: one evaluation per combination of values, and one table of all of them."""
+"""Evaluation sweeps: one evaluation (cell) per combination of values, and one table of all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """The result or the error of a cell, in the words of `qed.config.sweep.Outcome`."""
+    """The result or the error of a cell, with the fields of `qed.config.sweep.Outcome`."""
 
     cell: Cell
     result: dict[str, Any] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class CellOutcome:
 
 
 class SweepTable:
-    """The outcomes in a sweep's folder: those of earlier sweeps stay, and a cell that is evaluated again is replaced.
+    """The outcomes in a sweep's folder: those of earlier sweeps are kept, unless the same cell is evaluated again.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
 
     Raises:
         DataError: its sweep.json is damaged.
@@ -66,17 +66,17 @@ class SweepTable:
         self._taken = {outcome.cell.folder.name for outcome in self.outcomes.values()}
 
     def choose_folder(self, swept: Mapping[str, str], name: str) -> Path:
-        """Return the folder of a cell: the one that it has, or one of this name, with a number if it is another's."""
+        """Return the folder of a cell: its existing one, else one of this name, with a number added if it is taken."""
         known = self.outcomes.get(_write_key(swept))
         return self.folder / (known.cell.folder.name if known else number_name(name, self._taken))
 
     def write(self) -> None:
-        """Write the table, by which the folder is known as that of a sweep."""
+        """Write the table, which marks the folder as that of a sweep."""
         _write_outcomes(list(self.outcomes.values()), self.folder)
 
     def add(self, outcome: CellOutcome) -> None:
-        """Write an outcome at once; one that has failed takes the place of no other."""
-        self._read()  # another sweep may have written meanwhile
+        """Write an outcome at once; a failed one never replaces another."""
+        self._read()  # another sweep may have written in the meantime
         known = self.outcomes.get(key := _write_key(outcome.cell.swept))
         if known is None or known.error or not outcome.error:
             self.outcomes[key] = outcome
@@ -87,31 +87,31 @@ class SweepTable:
 
 
 def _write_key(swept: Mapping[str, str]) -> str:
-    """Return the swept values of a cell as one text, whatever their order."""
+    """Return the swept values of a cell as one string, independent of their order."""
     return json.dumps(dict(sorted(swept.items())))
 
 
 def _read_outcomes(folder: Path) -> list[CellOutcome]:
-    """Return the outcomes in the sweep.json of a folder; none where there is none."""
+    """Return the outcomes in the sweep.json of a folder; an empty list if there is none."""
     path = folder / CELLS_FIGURES
     if not path.exists():
         return []
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(rows, list):
-            raise TypeError("it is no list of cells")
+            raise TypeError("it is not a list of cells")
         outcomes = [
             CellOutcome(Cell(dict(row["swept"]), Path(row["run"]), ()), dict(row["result"]), row["error"] or "")
             for row in rows
         ]
-        _encode_table(outcomes)  # they have all that the table needs
+        _encode_table(outcomes)  # check that they have all values of the table
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise DataError(f"{path} is no table of a sweep: {error}. Restore it, or choose another --out.") from error
+        raise DataError(f"{path} is not the table of a sweep: {error}. Restore it, or choose another --out.") from error
     return outcomes
 
 
 def _write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
-    """Write sweep.json, with all figures, and sweep.csv, a row for each task of each cell.
+    """Write sweep.json with all figures, and sweep.csv with a row for each task of each cell.
 
     Raises:
         QedError: they cannot be written.
@@ -133,7 +133,7 @@ def _encode_table(outcomes: Sequence[CellOutcome]) -> bytes:
 
 
 def _list_rows(outcome: CellOutcome) -> Iterator[dict[str, Any]]:
-    """Yield a row of figures for each task of a cell, and the mean of several; a failed cell has one with its error."""
+    """Yield a row of figures for each task of a cell, and their mean if several; a failed cell yields its error."""
     about = dict(outcome.cell.swept)
     if outcome.error:
         yield {**about, "run": str(outcome.cell.folder), "error": outcome.error}
@@ -155,7 +155,7 @@ def _list_rows(outcome: CellOutcome) -> Iterator[dict[str, Any]]:
 
 
 def format_outcomes(outcomes: Sequence[CellOutcome]) -> str:
-    """Format one table of all cells: a line for each task of each, failed ones marked; shares in percent."""
+    """Format one table of all cells: a line per task of each cell, with failed cells marked; shares are in percent."""
     rows = [row for outcome in outcomes for row in _list_rows(outcome)]
     if not rows:
         return ""
@@ -166,7 +166,7 @@ def format_outcomes(outcomes: Sequence[CellOutcome]) -> str:
 
 
 def _list_optional(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of shares that not every evaluation has: pass@k and maj@k for the largest k only."""
+    """Return the columns that not every evaluation has: pass@k and maj@k, for the largest k only."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     largest = [max((name for name in names if name.startswith(kind)), key=_read_k, default="") for kind in ESTIMATES]
     also = [name for name in names if name == "acc_norm" or name.startswith("also/")]

@@ -8,13 +8,13 @@ from typing import Any
 from qed.console.live import Console
 
 Figures = Mapping[str, Any]
-MAX_KINDS = 12  # rows of a breakdown that is printed; larger ones are only in summary.json
+MAX_KINDS = 12  # breakdowns with more rows are not printed, only written to summary.json
 TIES = {"split": "ties split", "first": "ties to the first answer", "lowest": "ties to the lowest answer"}
 ALL, ALL_SOURCES = "mean of tasks", "mean of sources"
 
 
 def show_summary(console: Console, summaries: Mapping[str, Figures], overall: Figures) -> None:
-    """Print the figures of each task, and their mean: accuracy, pass@k and maj@k, classes, lengths, breakdowns."""
+    """Print the figures of each task and their mean: accuracy, pass@k and maj@k, classes, lengths, breakdowns."""
     console.say()
     rows = [_format_accuracy(name, figures) for name, figures in summaries.items()]
     if len(summaries) > 1:
@@ -82,10 +82,10 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     if right := figures.get("truncated_right"):
         cut = round(figures["truncated_frac"] * figures["answers"])
         console.say(
-            f"{name}: {right:,} of {cut:,} answers that were cut off are right: their answer stands before the limit."
+            f"{name}: {right:,} of {cut:,} answers that were cut off are right: their answer comes before the limit."
         )
     if figures.get("without_reward"):
-        console.say(f"{name}: {figures['without_reward']} answers have no reward; they are not in its mean.")
+        console.say(f"{name}: {figures['without_reward']} answers have no reward; the mean reward excludes them.")
     for key, kinds in figures["by"].items():
         if 1 < len(kinds) <= MAX_KINDS:
             rows = [(kind, f"{each['n']:,}", _format_interval(each)) for kind, each in kinds.items()]

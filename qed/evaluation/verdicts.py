@@ -1,7 +1,7 @@
-"""Second verdicts: what other graders say about the same answers (`--also-grade NAME`).
+"""Second verdicts: those of additional graders on the same answers (`--also-grade NAME`).
 
-LUFFY's evaluation reports two columns, its boxed grader and math-verify (arXiv 2504.14945); two graders that disagree
-name the answers to read.
+LUFFY's evaluation reports two columns, its boxed grader and math-verify (arXiv 2504.14945); answers on which two
+graders disagree are the ones to inspect.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ALSO = "also"  # the entry of the second verdicts in a summary
 
 @dataclass(frozen=True)
 class SecondGrader:
-    """Another grader of the same answers: its name as given, and what it grades with."""
+    """An additional grader of the same answers, with its name as given."""
 
     name: str
     grader: Grader
 
     @property
     def column(self) -> str:
-        """The column of its verdicts in the rows."""
+        """The column of this grader's verdicts in the rows."""
         return f"{FIRST}/{self.name}"
 
 
@@ -54,11 +54,11 @@ def split_names(text: str) -> tuple[str, ...]:
 def load_second_graders(
     names: Sequence[str], max_tokens: int = 0, conversational: bool = False, pool: Pool = grader.POOL
 ) -> tuple[SecondGrader, ...]:
-    """Load other graders by name.
+    """Load additional graders by name.
 
     Args:
-        names: a policy (math, qwen, strict), which compares final answers by its conventions; a reward that decides
-            correctness; or a reward with an option, `question_only.grader=slow`.
+        names: a grading policy (math, qwen, strict); a reward that decides correctness; or a reward with an option,
+            `question_only.grader=slow`.
         max_tokens, conversational, pool: as for `make_grader`.
 
     Raises:
@@ -82,7 +82,7 @@ def _load(name: str, max_tokens: int, conversational: bool, pool: Pool) -> Grade
 
 
 def add_verdicts(rows: Sequence[Row], groups: Groups, graders: Sequence[SecondGrader]) -> None:
-    """Add a column for each grader to the rows of graded answers, which are in the order of the groups."""
+    """Add a column for each grader to the rows of graded answers, which follow the order of the groups."""
     for each in graders:
         grades = [grade for own in each.grader(groups) for grade in own]
         for row, grade in zip(rows, grades, strict=True):
@@ -90,15 +90,15 @@ def add_verdicts(rows: Sequence[Row], groups: Groups, graders: Sequence[SecondGr
 
 
 def judge_again(rollout: Rollout, graders: Sequence[SecondGrader]) -> dict[str, bool]:
-    """Return the verdicts of other graders on one answer, by column."""
+    """Return the verdicts of additional graders on one answer, by column."""
     return {each.column: each.grader([[rollout]])[0][0].correct for each in graders}
 
 
 def summarize_verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Compute the figures of the second verdicts: an entry `also`, or nothing if the rows have none.
 
-    For each name: `accuracy, ci_lo, ci_hi` as for the first verdict; the number of `answers`, of those on which both
-    `agree`, and of those that are right `only_first` or `only_here`.
+    For each name: `accuracy, ci_lo, ci_hi` as for the first verdict, and the number of `answers`, of answers on which
+    both `agree`, and of answers that are right in `only_first` or `only_here`.
     """
     columns = [name for name in rows[0] if name.startswith(f"{FIRST}/")] if rows else []
     also = {column.partition("/")[2]: _summarize_column(rows, column) for column in columns}
@@ -106,7 +106,7 @@ def summarize_verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarize_column(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, Any]:
-    # Imported here: `qed grade` alone needs no NumPy, and takes the names of the columns from this file.
+    # Imported here, because `qed grade` uses this file and otherwise needs no NumPy.
     from qed.evaluation.summary import compute_accuracy, group_by_problem  # noqa: PLC0415
 
     groups = group_by_problem([{**row, FIRST: row[column]} for row in rows])
@@ -120,7 +120,7 @@ def _summarize_column(rows: Sequence[Mapping[str, Any]], column: str) -> dict[st
 
 
 def show_verdicts(console: Console, summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the second verdicts of each task beside the first one."""
+    """Print the second verdicts of each task next to the first."""
     rows = []
     for task, figures in summaries.items():
         for name, each in figures.get(ALSO, {}).items():

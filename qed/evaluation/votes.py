@@ -11,7 +11,7 @@ from qed.evaluation.estimators import MAX_EXACT, compute_maj_at_k
 from qed.grading.equal import equal
 from qed.grading.policy import MATH
 
-# Votes are compared without the symbolic tier, because its processes are too slow for many comparisons.
+# Votes are compared without the symbolic tier, whose processes are too slow for so many comparisons.
 CHEAP = replace(MATH, symbolic=False)
 TIES = ("split", "first", "lowest")
 
@@ -26,9 +26,9 @@ class Vote:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Answers that equal the most frequent one among them; the cluster is correct if that one is.
+    """Answers equal to the most frequent one among them; the cluster is correct if that one is.
 
-    `first` is the number of the sample that gave one of its answers first.
+    `first` is the index of the first sample with one of its answers.
     """
 
     answer: str
@@ -40,13 +40,13 @@ class Cluster:
 def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
     """Cluster answers by meaning, in an order that does not depend on the order of the votes.
 
-    Equality of answers is not transitive: 5 equals 5 m and 5 cm, which differ. So an answer is compared with one
-    representative of each cluster, which is its most frequent answer, and belongs to the first that it equals.
+    Equality of answers is not transitive: 5 equals 5 m and 5 cm, which differ. So an answer is compared only with the
+    representative of each cluster, its most frequent answer, and joins the first cluster that matches.
     """
     return list(_cluster(tuple(votes)))
 
 
-@lru_cache(maxsize=8)  # a problem's answers are asked for with several k in turn, and many pairs take seconds
+@lru_cache(maxsize=8)  # called with several k in turn for the same answers, and many pairs take seconds
 def _cluster(votes: tuple[Vote, ...]) -> tuple[Cluster, ...]:
     numbers: dict[str, list[int]] = {}
     for number, vote in enumerate(votes):
@@ -73,14 +73,14 @@ def vote_majority(votes: Sequence[Vote], k: int, ties: str = "split") -> float:
     Args:
         votes: the answers to the problem.
         k: number of answers in a vote.
-        ties: `split` gives each of the leading answers the same share, `lowest` takes the lowest number (then the
-            first text of the alphabet), `first` the one that was given first; with `first` the first k answers vote.
+        ties: `split` gives each leading answer an equal share; `lowest` takes the lowest number, or without numbers the
+            alphabetically first text; `first` takes the answer given first, and only the first k answers vote.
 
     Raises:
         ValueError: there is no such rule.
     """
     if ties not in TIES:
-        raise ValueError(f"{ties!r} is no rule for ties: {', '.join(TIES)}")
+        raise ValueError(f"{ties!r} is not a tie rule: use {', '.join(TIES)}")
     considered = votes if len(votes) <= MAX_EXACT and ties != "first" else votes[:k]
     clusters = cluster_votes(considered)
     if ties != "split":
@@ -95,7 +95,7 @@ def _get_first(cluster: Cluster) -> int:
 
 
 def _rank(cluster: Cluster) -> tuple[float, str]:
-    """Return a key by which numbers come first, the lowest before the others."""
+    """Return a sort key: numbers first, in ascending order, then texts."""
     try:
         value = float(cluster.answer)
     except ValueError:

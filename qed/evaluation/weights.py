@@ -1,4 +1,4 @@
-"""Hash the weights of a model, so that an evaluation is not continued, or joined, with another model's answers."""
+"""Hash the weights of a model, so that an evaluation is not resumed or merged with another model's answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qed.randomness import derive_seed
 
 
 def hash_weights(folder: Path) -> str:
-    """Hash the names, sizes and times of a folder's weights: a rewritten checkpoint counts as another model."""
+    """Hash the names, sizes and times of a folder's weight files; a rewritten checkpoint counts as another model."""
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     stats = [(file.name, file.stat()) for file in files]
     return f"{derive_seed(*(f'{name} {at.st_size} {at.st_mtime_ns}' for name, at in stats)):016x}" if stats else ""
@@ -20,8 +20,8 @@ def hash_weights(folder: Path) -> str:
 def hash_parameters(model: Any) -> str:
     """Hash the names, shapes and values of a model's parameters, wherever they were loaded from.
 
-    A value is the sum of a parameter's words of two bytes: integers, so that device and order do not matter. It tells
-    checkpoints apart, and is no protection against an attacker.
+    The value of a parameter is the integer sum of its 16-bit words, which does not depend on device or order. The hash
+    distinguishes checkpoints, but does not protect against an attacker.
     """
     parts = []
     for name, parameter in model.named_parameters():

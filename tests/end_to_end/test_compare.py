@@ -307,7 +307,7 @@ def test_arms_that_cannot_be_compared_are_refused(compare: Compare, arms: dict[s
             "The runs of a-*,other have no task in common: a-0 has sums; a-1 has sums; a-2 has sums; other has",
         ),
         (("a-*", "elsewhere"), "a-* and elsewhere have no problem in common"),
-        (("a-0,", "b-*"), "a-0, has nothing before or behind a comma."),
+        (("a-0,", "b-*"), "a-0, has nothing before or after a comma."),
         ((",".join(["a-0"] * 99), "nowhere"), "There is no run, evaluation or file nowhere to compare."),
         (("a-0", "nowhere"), "There is no run, evaluation or file nowhere to compare."),
         (("a-0",), "qed compare takes A and B; with --power, A alone."),
@@ -320,7 +320,7 @@ def test_arms_that_cannot_be_compared_are_refused(compare: Compare, arms: dict[s
 
 def test_patterns_of_one_run_each_are_two_runs(compare: Compare, arms: dict[str, list[list[Row]]]) -> None:
     found = compare("a-0*", "b-0*")[1]["sums, sampled"]
-    assert found["warnings"] == ["Each arm is one run: the interval is over problems alone, and not over seeds."]
+    assert found["warnings"] == ["Each arm is one run: the interval covers the choice of problems, not of seeds."]
     assert found["p_value"] == compare_paired(arms["a"][0], arms["b"][0]).p_value  # type: ignore[union-attr]
 
 
@@ -358,4 +358,4 @@ def test_figures_say_what_is_odd_about_them(capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     assert "1 (1–2)" in said
     assert "] too few" in said
-    assert "sums: 2 of 3 answers that were cut off are right: their answer stands before the limit." in said
+    assert "sums: 2 of 3 answers that were cut off are right: their answer comes before the limit." in said

@@ -71,7 +71,7 @@ def test_the_first_token_that_differs_is_named_with_the_margin_of_its_draw(qed: 
     share = torch.tensor(margin["upper"] - margin["lower"], dtype=torch.float64).log()
     assert float(share) == pytest.approx(row["logps"][2], abs=1e-4)
     told = qed("compare", run, other, "--rollouts").out
-    assert "The runs part in step 2: 2 answers differ" in told
+    assert "The runs diverge in step 2: 2 answers differ" in told
     assert f"A: token {row['tokens'][2]}, log-prob" in told
 
 
@@ -83,7 +83,7 @@ def test_without_the_weights_the_margin_is_not_known(qed: Qed, run: Path, tmp_pa
     done = qed("compare", run, other, "--rollouts")
     assert done.code == 0
     assert "B: the answer has ended" in done.out
-    assert "of which no run has a checkpoint: run.save_every=1 writes one for every step." in done.out
+    assert "but neither run has that checkpoint: run.save_every=1 saves one at every step." in done.out
 
 
 def test_runs_of_other_problems_are_refused(qed: Qed, run: Path, tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ WRONG: dict[str, tuple[Reply, str]] = {
     "page": ((200, b"<!doctype html><title>Hello</title>"), "the reply is a web page (status 200)"),
     "lost page": ((404, b"<html>not found</html>"), "the reply is a web page (status 404)"),
     "json": ((200, {"hello": 1}), "not that of an OpenAI-compatible endpoint"),
-    "elsewhere": ((302, {}), "sends elsewhere"),
+    "elsewhere": ((302, {}), "redirects elsewhere"),
     "quota": ((429, {"error": {"message": "x", "code": "insufficient_quota"}}), "has no credit left"),
     "parameter": (
         (400, {"error": {"message": "no", "code": "unsupported_value", "param": "temperature"}}),

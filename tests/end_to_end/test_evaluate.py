@@ -265,7 +265,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
     unjudged = qed("evaluate", "--responses", file, "--reward", "format_only", "--json")
     told = unjudged.result["tasks"]["answers"]
     assert (told["accuracy"], told["reward"], told["judged_by"]) == (0.5, 0.0, "accuracy")
-    assert "format_only does not judge" in unjudged.err
+    assert "format_only does not decide correctness" in unjudged.err
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_answers_of_other_settings_or_prompts_are_not_mixed(ask: Callable[..., A
     assert (other.code, "temperature 0.6 there and 1.0 here" in other.err) == (2, True)
     (tmp_path / "prompts.txt").write_text("another\n")
     changed = ask()
-    assert (changed.code, "Row 1 is another prompt" in changed.err) == (3, True)
+    assert (changed.code, "Row 1 is not the prompt" in changed.err) == (3, True)
     assert ask("--overwrite").code == 0
     (tmp_path / "mine.jsonl").write_text("{}\n")
     assert "was not written by this command" in ask(out="mine.jsonl").err

@@ -76,7 +76,7 @@ def test_an_interrupted_shard_goes_on(
     stopped = qed(*shard)
     assert (stopped.code, "continue with the same command" in stopped.err) == (130, True)
     refused = qed("merge", out)
-    assert (refused.code, "is not finished: its command continues it" in refused.err) == (3, True)
+    assert (refused.code, "is not finished: run its command again to resume it" in refused.err) == (3, True)
     other = qed(*shard, "--seed", 1)
     assert (other.code, "sums.seed 0 there and 1 here" in other.err) == (2, True), other.err
     gone_on = qed(*shard)
@@ -107,7 +107,7 @@ def test_shards_of_copied_weights_join(qed: Qed, tmp_path: Path, command: tuple[
         assert made.code == 0, made.err
     one, two, three = (machine / "out" for machine in machines)
     refused = qed("merge", tmp_path / "joined", one, three)
-    assert (refused.code, "not shards of the same whole: parameters" in refused.err) == (3, True)
+    assert (refused.code, "not shards of the same work: parameters" in refused.err) == (3, True)
     joined = qed("merge", tmp_path / "joined", one, two)
     assert joined.code == 0, joined.err
     monkeypatch.chdir(machines[0])

@@ -77,10 +77,10 @@ def test_sat_math_has_the_multiple_choice_examples_of_qwen(shared: Path) -> None
     [
         ("gsm8k_kot", None, "Did you mean 'gsm8k_cot'"),
         ("gsm8k", -1, "must not be negative"),
-        ("gsm8k_cot", 9, "are 8, and --shots asks for 9"),
+        ("gsm8k_cot", 9, "There are 8 exemplars"),
         ("", 5, "has no standard exemplars"),
-        ("mmlu", None, "is for multiple choice"),
-        ("qwen_choices", None, "is for multiple choice"),
+        ("mmlu", None, "needs multiple-choice questions"),
+        ("qwen_choices", None, "needs multiple-choice questions"),
         ("qwen_math", 6, "are 5, and --shots asks for 6"),
     ],
 )

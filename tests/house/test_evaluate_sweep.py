@@ -142,7 +142,7 @@ def test_a_damaged_table_is_refused_and_stays(run: Run, tasks: str, called: list
     Path("o").mkdir()
     Path("o/sweep.json").write_text(text)
     code, _, err = run("evaluate", "--tasks", tasks, "--out", "o", "--sweep", "model=good,other")
-    assert (code, "sweep.json is no table of a sweep" in err) == (3, True)
+    assert (code, "sweep.json is not the table of a sweep" in err) == (3, True)
     assert (Path("o/sweep.json").read_text(), called) == (text, [])
 
 

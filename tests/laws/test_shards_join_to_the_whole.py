@@ -102,7 +102,7 @@ def test_a_shard_goes_on_wherever_it_was_cut(tmp_path: Path) -> None:
         assert join_shards([again.path]).units == [rows] * 3
         finished = again.path.read_bytes()
         again.path.write_bytes(finished[: len(finished) - 1 - length])
-        with pytest.raises(DataError, match="not a whole shard"):
+        with pytest.raises(DataError, match="not a complete shard"):
             join_shards([again.path])
 
 
@@ -138,10 +138,10 @@ def test_what_cannot_be_joined_is_refused(made: Path) -> None:
     (made / "copy").mkdir()
     for twice in (second, made / "copy" / second.name):
         twice.write_bytes(content)
-    refuse(made, "Shard 2/2 is there twice")
+    refuse(made, "Shard 2/2 is given twice")
     (made / "copy" / second.name).unlink()
     second.write_bytes(content.replace(b'"correct": true', b'"correct": null', 1))
-    refuse(made, "not a whole shard: its checksum")
+    refuse(made, "not a complete shard: its checksum")
     second.write_bytes(content)
     answers = made.parent / "answers.jsonl"
     job = GradeJob((str(answers),), ("", "response"))
@@ -156,7 +156,7 @@ def test_what_cannot_be_joined_is_refused(made: Path) -> None:
     rows = answers.read_text()
     answers.write_text(rows.replace("so it is 4", "so it is 5"))
     run_row_shard(job, made, Shard(2, 2), False, console)
-    refuse(made, "not shards of the same whole: data")
+    refuse(made, "not shards of the same work: data")
     second.write_bytes(content)
     refuse(made, "has changed since the shards graded it")
     answers.unlink()

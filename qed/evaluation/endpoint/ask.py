@@ -1,4 +1,4 @@
-"""Ask an endpoint for the answers to many problems at the same time; each is ready as soon as it is answered."""
+"""Ask an endpoint for the answers to many problems concurrently, yielding each problem as soon as it is answered."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from qed.grading.judge import build_failed_grade
 from qed.sampling.base import Sampling
 from qed.types import Group, Problem, Rollout
 
-# Stands for a token whose id the endpoint does not tell, so that an answer has its length.
+# Placeholder for a token whose id the endpoint does not return, so that an answer has the right length.
 UNKNOWN_TOKEN = -1
-HOPELESS = 8  # answers in a row that fail before the evaluation stops, at least; as many as are asked at once
+HOPELESS = 8  # stop after this many failures in a row, or as many as there are concurrent requests if that is more
 
 
 @dataclass
 class EndpointRollout(Rollout):
-    """An answer of an endpoint; its tokens are `UNKNOWN_TOKEN`, as many as the endpoint counts."""
+    """An answer from an endpoint; its tokens are `UNKNOWN_TOKEN`, as many as the endpoint counts."""
 
     answer: EndpointAnswer = field(default_factory=EndpointAnswer)
 
     def describe(self) -> dict[str, Any]:
-        """Return the columns of its row that differ from those of an answer with tokens."""
+        """Return the columns of its row that differ from those of an answer with known tokens."""
         answer = self.answer
         ended = {} if answer.end == "answered" else {"stop_reason": answer.end}
         apart = {"reasoning": answer.reasoning} if answer.reasoning else {}
@@ -38,7 +38,7 @@ class EndpointRollout(Rollout):
 
 @dataclass(frozen=True)
 class EndpointPolicy:
-    """A model behind an endpoint with its prompt."""
+    """A model behind an endpoint, with its prompt template."""
 
     settings: EndpointSettings
     template: EndpointTemplate
@@ -51,20 +51,20 @@ def ask_endpoint(
     address: tuple[int | str, ...],
     version: int,
 ) -> Generator[tuple[int, list[Group]]]:
-    """Yield the groups of each unit once all its answers are there, in any order.
+    """Yield the groups of each unit once it is completely answered, in any order.
 
-    Refused and failed answers have a grade that says so. Random numbers have the addresses of
-    `qed.rollout.stages.sample`, so an endpoint that honours seeds draws the same answers again.
+    Refused and failed answers get a grade that says so. Seeds are derived as in `qed.rollout.stages.sample`, so an
+    endpoint that respects seeds draws the same answers again.
 
     Args:
-        policy: is asked, by as many threads as `concurrency` says.
+        policy: the endpoint to ask, with `concurrency` threads.
         units: problems, each with its number of answers.
-        sampling: temperature, longest answer and stop strings.
-        address: of the random numbers.
-        version: of the policy.
+        sampling: temperature, maximum answer length and stop strings.
+        address: address of the random numbers.
+        version: version of the policy.
 
     Raises:
-        UsageError, ModelError: no request can succeed, or the endpoint does not answer any more.
+        UsageError, ModelError: no request can succeed, or the endpoint has stopped answering.
     """
     model = EndpointModel(policy.settings, policy.template, sampling)
     threads = ThreadPoolExecutor(policy.settings.concurrency, "endpoint")
@@ -93,7 +93,7 @@ def ask_endpoint(
 
 
 class _Failures:
-    """Counts the answers in a row that failed: with an endpoint that is gone, an evaluation should not go on."""
+    """Counts consecutive failures: an evaluation should stop if the endpoint is gone."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self.settings = settings
@@ -104,7 +104,7 @@ class _Failures:
         """Count an answer.
 
         Raises:
-            ModelError: too many have failed in a row; or none was answered, where refusals count too.
+            ModelError: too many have failed in a row, or all requests were refused or failed.
         """
         self.any_answered |= answer.end == "answered"
         if answer.end == "answered" or (answer.end == "refused" and self.any_answered):

@@ -1,4 +1,4 @@
-"""Wait for many requests that threads make."""
+"""Wait for many concurrent requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def iterate_finished(futures: Collection[Future[T]], point: str) -> Iterator[Future[T]]:
-    """Yield each future when it is done, with checks for a signal at `point` meanwhile.
+    """Yield each future when it is done, checking for signals at `point` in the meantime.
 
-    The cost of one does not grow with their number, as it does with `concurrent.futures.wait`.
+    The cost per future does not grow with their number, unlike that of `concurrent.futures.wait`.
     """
     finished: SimpleQueue[Future[T]] = SimpleQueue()
     for future in futures:

@@ -1,4 +1,4 @@
-"""Answer the prompts of a file by a model behind an endpoint; see `qed.evaluation.generate`."""
+"""Answer the prompts of a file with a model behind an endpoint; see `qed.evaluation.generate`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def generate_at_endpoint(
     seed: int,
     console: Console,
 ) -> Counter[str]:
-    """Answer the questions that have no answers yet; each answer is written as soon as it is there.
+    """Answer the questions that have no answers yet, writing each answer as soon as it arrives.
 
     Args:
-        policy: answers.
-        questions: of the file.
+        policy: the endpoint that answers.
+        questions: questions of the file.
         output: receives the answers.
-        sampling: how they are sampled.
-        samples: answers to each question.
-        seed: of the random numbers.
+        sampling: sampling parameters.
+        samples: answers per question.
+        seed: seed of the random numbers.
         console: shows the progress.
 
     Returns:
-        counts of what was not answered, by reason; the same command asks these again.
+        counts of unanswered requests, by reason; the same command retries them.
     """
     missing = [(question, n) for question in questions for n in range(samples) if not output.has(question, n)]
     total = len(questions) * samples

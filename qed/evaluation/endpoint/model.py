@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint: its request, its rate limits, and what its refusals mean."""
+"""A model behind an OpenAI-compatible endpoint: requests, rate limits, and the meaning of refusals."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from qed.sampling.base import Sampling
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 LIMITED = 429
-PATIENCE = 900.0  # seconds that a request waits for a rate limit in all
-MAX_SEED = 2**31 - 1  # some endpoints take no larger one
-RENAMED = {"max_tokens": "max_completion_tokens"}  # OpenAI's models that reason take only the second
+PATIENCE = 900.0  # total seconds that a request waits for rate limits
+MAX_SEED = 2**31 - 1  # some endpoints accept no larger seed
+RENAMED = {"max_tokens": "max_completion_tokens"}  # OpenAI's reasoning models accept only the second
 UNSUPPORTED = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "unrecognized")
-LIST_SECONDS = 10.0  # for the list of an endpoint's models
-MAX_NAMED = 5  # of them that a message names
+LIST_SECONDS = 10.0  # timeout for the list of an endpoint's models
+MAX_NAMED = 5  # models listed in a message
 SHOWN = 300  # characters of a refusal in a message
 
 
 @dataclass(frozen=True)
 class EndpointSettings:
-    """Where an endpoint is, and how it is asked.
+    """The address of an endpoint, and how to send requests.
 
     Args:
-        url: its base address, such as http://127.0.0.1:8000/v1, or the whole one of a route.
-        name: of the model there.
+        url: its base address, such as http://127.0.0.1:8000/v1, or the full address of a route.
+        name: name of the model there.
         api: `chat` or `completions`.
         key_variable: the environment variable with the key; it need not be set.
-        concurrency: requests at the same time.
-        seconds: deadline of a request.
-        attempts: the most attempts of a request that fails; waiting for a rate limit does not count.
-        extra: JSON with further fields of each request; null removes a field.
+        concurrency: number of concurrent requests.
+        seconds: timeout of a request.
+        attempts: maximum number of attempts of a failing request; waits for a rate limit do not count.
+        extra: JSON object with additional fields of each request; null removes a field.
     """
 
     url: str
@@ -59,7 +59,7 @@ class EndpointSettings:
     extra: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
+        """Raise on invalid values."""
         if not self.name:
             raise UsageError("--model openai:NAME needs the model's name at the endpoint, such as openai:gpt-4.1-mini.")
         if self.concurrency < 1:
@@ -86,7 +86,7 @@ class EndpointSettings:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the further fields of each request.
+        """Return the additional fields of each request.
 
         Raises:
             UsageError: they are not a JSON object.
@@ -102,7 +102,7 @@ class EndpointSettings:
 
 @dataclass
 class _Tried:
-    """How often a request was tried, how often it failed otherwise than by a rate limit, and the seconds of those."""
+    """The attempts of a request, its failures other than rate limits, and the seconds spent waiting for rate limits."""
 
     attempts: int = 0
     failures: int = 0
@@ -111,18 +111,18 @@ class _Tried:
 
 @dataclass
 class EndpointModel:
-    """Asks an endpoint for single answers, from several threads; one rate limit holds for all of them.
+    """Asks an endpoint for single answers, from several threads that share a rate limit.
 
     Args:
-        settings: of the endpoint.
-        template: the prompt.
-        sampling: temperature, longest answer and stop strings.
+        settings: settings of the endpoint.
+        template: the prompt template.
+        sampling: temperature, maximum answer length and stop strings.
     """
 
     settings: EndpointSettings
     template: EndpointTemplate
     sampling: Sampling
-    renamed: dict[str, str] = field(default_factory=dict)  # fields that this endpoint knows by another name
+    renamed: dict[str, str] = field(default_factory=dict)  # fields for which this endpoint uses another name
     _clear: float = 0.0  # when the rate limit ends
     _closed: threading.Event = field(default_factory=threading.Event)
     _answered: threading.Event = field(default_factory=threading.Event)
@@ -134,7 +134,7 @@ class EndpointModel:
     def ask(self, prompt: EndpointPrompt, address: tuple[int | str, ...]) -> EndpointAnswer:
         """Ask for one answer; `address` is that of its random numbers.
 
-        A refusal of this prompt, and a failure of all attempts, are an answer that says so.
+        If the endpoint refuses this prompt, or all attempts fail, return an answer that says so.
 
         Raises:
             UsageError, ModelError: no request can succeed: the key, the model, the address or a parameter is wrong.
@@ -161,7 +161,7 @@ class EndpointModel:
         """Build the body of a request."""
         sampling = self.sampling
         asked: dict[str, Any] = {"messages": list(prompt.messages)} if prompt.messages else {"prompt": prompt.text}
-        # Fields that not all endpoints know are left out where they have no effect.
+        # Fields that some endpoints do not support are omitted where they would have no effect.
         optional = {
             "top_p": (sampling.top_p, 1.0),
             "top_k": (sampling.top_k, 0),
@@ -183,8 +183,8 @@ class EndpointModel:
         """Send a request, and return the JSON of its reply.
 
         Raises:
-            Refusal: there was none, or its status is an error.
-            NotAnEndpointError: it is a web page.
+            Refusal: there was no reply, or its status is an error.
+            NotAnEndpointError: the reply is a web page.
         """
         try:
             reply = self.client.request("POST", "", asked, seconds=self.settings.seconds)
@@ -203,18 +203,18 @@ class EndpointModel:
             raise Refusal("the reply is not JSON", passing=True) from error
 
     def close(self) -> None:
-        """End all requests, also those that wait."""
+        """End all requests, including waiting ones."""
         self._closed.set()
         self.client.close()
 
     def _wait_for_limit(self) -> None:
-        """Wait while the endpoint limits the rate; a request that came first may have been told so."""
+        """Wait while the endpoint's rate limit applies, which another thread's request may have hit."""
         while (rest := self._clear - time.monotonic()) > 0:
             if self._closed.wait(rest):
                 return
 
     def _wait_or_give_up(self, error: Refusal, tried: _Tried) -> EndpointAnswer | None:
-        """Wait for the next attempt, doubled each time or as the endpoint asks; return an answer if there is none.
+        """Wait before the next attempt, twice as long each time or as the endpoint asks; return an answer to give up.
 
         While the rate is limited, the requests of all threads wait.
 
@@ -239,7 +239,7 @@ class EndpointModel:
         return None
 
     def _adapt(self, asked: Mapping[str, Any], error: Refusal) -> bool:
-        """Return whether the next request differs, because the endpoint knows a field by another name."""
+        """Return whether the next request will differ, because the endpoint uses another name for a field."""
         detail = _read_detail(error.body)
         for name, other in RENAMED.items():
             if error.status == 400 and name in asked and other in str(detail.get("message", "")):
@@ -248,10 +248,10 @@ class EndpointModel:
         return False
 
     def _explain(self, error: Refusal) -> str:
-        """Return why a prompt is refused, in a line.
+        """Return in one line why a prompt is refused.
 
         Raises:
-            UsageError, ModelError: every prompt is.
+            UsageError, ModelError: every prompt would be refused.
         """
         settings, detail = self.settings, _read_detail(error.body)
         told = redact(" ".join(str(detail.get("message") or error).split()))[:SHOWN]
@@ -260,8 +260,8 @@ class EndpointModel:
             given = settings.key_variable and os.environ.get(settings.key_variable)
             advice = f"the key in {settings.key_variable}" if given else "a request without a key"
             raise ModelError(
-                f"{where} refuses {advice} (status {error.status}: {told}). Put the right one into the environment "
-                f"variable {settings.key_variable or '…'}, or name another with --key-variable."
+                f"{where} refuses {advice} (status {error.status}: {told}). Put a valid key into the environment "
+                f"variable {settings.key_variable or '…'}, or name another one with --key-variable."
             )
         if code == "insufficient_quota" or error.status == 402:
             raise ModelError(f"{where}: the account has no credit left (status {error.status}: {told}).")
@@ -272,18 +272,18 @@ class EndpointModel:
             )
         if 300 <= error.status < 400:
             raise ModelError(
-                f"{where} sends elsewhere (status {error.status}), which qed does not follow: check --url."
+                f"{where} redirects elsewhere (status {error.status}), which qed does not follow: check --url."
             )
         unsupported = any(word in f"{code} {told}".lower() for word in UNSUPPORTED)
         if unsupported and (name := str(detail.get("param") or "")):
             raise ModelError(
-                f"{where} does not take the parameter {name} as it is sent ({told}). Leave it out with "
+                f"{where} does not accept the parameter {name} as sent ({told}). Omit it with "
                 f"--extra '{{\"{name}\": null}}', or give another value there."
             )
         return told
 
     def _list_models(self) -> str:
-        """Return a sentence with the endpoint's models; empty if it does not tell."""
+        """Return a sentence that lists the endpoint's models; empty if it does not list them."""
         base = self.settings.address.partition("?")[0].removesuffix(PATHS[self.settings.api])
         client = HttpClient(base, self.settings.key_variable)
         try:
@@ -298,7 +298,7 @@ class EndpointModel:
 
 
 def _read_wait(reply: Reply) -> float:
-    """Return the seconds that an endpoint asks to wait, given as a number or as a date; nonsense counts as 0."""
+    """Return the seconds that an endpoint asks to wait, given as a number or a date; 0 if invalid."""
     header = reply.headers.get("retry-after", "")
     with suppress(ValueError):
         return max(0.0, float(header))
@@ -308,7 +308,7 @@ def _read_wait(reply: Reply) -> float:
 
 
 def _read_detail(body: str) -> Mapping[str, Any]:
-    """Return the error in a reply: of OpenAI's shape, vLLM's older one, or FastAPI's."""
+    """Return the error in a reply: in OpenAI's format, vLLM's older one, or FastAPI's."""
     try:
         reply = json.loads(body)
     except ValueError:

@@ -1,9 +1,8 @@
-"""Write a prompt for an endpoint that takes messages or text, and no token ids.
+"""Write a prompt for an endpoint, which takes messages or text instead of token ids.
 
-A prompt with a chat form (`boxed`, `chat`, `think_answer`, …) becomes its messages, which the endpoint renders by the
-chat template of its model. A plain prompt becomes one message of the user, without the tag that it opens at its end,
-because the endpoint's model begins a turn of its own. With the API `completions` a plain prompt is sent as it is, and
-the model continues it.
+A chat prompt (`boxed`, `chat`, `think_answer`, …) is sent as messages, which the endpoint renders with the template
+of its model. A plain prompt is sent as one user message, without a tag that it opens at its end, because the model
+starts a new turn. With the API `completions` a plain prompt is sent unchanged, and the model continues it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RENDERED = "\0the messages, as the endpoint's chat template renders them\0"
 
 @dataclass(frozen=True)
 class EndpointPrompt:
-    """A prompt: its messages, or the text to continue. `opened` is the tag at the end of the text, of the answer."""
+    """A prompt: its messages, or the text to continue. `opened` is the tag that the text's end opens for the answer."""
 
     messages: Messages = ()
     text: str = ""
@@ -32,13 +31,13 @@ class EndpointPrompt:
 
     @property
     def shown(self) -> str:
-        """Return the prompt as text for people."""
+        """Return the prompt as readable text."""
         turns = (f"{message['role']}: {message['content']}" for message in self.messages)
         return self.text or "\n\n".join(turns)
 
 
 class _ChatTemplate:
-    """Stands for the tokenizer of the endpoint's model: keeps the messages that a prompt renders."""
+    """Stands in for the tokenizer of the endpoint's model, recording the messages that a prompt renders."""
 
     chat_template = RENDERED
     bos_token = eos_token = ""
@@ -47,30 +46,30 @@ class _ChatTemplate:
         self.messages: Messages = ()
 
     def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
-        """Keep the messages, and return a text in their place.
+        """Record the messages, and return a placeholder text.
 
         Raises:
             UsageError: there are options of the chat template, which the endpoint applies itself.
         """
         if given := options.keys() - {"tokenize", "add_generation_prompt"}:
             raise UsageError(
-                f"An endpoint applies its own chat template: give {', '.join(sorted(given))} with --extra, where it "
-                """takes it, as vLLM does: --extra '{"chat_template_kwargs": {"enable_thinking": false}}'."""
+                f"An endpoint applies its own chat template: pass {', '.join(sorted(given))} with --extra, if it "
+                """supports that, as vLLM does: --extra '{"chat_template_kwargs": {"enable_thinking": false}}'."""
             )
         self.messages = tuple(dict(message) for message in messages)
         return RENDERED
 
 
 class EndpointTemplate:
-    """A prompt for an endpoint.
+    """A prompt template for an endpoint.
 
     Args:
-        leaf: a prompt of the shelf, or the user's own module.
-        api: `chat` takes messages, `completions` a text that is continued.
-        stop: stop strings of the user, besides those of the leaf.
+        leaf: a built-in or user-defined prompt module.
+        api: `chat` takes messages, `completions` a text to continue.
+        stop: the user's stop strings, in addition to the prompt's.
 
     Raises:
-        UsageError: the prompt needs a chat template, and the API takes text.
+        UsageError: the prompt needs a chat template, but the API takes text.
     """
 
     def __init__(self, leaf: Any, api: Api, stop: tuple[str, ...] = ()) -> None:
@@ -80,8 +79,8 @@ class EndpointTemplate:
         self.tags: tuple[str, ...] = tuple(getattr(leaf, "TAGS", ()))
         if api == "completions" and leaf.CHAT:
             raise UsageError(
-                f"The prompt {self.name} is made of messages, and --api completions takes text: leave --api out, or "
-                "use a plain prompt such as --prompt r1_zero or few_shot_gsm8k."
+                f"The prompt {self.name} consists of messages, but --api completions takes text: omit --api, or use a "
+                "plain prompt such as --prompt r1_zero or few_shot_gsm8k."
             )
 
     @property
@@ -91,13 +90,13 @@ class EndpointTemplate:
 
     @property
     def thought_tags(self) -> tuple[str, str] | None:
-        """Return the tags that the prompt puts around the reasoning, if it names them."""
+        """Return the tags that the prompt puts around the reasoning, if it defines them."""
         return (self.tags[0], self.tags[1]) if self.tags else None
 
     def write(self, problem: Problem) -> EndpointPrompt:
         """Write the prompt of a problem.
 
-        A prompt that the data has rendered is used as it is, except by a chat template, which is that of another model.
+        A prompt rendered in the data is used unchanged, unless a chat template made it, which is another model's.
 
         Raises:
             UsageError: the prompt cannot be written without a tokenizer.
@@ -110,8 +109,8 @@ class EndpointTemplate:
             return self._write_plain(text)
         if before.strip() or make_prompt(self.leaf, after).text.strip() not in ("", *self._list_openings()):
             raise UsageError(
-                f"The prompt {self.name} adds text around the chat template's, which an endpoint cannot take: use "
-                "another one, such as --prompt boxed."
+                f"The prompt {self.name} adds text around the rendered chat template, which an endpoint does not "
+                "support: use another prompt, such as --prompt boxed."
             )
         return EndpointPrompt(messages=recorder.messages)
 
@@ -131,5 +130,5 @@ class EndpointTemplate:
         except (AttributeError, TypeError) as error:
             raise UsageError(
                 f"The prompt {self.name} cannot be written without the model's tokenizer, which an endpoint does not "
-                f"have ({error}): use another one, such as --prompt boxed."
+                f"have ({error}): use another prompt, such as --prompt boxed."
             ) from error

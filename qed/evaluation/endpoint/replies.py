@@ -1,4 +1,4 @@
-"""Read the replies of an OpenAI-compatible endpoint: the text, why it ended, the reasoning, and the tokens it cost."""
+"""Parse the replies of an OpenAI-compatible endpoint: the text, the stop reason, the reasoning, and token usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qed.net.endpoint import PASSING
 from qed.types import StopReason
 
 End = Literal["answered", "refused", "failed"]
-CUT = ("length", "max_tokens", "max_output_tokens")  # finish reasons of an answer that is cut off
+CUT = ("length", "max_tokens", "max_output_tokens")  # finish reasons of a truncated answer
 FILTERED = ("content_filter", "refusal", "safety")
 THOUGHT = ("<think>", "</think>")
 SHOWN = 200  # characters of a reply in a message
@@ -23,9 +23,9 @@ class Refusal(Exception):
     """A request without an answer; the message says why.
 
     Args:
-        message: says why.
-        status: of the reply; 0 if there was none.
-        body: of the reply.
+        message: the reason.
+        status: status of the reply; 0 if there was none.
+        body: body of the reply.
         passing: whether the same request may succeed later.
         wait: seconds that the endpoint asks to wait.
     """
@@ -36,7 +36,7 @@ class Refusal(Exception):
 
 
 class NotAnEndpointError(Exception):
-    """A reply that no OpenAI-compatible endpoint gives."""
+    """The reply of something other than an OpenAI-compatible endpoint."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class EndpointAnswer:
     """An answer.
 
     Args:
-        text: with the reasoning in front, if the endpoint returns it apart.
-        stop_reason: `length` if it is cut off.
-        finish: the endpoint's own word for it.
-        end: `refused` if the endpoint or its model refuses this prompt, `failed` if all attempts have.
-        reason: of a refusal or a failure.
-        reasoning: what the endpoint returned apart and is not in the text.
-        usage: tokens by name: prompt, completion, reasoning, cached; and cost, where the endpoint names a price.
+        text: the text, preceded by the reasoning if the endpoint returns it separately.
+        stop_reason: `length` if the answer was truncated.
+        finish: the endpoint's own finish reason.
+        end: `refused` if the endpoint or its model refused this prompt, `failed` if all attempts failed.
+        reason: reason of a refusal or a failure.
+        reasoning: separate reasoning that is not in the text.
+        usage: token counts by name: prompt, completion, reasoning, cached; and cost, if the endpoint reports a price.
     """
 
     text: str = ""
@@ -63,7 +63,7 @@ class EndpointAnswer:
 
     @property
     def length(self) -> int | None:
-        """Return its number of tokens, reasoning included; None if the endpoint does not tell."""
+        """Return its number of tokens, including reasoning; None if the endpoint does not report it."""
         count = self.usage.get("completion")
         return None if count is None else int(count)
 
@@ -72,8 +72,8 @@ def read_reply(reply: Any, prompt: EndpointPrompt, template: EndpointTemplate) -
     """Read a reply.
 
     Raises:
-        Refusal: it is an error.
-        NotAnEndpointError: no such endpoint replies like this.
+        Refusal: the reply is an error.
+        NotAnEndpointError: it is not that of an OpenAI-compatible endpoint.
     """
     _raise_error(reply.get("error") if isinstance(reply, dict) else None)
     try:
@@ -91,7 +91,7 @@ def read_reply(reply: Any, prompt: EndpointPrompt, template: EndpointTemplate) -
     if refusal or finish in FILTERED:
         reason = refusal or f"the endpoint ends the answer with {finish}"
         return EndpointAnswer(content or refusal, "stop", finish, "refused", reason, reasoning, usage)
-    # Stop strings end the answer alone: a thought that is apart may contain them.
+    # Stop strings apply to the answer only: separate reasoning may contain them.
     content = cut_at_stop(_restore_stop(content, choice, finish, template), template.stop)
     text, kept = _add_reasoning(content, reasoning, template.thought_tags or THOUGHT)
     stop: StopReason = "length" if finish in CUT else "stop"
@@ -99,7 +99,7 @@ def read_reply(reply: Any, prompt: EndpointPrompt, template: EndpointTemplate) -
 
 
 def read_usage(usage: Any) -> dict[str, float]:
-    """Read the tokens that an answer has cost; empty if the endpoint does not tell."""
+    """Read the token usage of an answer; empty if the endpoint does not report it."""
     if not isinstance(usage, dict):
         return {}
     told = {name: usage.get(f"{name}_tokens_details") for name in ("prompt", "completion")}
@@ -124,7 +124,7 @@ def _join(content: Any) -> str:
 
 
 def _find_reasoning(message: Mapping[str, Any]) -> str:
-    """Return the reasoning that is apart from the content: of DeepSeek and SGLang, or of vLLM and OpenRouter."""
+    """Return the reasoning outside of the content: the field of DeepSeek and SGLang, or of vLLM and OpenRouter."""
     found = message.get("reasoning_content") or message.get("reasoning")
     return found if isinstance(found, str) else ""
 
@@ -140,9 +140,9 @@ def _raise_error(error: Any) -> None:
 
 
 def _restore_stop(content: str, choice: Mapping[str, Any], finish: str, template: EndpointTemplate) -> str:
-    """Put back the stop string that ended an answer: endpoints leave it out, and it belongs to the answer.
+    """Restore the stop string that ended an answer, which endpoints omit although it belongs to the answer.
 
-    vLLM and our own server say which one it was. Elsewhere it is known if it closes a tag that the answer has opened.
+    vLLM and qed's own server report which one it was. Otherwise it is inferred if it closes a tag of the answer.
     """
     if finish != "stop" or any(stop in content for stop in template.stop):
         return content
@@ -156,11 +156,11 @@ def _restore_stop(content: str, choice: Mapping[str, Any], finish: str, template
 
 
 def _add_reasoning(content: str, reasoning: str, tags: tuple[str, str]) -> tuple[str, str]:
-    """Return the text with the reasoning in front in its tags, and what of the reasoning is kept apart."""
+    """Return the text preceded by the reasoning in its tags, and any reasoning that is kept separate."""
     if not reasoning:
         return content, ""
     opening, closing = tags
-    if opening in content or closing in content:  # the answer has a thought of its own, as the prompt asks
+    if opening in content or closing in content:  # the answer itself contains reasoning, as the prompt asks
         return content, reasoning
-    # With the space that r1_zero's format has; other formats take any white space.
+    # With the space that r1_zero's format requires; other formats accept any whitespace.
     return (f"{opening}{reasoning}{closing} {content.lstrip()}" if content else f"{opening}{reasoning}"), ""

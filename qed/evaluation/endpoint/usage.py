@@ -1,4 +1,4 @@
-"""Sum up what an endpoint's answers cost in tokens, and how many it has not given."""
+"""Sum the token usage of an endpoint's answers, and count those that are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def summarize_usage(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "usage": {
             "requests": len(asked),
             **{name: sum(row["usage"].get(name, 0) for row in asked) for name in names},
-            # The tokens above are those of the others.
+            # The token counts above exclude these.
             "without_usage": sum(not row["usage"] for row in asked),
             "refused": sum(row["stop_reason"] == "refused" for row in asked),
             "failed": sum(row["stop_reason"] == "failed" for row in asked),
@@ -26,21 +26,21 @@ def summarize_usage(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def describe_usage(label: str, figures: Mapping[str, Any]) -> list[str]:
-    """Describe the cost of a task, and what is missing, in lines."""
+    """Describe in lines the token cost of a task, and missing answers."""
     usage, max_tokens = figures["usage"], figures["settings"]["max_tokens"]
     inner = [f"{usage[name]:,} {word}" for name, word in (("reasoning", "reasoning"),) if usage.get(name)]
     cached = f", {usage['cached']:,} of them cached" if usage.get("cached") else ""
-    price = f", at a price of {usage['cost']:g} by the endpoint" if usage.get("cost") else ""
+    price = f", at a price of {usage['cost']:g} according to the endpoint" if usage.get("cost") else ""
     lines = [
         f"{label}: {usage['requests']:,} answers cost {usage.get('prompt', 0):,} prompt tokens{cached} and "
         f"{usage.get('completion', 0):,} answer tokens{f' (of these {inner[0]})' if inner else ''}{price}."
     ]
     if usage["without_usage"] > usage["refused"] + usage["failed"]:
-        lines.append(f"{label}: the endpoint does not tell the tokens of {usage['without_usage']:,} answers.")
+        lines.append(f"{label}: the endpoint does not report the tokens of {usage['without_usage']:,} answers.")
     if usage["refused"] or usage["failed"]:
         lines.append(
             f"Warning: {label}: {usage['refused']:,} answers were refused and {usage['failed']:,} failed; they count "
-            "as wrong, and their rows say why. The same command asks the failed ones again."
+            "as wrong, and their rows say why. The same command retries the failed ones."
         )
     if usage["empty"]:
         lines.append(
