@@ -1,1 +1,1 @@
-"""The shelf of algorithms: one file each, with a frozen dataclass that is found by the file's name."""
+"""Algorithms: one file each, with a frozen dataclass that is selected by the file's name."""

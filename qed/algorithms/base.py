@@ -1,8 +1,8 @@
-"""The base class of all algorithms: settings and a few pure functions that the learner and the collector call.
+"""The base class of all algorithms: settings, and pure functions that the learner and the collector call.
 
-A loss is a sum: averaging is a column of token weights, computed over all rows of an optimizer step before they are cut
-into micro-batches. So micro-batches, row order, padding and ranks cannot change a gradient. Nothing here imports torch
-at run time, which keeps `qed grpo --help` instant: algorithms use only methods of the tensors that they receive.
+A loss is a weighted sum: averaging is a column of token weights, computed over all rows of an optimizer step before
+the split into micro-batches. So micro-batches, row order, padding and ranks cannot change a gradient. Nothing here
+imports torch at import time, to keep `qed grpo --help` fast: algorithms use only methods of the tensors they receive.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Average = Literal["token", "sequence", "constant", "sequence_sum"]
 def compute_token_weights(mask: Tensor, average: Average, length: int) -> Tensor:
     """Compute the weight of every token in the step's loss, [B, T]; `mask` holds all rows of the optimizer step.
 
-    `token` is DAPO's mean over all tokens, `sequence` is GRPO's mean over rows of each row's mean, `constant` is Dr.
-    GRPO's sum divided by rows times `length`, the generation budget or a number of the user's own, `sequence_sum` the
+    `token` is DAPO's mean over all tokens; `sequence` is GRPO's mean over rows of each row's mean; `constant` is Dr.
+    GRPO's sum divided by rows times `length` (the generation budget or a user-defined number); `sequence_sum` is the
     mean over rows of each row's sum.
     """
     rows = len(mask)
@@ -54,7 +54,7 @@ class Divergence(NamedTuple):
 
 @dataclass(frozen=True)
 class StepContext:
-    """The current step of the phase, counted from 1, the number of its steps, and the run's seed for random draws."""
+    """The current step of the phase (counted from 1), its number of steps, and the run's seed for random draws."""
 
     step: int
     steps: int
@@ -62,7 +62,7 @@ class StepContext:
 
 
 class BuiltByAnyName(type):
-    """The metaclass that accepts the settings of an algorithm's parts by their short names: `Grpo(clip_high=0.28)`."""
+    """Metaclass that accepts the settings of an algorithm's parts by their short names: `Grpo(clip_high=0.28)`."""
 
     def __call__(cls, *parts: Any, **settings: Any) -> Any:
         own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
@@ -77,13 +77,13 @@ class BuiltByAnyName(type):
 
 
 def _is_part(field: Field[Any], value: Any) -> bool:
-    """Whether a plain value is given for a field that holds a dataclass: it is the part's kind."""
+    """Whether a plain value is passed for a field that holds a dataclass; it then sets the part's kind."""
     return not is_dataclass(value) and (is_dataclass(field.default) or is_dataclass(field.default_factory))
 
 
 @dataclass(frozen=True)
 class Algorithm(metaclass=BuiltByAnyName):
-    """The base class, with a default for every stage: one group per problem, every row is trained, the token mean."""
+    """Base class with a default for every stage: one group per problem, all rows trained, token mean."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -91,31 +91,31 @@ class Algorithm(metaclass=BuiltByAnyName):
     """Length that average=constant divides by; 0 takes sampling.max_tokens."""
 
     online: ClassVar[bool] = True
-    # The number of consecutive rows that stay in one micro-batch, such as the two of a preference pair.
+    # Number of consecutive rows that stay in one micro-batch, such as the two of a preference pair.
     together: ClassVar[int] = 1
-    # Whether the model that is trained has a scalar head in place of its output layer.
+    # Whether the trained model has a scalar head instead of its output layer.
     has_scalar_head: ClassVar[bool] = False
-    # Whether the loss is proportional to advantages: a row whose advantages are all 0 then has no gradient.
+    # Whether the loss is proportional to the advantages, so that a row whose advantages are all 0 has no gradient.
     by_advantage: ClassVar[bool] = True
-    # The metrics of `loss` that are already means; every other one is a sum over the trained tokens.
+    # Metrics of `loss` that are already means; all others are sums over the trained tokens.
     step_means: ClassVar[tuple[str, ...]] = ()
-    # Defaults that replace those of settings.py; `fresh_defaults` are added for a model with random weights, which
-    # tolerates, and needs, a far larger learning rate than a trained one.
+    # Defaults that override those of settings.py; `fresh_defaults` are added for a randomly initialised model, which
+    # tolerates, and needs, a far larger learning rate than a pretrained one.
     defaults: ClassVar[dict[str, Any]] = {}
     fresh_defaults: ClassVar[dict[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         require(0 <= self.average_length < 2**31, "algorithm.average_length must be 0 or more, and below 2^31.")
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that have no effect, by path, each with the setting that is the reason."""
+        """The settings that have no effect, by path, each with the setting that disables it."""
         return {} if self.average == "constant" else {"average_length": f"average={self.average}"}
 
     @property
     def moving_weights(self) -> dict[str, float]:
-        """The weights in the loss that `adapt` moves towards a target, by the names of their metrics."""
+        """The loss weights that `adapt` adjusts to reach a target, by the names of their metrics."""
         return {}
 
     @property
@@ -130,17 +130,17 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     @property
     def teacher_setting(self) -> str:
-        """The setting that must name the reference model, because it is a teacher; empty if it need not be named."""
+        """The setting that must name the reference model because it is a teacher; empty if none is required."""
         return ""
 
     @property
     def teacher_server(self) -> tuple[str, str]:
-        """The address of the server that scores answers as the teacher, and its model's name; empty for none."""
+        """The address of the teacher server that scores answers, and its model's name; empty for none."""
         return "", ""
 
     @property
     def reference_moves(self) -> tuple[int, float]:
-        """How often, in steps, the reference model moves towards the policy, and how far; 0 steps: never."""
+        """The interval in steps at which the reference model moves towards the policy, and how far; 0 steps: never."""
         return 0, 1.0
 
     @property
@@ -152,21 +152,21 @@ class Algorithm(metaclass=BuiltByAnyName):
     def teacher_divergence(self) -> Divergence | None:
         """The divergence to the teacher that the loss reads from the batch; None for none.
 
-        The teacher is the reference model, or else the policy itself.
+        The teacher is the reference model if there is one, otherwise the policy itself.
         """
         return None
 
     @property
     def teacher_wording(self) -> str:
-        """How the teacher's prompt words the question and the demonstration; empty where it sees the policy's prompt.
+        """Template of the teacher's prompt; empty if the teacher sees the policy's prompt.
 
-        `{question}` and `{demonstration}` stand for the two.
+        `{question}` and `{demonstration}` are placeholders.
         """
         return ""
 
     @property
     def value_model(self) -> Critic | None:
-        """The settings of the critic whose values the advantages read; None without one."""
+        """The settings of the critic whose values the advantages use; None without a critic."""
         return None
 
     @property
@@ -176,7 +176,7 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     @property
     def reads_rewards(self) -> bool:
-        """Whether the loss reads rewards, so that without differences between them nothing is learned."""
+        """Whether the loss reads rewards, so that nothing is learned if all rewards are equal."""
         return True
 
     @property
@@ -186,22 +186,22 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     @property
     def guided(self) -> bool:
-        """Whether groups contain demonstrations, so that problems must have one."""
+        """Whether groups contain demonstrations, so that problems need one."""
         return False
 
     @property
     def needs_correctness(self) -> bool:
-        """Whether it reads `Grade.correct`, which needs a reward that judges correctness."""
+        """Whether the algorithm reads `Grade.correct`, which requires a reward that judges correctness."""
         return False
 
     @property
     def needs_old_logps(self) -> bool:
-        """Whether the learner must compute `old_logps` even with a single update per sampling."""
+        """Whether the learner must compute `old_logps` even with a single update per step."""
         return False
 
     @property
     def has_ratio(self) -> bool:
-        """Whether the loss reads `old_logps` for a ratio, which a sampler's inexact log-probs would falsify."""
+        """Whether the loss reads `old_logps` for a ratio, which a sampler's inexact log-probs would distort."""
         return False
 
     @property
@@ -215,11 +215,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         return False
 
     def at_step(self, context: StepContext) -> Self:
-        """Return the algorithm with the coefficients of this step, where these follow a schedule."""
+        """Return the algorithm with this step's values of the coefficients that follow a schedule."""
         return self
 
     def check(self, group_size: int) -> None:
-        """Refuse a group size with which the algorithm cannot learn anything."""
+        """Reject a group size from which the algorithm cannot learn anything."""
 
     def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
         """Return the requests to the sampler for this step."""
@@ -231,7 +231,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         """Return requests that replay earlier completions; they count towards the `wanted` problems of the step.
 
         Args:
-            pool: the completions that `remember` has stored.
+            pool: the completions stored by `remember`.
             wanted: the number of problems in the step.
             group_size: completions per problem.
             context: the current step.
@@ -243,27 +243,27 @@ class Algorithm(metaclass=BuiltByAnyName):
         """Store the completions of the step's groups that later steps may recall.
 
         Args:
-            groups: of the step, graded, credited and scored.
-            pool: where they are stored; it is part of every checkpoint.
-            version: of the policy that sampled them.
+            groups: the step's groups, graded, scored and with advantages.
+            pool: stores them; saved in every checkpoint.
+            version: version of the policy that sampled them.
         """
 
     def extra_minibatches(self, sampled: Groups, pool: ReplayBuffer, wanted: int) -> list[list[Rollout]]:
-        """Return minibatches to train after those of the step, each in an update of its own.
+        """Return minibatches to train after those of the step, each in a separate update.
 
         Args:
-            sampled: all groups that were sampled for the step, graded, with those that `filter_groups` drops.
-            pool: its `waiting` demonstrations are part of every checkpoint.
+            sampled: all graded groups sampled for the step, including those that `filter_groups` drops.
+            pool: holds the `waiting` demonstrations, saved in every checkpoint.
             wanted: the number of problems in the step.
         """
         return []
 
     def filter_groups(self, groups: Groups) -> list[Group]:
-        """Return the graded groups to train on, of those just sampled; the others are recorded and dropped."""
+        """Return the newly sampled, graded groups to train on; the others are recorded and dropped."""
         return list(groups)
 
     def enough(self, groups: Groups, wanted: int, rounds: int) -> bool:
-        """Whether `groups` suffice after so many rounds of sampling, or the collector should sample more."""
+        """Whether `groups` suffice after this many rounds of sampling, so that the collector need not sample more."""
         return rounds > 0
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
@@ -274,7 +274,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         return [self._advantages(group) for group in groups]
 
     def _advantages(self, group: Group) -> list[Advantage]:
-        # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
+        # Imported here because nothing else in this file needs torch, and the command line imports it for `--help`.
         from torch import float64, tensor  # noqa: PLC0415
 
         rewards = tensor([rollout.reward for rollout in group if rollout.has_reward], dtype=float64)
@@ -286,7 +286,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         return rewards
 
     def compute_returns(self, rollout: Rollout) -> Sequence[float]:
-        """Compute what a critic learns at each token of a graded rollout with values; NaN where it learns nothing."""
+        """Compute the critic's target at each token of a graded rollout with values; NaN where there is none."""
         return (math.nan,) * len(rollout.output)
 
     def rows(self, groups: Groups) -> list[Rollout]:
@@ -298,12 +298,12 @@ class Algorithm(metaclass=BuiltByAnyName):
         return compute_token_weights(batch.mask, self.average, self.average_length or length)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Return the batch with what must be computed over all rows of the optimizer step before they are cut.
+        """Return the batch with everything that must be computed over all rows of the step before they are split.
 
         Args:
             batch: all rows of the step, with their weights.
             logps: [B, T], the policy's log-probs of the labels, without a gradient; None unless `two_pass`.
-            entropy: [B, T], its entropies; None unless `two_pass`.
+            entropy: [B, T], the policy's entropies; None unless `two_pass`.
         """
         return batch
 
@@ -316,7 +316,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         return (batch.advantages != 0).any(1) if self.by_advantage else batch.mask.any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of a micro-batch as a weighted sum, and sums for the metrics, see `step_means`.
+        """Compute the loss of a micro-batch as a weighted sum, and sums for the metrics (see `step_means`).
 
         Args:
             batch: the rows; its columns are [B, T], aligned on labels.
@@ -326,7 +326,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         raise NotImplementedError
 
     def adapt(self, stats: Mapping[str, float]) -> Self:
-        """Return the algorithm for the next step by this step's metrics: itself, or a copy with new coefficients."""
+        """Return the algorithm for the next step, given this step's metrics: itself or a copy with new coefficients."""
         return self
 
 
@@ -337,11 +337,11 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_moves(every: int, mix: float, setting: str = "reference") -> None:
-    """Refuse a negative interval for moving the reference model (`setting`), or a mix outside (0, 1]."""
+    """Reject a negative interval for moving the reference model (`setting`), and a mix outside (0, 1]."""
     require(every >= 0, f"algorithm.{setting}_every must not be negative.")
     require(0 < mix <= 1, f"algorithm.{setting}_mix must lie in (0, 1].")
 
 
 def select_correct(group: Group) -> list[Rollout]:
-    """Return the completions of a group that are correct and have a reward."""
+    """Return the group's completions that are correct and have a reward."""
     return [rollout for rollout in group if (grade := rollout.grade) is not None and grade.correct and grade.has_reward]

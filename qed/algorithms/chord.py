@@ -3,10 +3,10 @@
 loss = (1 - mu) L_GRPO + mu L_SFT,    L_SFT = - sum_t phi_t log pi(y*_t | x, y*_<t) / N,
 phi_t = p_t (1 - p_t) without a gradient, p_t = pi(y*_t | x, y*_<t), N the number of demonstration tokens
 
-mu rises linearly from 0 to `mu_peak`, and then falls along half a cosine to `mu_valley`. phi leaves tokens that the
-policy is sure of, or finds impossible, almost alone. CHORD-mu is the schedule without phi (`phi: false`, no warm-up,
-0.9 to 0.05), CHORD-phi a constant mu of 0.1 with phi. The defaults are those of the authors' code, which combines the
-two: its token means, its mu, and its warm-up of 200 and decay of 400 steps as shares of a run of 1000.
+mu rises linearly from 0 to `mu_peak`, and then falls along half a cosine to `mu_valley`. phi gives little weight to
+tokens that the policy is almost sure of or finds almost impossible. CHORD-mu is the schedule without phi (`phi: false`,
+no warm-up, 0.9 to 0.05), CHORD-phi a constant mu of 0.1 with phi. The defaults are those of the authors' code, which
+combines the two: its token means, its mu, and its warm-up of 200 and decay of 400 steps as shares of a run of 1000.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chord(PolicyGradient):
-    """Weighs GRPO against SFT by a schedule, and SFT tokens by how unsure the policy is of them."""
+    """Weights GRPO against SFT by a schedule, and SFT tokens by how uncertain the policy is about them."""
 
     average: Average = "token"
     """How sampled answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -51,7 +51,7 @@ class Chord(PolicyGradient):
     imitates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         for name in ("mu", "mu_peak", "mu_valley", "mu_warmup", "mu_decay"):
             require(0 <= getattr(self, name) <= 1, f"algorithm.{name} must lie in [0, 1].")
@@ -60,11 +60,11 @@ class Chord(PolicyGradient):
         )
 
     def at_step(self, context: StepContext) -> Self:
-        """Set mu by the schedule, at the middle of the step."""
+        """Set mu to the schedule's value at the middle of the step."""
         return replace(self, mu=self._schedule((context.step - 0.5) / context.steps))
 
     def _schedule(self, done: float) -> float:
-        """Compute mu after a share of the steps."""
+        """Compute mu after this share of the steps."""
         if done < self.mu_warmup:
             return self.mu_peak * done / self.mu_warmup
         if done >= self.mu_warmup + self.mu_decay:
@@ -73,7 +73,7 @@ class Chord(PolicyGradient):
         return self.mu_valley + (self.mu_peak - self.mu_valley) * falling
 
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
-        """Compute the metrics of the policy gradient, and give mu."""
+        """Compute the metrics of the policy gradient, and add mu."""
         return super().compute_metrics(batch) | {"guidance/mu": self.mu}
 
     def has_gradient(self, batch: Batch) -> Tensor:
@@ -82,12 +82,12 @@ class Chord(PolicyGradient):
         return live if self.mu else live & ~find_imitated(batch)
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the averages of sampled and of demonstration tokens, times 1 - mu and times mu."""
+        """Compute the weights of sampled tokens times 1 - mu, and those of demonstration tokens times mu."""
         weights = super().weights(batch, length)
         return (self.mu * weights).where(find_imitated(batch)[:, None], (1 - self.mu) * weights)
 
     def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the token mean over all imitated tokens of the step."""
+        """Compute the weights of a mean over all imitated tokens of the step."""
         return mask / mask.sum().clamp(min=1)
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:

@@ -1,9 +1,9 @@
 """CISPO (MiniMax-M1, arXiv 2506.13585): the importance weight is clipped, not the token.
 
-loss = - sum_t w_t sg(clip(rho_t)) A log pi(y_t | x, y_<t), sg without a gradient
+loss = - sum_t w_t sg(clip(rho_t)) A log pi(y_t | x, y_<t), sg(x) is x without its gradient
 
-A clipped token keeps its gradient. Libraries clip differently, so `cispo_clip` names how: `above` at 1 + clip_high, as
-here and in open-instruct; `both` sides (verl); `trl` at clip_high itself.
+A clipped token keeps its gradient. Libraries clip differently, which `cispo_clip` selects: `above` at 1 + clip_high, as
+by default and in open-instruct; `both` sides (verl); `trl` at clip_high itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """DAPO (arXiv 2503.14476): GRPO with four changes, each with its own setting.
 
 Clip-higher: the ratio may grow to 1 + 0.28 (`clip_high`). Token mean: long completions keep their full weight
-(`average`). Dynamic sampling: groups that are all correct or all wrong, before any shaping, are dropped, and sampling
-continues until the step is full (`dynamic_sampling`, `max_rounds`). Soft overlong punishment: the reward `overlong` is
-added to the prompt's own (`data.reward`; if you name another reward, add `overlong` to it). As an alternative,
-`mask_truncated` leaves truncated completions out of the loss. There is no KL.
+(`average`). Dynamic sampling: groups that are all correct or all wrong (before reward shaping) are dropped, and
+sampling continues until the step is full (`dynamic_sampling`, `max_rounds`). Soft overlong punishment: the reward
+`overlong` is added to the reward of the prompt (`data.reward`; if you set another reward, add `overlong` to it).
+Alternatively, `mask_truncated` excludes truncated completions from the loss. There is no KL.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dft(Sft):
-    """Imitates demonstrations, with the least weight on unlikely tokens."""
+    """Imitates demonstrations, with less weight on unlikely tokens."""
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weighted negative log-likelihood, each token times its own probability."""
+        """Compute the weighted negative log-likelihood, with each token multiplied by its probability."""
         logps = logps.masked_fill(batch.mask == 0, 0)
         return -(batch.weights * logps.detach().exp() * logps).sum(), {}

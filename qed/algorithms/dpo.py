@@ -1,10 +1,9 @@
-"""Direct preference optimisation (arXiv 2305.18290) and its variants, on a fixed data set of
-preference pairs.
+"""Direct preference optimisation (arXiv 2305.18290) and its variants, on a fixed data set of preference pairs.
 
 loss = - mean over pairs of log sigma(beta d),
 d = log pi(y_w) / pi_ref(y_w) - log pi(y_l) / pi_ref(y_l)
 
-`losses` selects other losses, or several that are added; docs/algorithms.md has their formulas.
+`losses` selects another loss or the sum of several; docs/algorithms.md has their formulas.
 """
 
 from __future__ import annotations
@@ -29,5 +28,5 @@ class Dpo(Preferences):
 
     @property
     def reference(self) -> bool:
-        """No model is needed where its log-probs were computed beforehand."""
+        """Whether a reference model is needed; not if its log-probs are precomputed."""
         return super().reference and not self.precompute_reference

@@ -1,6 +1,6 @@
 """Dr. GRPO (arXiv 2503.20783): GRPO without its two biases.
 
-A = r - mean r: no division by the deviation, which would favour problems that are very easy or very hard.
+A = r - mean r: no division by the standard deviation, which would favour very easy and very hard problems.
 loss = sum over rows and tokens / (rows x generation budget): a constant, so that long wrong completions are not
 favoured.
 """
@@ -16,7 +16,7 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 @dataclass(frozen=True)
 class DrGrpo(PolicyGradient):
-    """GRPO with centred rewards and a constant length."""
+    """GRPO with centred rewards and a constant divisor for the length."""
 
     average: Average = "constant"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

@@ -1,12 +1,12 @@
-"""ExGRPO (arXiv 2510.02245): the policy learns from its own earlier correct completions as well as from fresh ones.
+"""ExGRPO (arXiv 2510.02245): the policy learns from its own earlier correct completions as well as from new ones.
 
 A = r - mean r over the whole group, including the replayed completion
 loss = - sum_t w_t A rho_t for sampled tokens, - sum_t w_t A f(r_t) for replayed ones,
 r_t = exp(log pi - log pi_recorded), f(r) = r / (r + gamma) unless `shaping` says otherwise
 
-It starts as GRPO with a clip. Once more than `mixed_above` of a step's completions are correct, a share of each step's
-problems comes from a pool of correct completions, sampled by how many completions of a problem were correct, and
-nothing is clipped.
+Training starts as GRPO with a clip. Once more than `mixed_above` of a step's completions are correct, a share of each
+step's problems comes from a pool of correct completions, with a problem's probability given by how many were correct,
+and nothing is clipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qed.rollout.replay import ReplayBuffer
     from qed.training.batch import Batch
 
-# The sampling weight of a problem with k of n completions correct; `normal` has a standard deviation of 1 in k.
+# Sampling weight of a problem with k of n completions correct; `normal` has a standard deviation of 1 in k.
 BUCKETS: dict[str, Callable[[int, int], float]] = {
     "normal": lambda k, n: math.exp(-((k - n / 2) ** 2) / 2),
     "linear": lambda k, n: k / n,
@@ -76,7 +76,7 @@ class ExGrpo(PolicyGradient):
     defaults: ClassVar[dict[str, Any]] = {"learner.skip_norm": 500.0}
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(0 <= self.replay_share <= 1, "algorithm.replay_share must lie in [0, 1].")
         for name in ("pool_per_problem", "pool_size", "max_age"):
@@ -84,28 +84,28 @@ class ExGrpo(PolicyGradient):
 
     @property
     def needs_old_logps(self) -> bool:
-        """Only the learner can compute log-probs of replayed tokens under the policy before the update."""
+        """True if the ratio needs the policy before the update: only the learner can compute it for replayed tokens."""
         return super().needs_old_logps or not self.corrected
 
     @property
     def two_pass(self) -> bool:
-        """Tokens above `drop_above` must be known before the average is computed."""
+        """True with `drop_above`: tokens above it must be known before the average is computed."""
         return super().two_pass or self.shaping.drop_above > 0
 
     @property
     def has_ratio(self) -> bool:
-        """Shaping of sampled tokens applies to their ratio."""
+        """Also true if sampled tokens are shaped, because shaping applies to their ratio."""
         return super().has_ratio or self.shaping.own_kind != "none"
 
     @property
     def needs_correctness(self) -> bool:
-        """It replays correct completions."""
+        """True, because it replays correct completions."""
         return True
 
     def recall(
         self, pool: ReplayBuffer, wanted: int, group_size: int, context: StepContext, score: ScoreFn
     ) -> list[Request]:
-        """Return requests for problems of the pool, with an earlier completion first in each group."""
+        """Return requests for problems from the pool, each with an earlier completion first in its group."""
         if not self.mixed:
             return []
         address = (context.seed, "replay", context.step)
@@ -116,7 +116,7 @@ class ExGrpo(PolicyGradient):
         return [replace(request, extra_completions=(answer,)) for request, answer in zip(requests, chosen, strict=True)]
 
     def _choose(self, pooled: Sequence[list[Rollout]], address: tuple[int | str, ...], score: ScoreFn) -> list[Rollout]:
-        """Choose one completion per problem."""
+        """Choose one completion per problem, by `choice`."""
         if self.choice == "newest":
             return [max(answers, key=lambda answer: answer.version) for answers in pooled]
         if self.choice == "random":
@@ -131,7 +131,7 @@ class ExGrpo(PolicyGradient):
         return [min(answers, key=lambda answer: figures.get(id(answer), 0.0)) for answers in pooled]
 
     def remember(self, groups: Groups, pool: ReplayBuffer, version: int) -> None:
-        """Store the correct completions of mixed groups; a problem with every completion correct is solved."""
+        """Store the correct completions of mixed groups; a problem with all completions correct counts as solved."""
         if not self.mixed:
             return
         for rollouts in groups:
@@ -144,17 +144,17 @@ class ExGrpo(PolicyGradient):
         pool.trim(version, self.max_age, self.pool_per_problem, self.pool_size)
 
     def adapt(self, stats: Mapping[str, float]) -> Self:
-        """Start replay, for good, once enough completions were correct."""
+        """Start replay permanently once enough completions are correct."""
         adapted = super().adapt(stats)
         return replace(adapted, mixed=True) if stats.get("accuracy", 0.0) > self.mixed_above else adapted
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Mask the tokens that are more likely than `drop_above`, if it is set."""
+        """Mask tokens with a probability above `drop_above`, if it is set."""
         batch = super().prepare(batch, logps, entropy)
         return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
-        """Compute the surrogate of fresh tokens, clipped until replay starts, and - A f(r) of the others."""
+        """Compute the surrogate of fresh tokens, clipped until replay starts, and - A f(r) of replayed ones."""
         logps = shaping.fill_masked(logps, batch)
         surrogate = replace(self.surrogate, clip_low=1.0, clip_high=math.inf) if self.mixed else self.surrogate
         if self.shaping.own_kind == "none":
@@ -162,8 +162,8 @@ class ExGrpo(PolicyGradient):
         else:
             kept = corrections.drop_off_policy(batch, logps, self.correction.offpolicy_limit)
             fresh = shaping.compute_own_terms(kept, logps, self.shaping, surrogate.clip_low, surrogate.clip_high)
-        # Without recorded log-probs, the policy before the update stands in for the one that sampled the token. Where
-        # that was not scored either, the column holds 0, and the current policy stands in.
+        # Without recorded log-probs, use the policy before the update in place of the one that sampled the token. If
+        # that was not scored either, the column holds 0, and the current policy is used.
         old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
         old = logps.detach().where((batch.expert == 1) & (old == 0), old)
         recorded = fill_old_logps(batch.behaviour_logps, old) if self.corrected else old

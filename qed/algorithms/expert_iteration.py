@@ -1,6 +1,6 @@
-"""Expert iteration: sample, filter, imitate what is correct (Anthony et al. 2017, arXiv 1705.08439; STaR, 2203.14465).
+"""Expert iteration: sample, filter, imitate correct answers (Anthony et al. 2017, arXiv 1705.08439; STaR, 2203.14465).
 
-loss = - sum_t w_t log pi(y_t | x, y_<t) over the correct completions of the step. Every step continues from the current
+loss = - sum_t w_t log pi(y_t | x, y_<t) over the correct completions of the step. Each step continues from the current
 weights, or from the initial ones (`restart`); a step without a correct completion changes nothing.
 """
 
@@ -34,22 +34,22 @@ class ExpertIteration(Algorithm):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(self.keep >= 0, "algorithm.keep must not be negative.")
 
     @property
     def restarts_each_step(self) -> bool:
-        """The setting `restart`."""
+        """Whether the setting `restart` is on."""
         return self.restart
 
     @property
     def needs_correctness(self) -> bool:
-        """It trains on correct completions."""
+        """True, because it trains on correct completions."""
         return True
 
     def rows(self, groups: Groups) -> list[Rollout]:
-        """Return the correct completions, without duplicates if set, at most `keep` per problem."""
+        """Return the correct completions, deduplicated if set, and at most `keep` per problem."""
         rows: list[Rollout] = []
         for group in groups:
             correct = select_correct(group)

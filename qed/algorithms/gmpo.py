@@ -3,7 +3,7 @@
 d_t = log pi - log pi_old; d'_t = sign(A) min(sign(A) d_t, sign(A) clip(d_t, -low, high)); loss = - A exp(mean of d'_t),
 sequence mean
 
-An outlier token changes a geometric mean less than an arithmetic one, so the clip can be wide: e^-0.4 to e^0.4.
+An outlier token affects a geometric mean less than an arithmetic one, so the clip can be wide: e^-0.4 to e^0.4.
 """
 
 from __future__ import annotations

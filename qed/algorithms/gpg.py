@@ -1,6 +1,6 @@
 """GPG, group policy gradient: the plain policy gradient, scaled up when few completions of a step have a reward.
 
-A = (r - mean r) B / (the rewards of the step that are not 0), B the completions of the step; as verl computes it
+A = (r - mean r) B / (number of nonzero rewards in the step), B the number of completions in the step; as in verl
 loss = - sum_t w_t A log pi(y_t | x, y_<t)
 """
 

@@ -3,10 +3,10 @@
 s = exp(mean over the row's tokens of log pi - log pi_old); loss = - sum_t w_t min(A s, A clip(s, 1 - low, 1 + high)),
 sequence mean
 
-The reward belongs to the whole completion, so the ratio does too. A mean of many log-ratios varies little, so its clip
+The reward applies to the whole completion, so the ratio does too. A mean of many log-ratios varies little, so its clip
 is narrow.
-`surrogate: gspo_token` has the value s and the gradient of each token. It is the same where A is constant in a row, and
-the form to use with token-level advantages.
+`surrogate: gspo_token` has the value s and the gradient of each token. Both are the same if A is constant in a row;
+use this one with token-level advantages.
 """
 
 from __future__ import annotations

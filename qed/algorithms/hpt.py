@@ -1,12 +1,12 @@
-"""HPT, hybrid post-training (arXiv 2509.04419): a problem is imitated or reinforced, by how many answers were right.
+"""HPT, hybrid post-training (arXiv 2509.04419): a problem is imitated or reinforced, by its share of right answers.
 
 P = the share of the problem's sampled answers that are right
 loss = - sft sum_t log pi(y*_t | x, y*_<t) / N over the N tokens of the demonstrations of problems with P <= gate
        + the policy gradient over the sampled answers of the other problems
 
-The paper weighs the losses of a problem by alpha and beta, one of which is 0 and the other 1 (algorithm 1). As in its
-code, each loss has an average of its own over the problems that it is for. A problem without a demonstration is
-reinforced whatever P is.
+The paper weights the two losses of a problem by alpha and beta, one of which is 0 and the other 1 (algorithm 1). As in
+its code, each loss is averaged separately over its own problems. A problem without a demonstration is always
+reinforced.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class Hpt(PolicyGradient):
     imitates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
-        require(0 <= self.gate < 1, "algorithm.gate must lie in [0, 1): with 1 every problem is imitated, as qed sft.")
+        require(0 <= self.gate < 1, "algorithm.gate must lie in [0, 1): 1 would imitate every problem, like qed sft.")
         require(
             0 < self.sft < math.inf,
-            "algorithm.sft must be a finite number above 0: qed dr-grpo trains without demonstrations.",
+            "algorithm.sft must be a finite number above 0. To train without demonstrations, use qed dr-grpo.",
         )
 
     @property
     def needs_correctness(self) -> bool:
-        """The gate counts right answers."""
+        """True, because the gate counts right answers."""
         return True
 
     def rows(self, groups: Groups) -> list[Rollout]:
-        """Return the demonstrations of the problems that are imitated, and the sampled answers of the others."""
+        """Return the demonstrations of the imitated problems, and the sampled answers of the others."""
         return super().rows([self._choose(group) for group in groups])
 
     def _choose(self, group: Group) -> Group:
@@ -70,12 +70,12 @@ class Hpt(PolicyGradient):
         return demonstrations if demonstrations and failed else answers
 
     def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the token mean over all imitated tokens of the step, times `sft`."""
+        """Compute the weights of a mean over all imitated tokens of the step, times `sft`."""
         return self.sft * mask / mask.sum().clamp(min=1)
 
 
 def _split(group: Sequence[Rollout]) -> tuple[Group, Group]:
-    """Return the demonstrations of a group, and its sampled answers; a greedy baseline is neither."""
+    """Return a group's demonstrations and its sampled answers; a greedy baseline is neither."""
     sampled = [rollout for rollout in group if rollout.source != "greedy"]
     return (
         [rollout for rollout in sampled if not rollout.is_on_policy],

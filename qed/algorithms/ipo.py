@@ -1,10 +1,10 @@
-"""IPO (INTELLECT Policy Optimization), prime-rl's loss: tokens whose probability has moved too far are left out.
+"""IPO (INTELLECT Policy Optimization), prime-rl's loss: tokens whose probability has moved too far are dropped.
 
 rho_t = pi / pi_sampled; loss = - sum_t w_t (A rho_t [kept]) + square w_t (log rho_t)^2, where tokens are kept if
 -low <= pi - pi_sampled <= high
 
-DPPO (arXiv 2602.04879) with a mask on both sides, whatever the sign of the advantage. The bounds are prime-rl's `eps`,
-and `dppo_square` its `kl_tau`. The preference loss of the same name is `qed dpo --algorithm.losses ipo`.
+This is DPPO (arXiv 2602.04879) with a mask on both sides, regardless of the advantage's sign. The bounds are prime-rl's
+`eps`, and `dppo_square` its `kl_tau`. The preference loss of the same name is `qed dpo --algorithm.losses ipo`.
 """
 
 from __future__ import annotations

@@ -42,23 +42,23 @@ class Luffy(PolicyGradient):
     shaping: Shaping = field(default_factory=Shaping)
 
     def __post_init__(self) -> None:
-        """Refuse settings that would have no effect."""
+        """Reject settings that would have no effect."""
         super().__post_init__()
         if self.mixture.statistics == "split":
             requirements.require_split_statistics(self.advantage, self.regularizer)
 
     @property
     def two_pass(self) -> bool:
-        """Tokens above `drop_above` must be known before the average is computed."""
+        """True with `drop_above`: tokens above it must be known before the average is computed."""
         return super().two_pass or self.shaping.drop_above > 0
 
     @property
     def has_ratio(self) -> bool:
-        """Shaping of sampled tokens applies to their ratio."""
+        """Also true if sampled tokens are shaped, because shaping applies to their ratio."""
         return super().has_ratio or self.shaping.own_kind != "none"
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the group's advantages, weighted by whether the policy sampled the token."""
+        """Compute each group's advantages, weighted by whether the policy sampled the token."""
         if self.mixture.statistics == "shared":
             advantages = super().credit(groups)
         else:
@@ -67,12 +67,12 @@ class Luffy(PolicyGradient):
         return [self.mixture.weigh(group, values) for group, values in zip(groups, advantages, strict=True)]
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Mask the tokens that are more likely than `drop_above`, if it is set."""
+        """Mask tokens with a probability above `drop_above`, if it is set."""
         batch = super().prepare(batch, logps, entropy)
         return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
-        """Compute the surrogate of sampled tokens, and - A f(p) of the others."""
+        """Compute the surrogate of sampled tokens, and - A f(p) of demonstration tokens."""
         logps = shaping.fill_masked(logps, batch)
         if self.shaping.own_kind == "none":
             own = super().terms(mask_off_policy(batch), logps)

@@ -2,8 +2,8 @@
 
 loss = - sum over rows and tokens of min(A s, A clip(s, 1 - low, 1 + high)) / rows, s the ratio of the row as in GSPO
 
-GSPO's mean over a row's tokens gives a token of a long completion less weight. Times the length it is the row's sum,
-`average: sequence_sum`.
+GSPO's mean over a row's tokens gives a token of a long completion less weight. Multiplied by the length, it is the
+row's sum, `average: sequence_sum`.
 """
 
 from __future__ import annotations

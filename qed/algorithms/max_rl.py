@@ -1,4 +1,4 @@
-"""MaxRL (arXiv 2602.02710): rewards relative to the group's mean, so that hard problems weigh more.
+"""MaxRL (arXiv 2602.02710): rewards relative to the group's mean, so that hard problems get more weight.
 
 A = (r - mean r) / mean r, 0 where the mean is not above 0
 loss = - sum_t w_t A log pi(y_t | x, y_<t)

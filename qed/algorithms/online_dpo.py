@@ -1,10 +1,10 @@
-"""Direct preference optimisation (arXiv 2305.18290) on the policy's own completions, correct against wrong.
+"""Direct preference optimisation (arXiv 2305.18290) on pairs of the policy's own correct and wrong completions.
 
 loss = - mean over pairs of log sigma(beta d),
 d = log pi(y_w) / pi_ref(y_w) - log pi(y_l) / pi_ref(y_l)
 
-Each step samples new completions, so the pairs are on-policy. A problem with only correct or only wrong completions has
-no pair.
+Each step samples new completions, so the pairs are on-policy. A problem with only correct or only wrong completions
+yields no pair.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_wrong(rollout: Rollout) -> bool:
-    """Whether a completion has a reward and was judged wrong; False where the grader failed on it."""
+    """Whether a completion has a reward and was judged wrong; False if the grader failed on it."""
     return rollout.grade is not None and not rollout.grade.correct and rollout.has_reward
 
 
@@ -35,17 +35,17 @@ class OnlineDpo(Preferences):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(self.pairs_per_problem >= 0, "algorithm.pairs_per_problem must not be negative.")
 
     @property
     def needs_correctness(self) -> bool:
-        """Correct completions are paired with wrong ones."""
+        """True, because correct completions are paired with wrong ones."""
         return True
 
     def rows(self, groups: Groups) -> list[Rollout]:
-        """Return correct and wrong completions in alternation, without duplicates."""
+        """Return alternating correct and wrong completions, without duplicates."""
         rows: list[Rollout] = []
         for group in groups:
             correct = {rollout.output: rollout for rollout in select_correct(group)}

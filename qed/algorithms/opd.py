@@ -1,12 +1,12 @@
-"""On-policy distillation: the policy answers, and a teacher says token by token how it would have gone on.
+"""On-policy distillation: the policy answers, and a teacher gives its own next-token distribution at each token.
 
 sampled:    the policy gradient with A_t = reward A - distil (log pi_old(y_t) - log pi_T(y_t))
 otherwise:  loss = sum_t w_t distil D_t + reward times the policy gradient, D_t the divergence of the whole
             distributions: KL(pi || pi_T), KL(pi_T || pi), or the mixture of both
 
-Sampled is the reverse KL by one sample, without a discount: each token is paid for itself alone, and the gradient's
-expectation is that of the exact reverse KL of the token (Agarwal et al., GKD, arXiv 2306.13649, section 3; Lu et al.,
-"On-Policy Distillation", Thinking Machines 2025). The log-probs of both are at the temperature of sampling.
+`sampled` is a single-sample estimate of the reverse KL, undiscounted: each token is credited only for itself, and the
+expected gradient is that of the token's exact reverse KL (Agarwal et al., GKD, arXiv 2306.13649, section 3; Lu et al.,
+"On-Policy Distillation", Thinking Machines 2025). The log-probs of both are at the sampling temperature.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Opd(PolicyGradient):
     distillation: Distillation = field(default_factory=Distillation)
 
     def __post_init__(self) -> None:
-        """Refuse settings that a server cannot serve, and a teacher that moves."""
+        """Reject settings that a server does not support, and a teacher that moves."""
         super().__post_init__()
         require_teacher_alone(self.regularizer)
         require(
             not self._is_served or self.teacher_divergence is None,
-            f"algorithm.divergence={self.distillation.divergence} compares whole distributions, and the server "
-            f"{self.teacher} gives log-probs of single tokens. Set algorithm.divergence=sampled, or let "
-            "algorithm.teacher name the folder of the model.",
+            f"algorithm.divergence={self.distillation.divergence} compares whole distributions, but the server "
+            f"{self.teacher} returns log-probs of single tokens. Set algorithm.divergence=sampled, or set "
+            "algorithm.teacher to the folder of the model.",
         )
         require(
             self._is_served or not self.teacher_model,
-            "algorithm.teacher_model is the name of a model at a server, and algorithm.teacher is no address.",
+            "algorithm.teacher_model names a model on a server, but algorithm.teacher is not an address.",
         )
 
     @property
@@ -64,17 +64,17 @@ class Opd(PolicyGradient):
 
     @property
     def teacher_server(self) -> tuple[str, str]:
-        """The address of the teacher, and its model's name there; empty where it is a model of this process."""
+        """The teacher server's address, and the name of its model there; empty if the teacher runs in this process."""
         return (self.teacher, self.teacher_model) if self._is_served else ("", "")
 
     @property
     def reference(self) -> bool:
-        """A teacher that is not served is loaded in the place of the reference model."""
+        """Whether the teacher is loaded as the reference model, because no server runs it."""
         return not self._is_served
 
     @property
     def reference_name(self) -> str:
-        """The name or folder of the teacher."""
+        """The name or folder of the teacher; empty if a server runs it."""
         return "" if self._is_served else self.teacher
 
     @property
@@ -84,12 +84,12 @@ class Opd(PolicyGradient):
 
     @property
     def scores_reference(self) -> bool:
-        """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
+        """Whether the sampled divergence or a KL to the teacher reads the teacher's log-probs of sampled tokens."""
         return not self._is_served and (self.distillation.by_sampled_tokens or self.regularizer.kl > 0)
 
     @property
     def scored_before_credit(self) -> bool:
-        """The sampled divergence is part of the advantages."""
+        """Also true with the sampled divergence, which is part of the advantages."""
         return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
@@ -99,16 +99,16 @@ class Opd(PolicyGradient):
 
     @property
     def reads_rewards(self) -> bool:
-        """A teacher alone needs none."""
+        """Whether the reward has a weight; a teacher alone needs none."""
         return self.distillation.reward > 0
 
     def check(self, group_size: int) -> None:
-        """Accept groups of one answer where no reward compares answers."""
+        """Check the group size only if a reward is used, because only rewards are compared within a group."""
         if self.distillation.reward:
             super().check(group_size)
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the advantages of the reward, and add the teacher's opinion of each token where it is sampled."""
+        """Compute the advantages of the reward, and with the sampled divergence add the teacher's log-ratios."""
         settings = self.distillation
         rewarded: list[list[Advantage]] = [[0.0] * len(group) for group in groups]
         if settings.reward:
@@ -116,11 +116,11 @@ class Opd(PolicyGradient):
         return add_opinions(groups, rewarded, settings, lambda rollout: 0)
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return every row where the divergence is over the vocabulary; else those with an advantage."""
+        """Return all rows if the divergence is over the vocabulary, otherwise those with an advantage."""
         return batch.mask.any(1) if self.teacher_divergence is not None else super().has_gradient(batch)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the policy gradient, plus the divergence to the teacher where it is over the vocabulary."""
+        """Compute the policy gradient, plus the divergence to the teacher if it is over the vocabulary."""
         loss, stats = super().loss(batch, logps, entropy)
         term, measured = compute_distillation(batch, self.distillation, batch.mask)
         return loss if term is None else loss + term, stats | measured

@@ -1,9 +1,9 @@
-"""OPO, on-policy RL with the optimal baseline: rewards are weighted by length in the baseline of the group.
+"""OPO, on-policy RL with the optimal baseline: the baseline is the group's length-weighted mean reward.
 
 A = r - sum_i l_i r_i / sum_i l_i, l_i the length of completion i in tokens
 loss = - sum_t w_t A log pi(y_t | x, y_<t), exactly on-policy, with neither KL nor entropy bonus
 
-The length approximates the squared norm of a completion's gradient; weights by that norm give the least variance.
+The length approximates the squared norm of a completion's gradient; weighting by it minimises the variance.
 """
 
 from __future__ import annotations

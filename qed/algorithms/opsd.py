@@ -1,15 +1,15 @@
 """On-policy self-distillation (OPSD, arXiv 2601.18734): the teacher is the policy itself, shown the demonstration.
 
-The policy answers the problem x, and the teacher reads the same answer y behind a prompt that holds the demonstration
-y* too. The policy learns what the teacher would have said at each token (equations 6 to 8, version 3):
+The policy answers the problem x, and the teacher reads the same answer y after a prompt that also contains the
+demonstration y*. The policy learns the teacher's prediction at each token (equations 6 to 8, version 3):
 
 loss = 1/|y| sum_t D(pi_T(. | x, y*, y_<t) || pi(. | x, y_<t)),  D = sum_v min(p_T(v) log(p_T(v) / p(v)), clip)
 
-The paper fixes the teacher's weights at those of the start, takes the forward KL over the whole vocabulary (its first
-version the Jensen-Shannon divergence with beta 0.5), and clips each token of the vocabulary; its code and TRL clip at
+The paper freezes the teacher at the initial weights, uses the forward KL over the whole vocabulary (its first
+version: the Jensen-Shannon divergence with beta 0.5), and clips each token of the vocabulary; its code and TRL clip at
 0.05. SDFT (arXiv 2601.19897) is `teacher_weights=ema`, `divergence_clip=inf` and, as in its code, `skip_tokens=3`; its
-theory has the reverse KL, its runs the forward KL. The `opsd` of prime-rl is `teacher_weights=live`,
-`divergence=sampled`. Problems without a demonstration are counted, and learn from the reward alone if there is one.
+theory uses the reverse KL, its runs the forward KL. The `opsd` of prime-rl is `teacher_weights=live`,
+`divergence=sampled`. Problems without a demonstration are counted, and learn only from the reward, if there is one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opsd(PolicyGradient):
-    """Brings the policy closer to itself with the demonstration in view, on the policy's own answers."""
+    """Brings the policy closer to itself given the demonstration, on the policy's own answers."""
 
     average: Average = "sequence"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -46,33 +46,33 @@ class Opsd(PolicyGradient):
     self_teacher: SelfTeacher = field(default_factory=SelfTeacher)
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range, and a reference model that moves otherwise than the teacher."""
+        """Reject out-of-range settings, and a reference model that moves independently of the teacher."""
         super().__post_init__()
         require_teacher_alone(self.regularizer)
 
     @property
     def guided(self) -> bool:
-        """The teacher is shown demonstrations, so that problems must have some."""
+        """True: the teacher is shown demonstrations, so problems need one."""
         return True
 
     @property
     def reference(self) -> bool:
-        """A teacher with other weights than the policy's is loaded in the place of the reference model."""
+        """Whether the teacher's weights differ from the policy's; it is then loaded as the reference model."""
         return self.self_teacher.teacher_weights != "live"
 
     @property
     def reference_moves(self) -> tuple[int, float]:
-        """The teacher ema follows the policy."""
+        """The teacher's moves: with `ema` it follows the policy."""
         return self.self_teacher.moves
 
     @property
     def scores_reference(self) -> bool:
-        """The sampled divergence reads the teacher's log-probs of sampled tokens, and so does a KL, which is to it."""
+        """Whether the sampled divergence or a KL to the teacher reads the teacher's log-probs of sampled tokens."""
         return self.distillation.by_sampled_tokens or self.regularizer.kl > 0
 
     @property
     def scored_before_credit(self) -> bool:
-        """The sampled divergence is part of the advantages."""
+        """Also true with the sampled divergence, which is part of the advantages."""
         return self.distillation.by_sampled_tokens or super().scored_before_credit
 
     @property
@@ -82,21 +82,21 @@ class Opsd(PolicyGradient):
 
     @property
     def teacher_wording(self) -> str:
-        """How the teacher's prompt words the question and the demonstration."""
+        """Template of the teacher's prompt."""
         return self.self_teacher.wording
 
     @property
     def reads_rewards(self) -> bool:
-        """A teacher alone needs none."""
+        """Whether the reward has a weight; a teacher alone needs none."""
         return self.distillation.reward > 0
 
     def check(self, group_size: int) -> None:
-        """Accept groups of one answer where no reward compares answers."""
+        """Check the group size only if a reward is used, because only rewards are compared within a group."""
         if self.distillation.reward:
             super().check(group_size)
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the advantages of the reward, and add the teacher's opinion of each token where it is sampled."""
+        """Compute the advantages of the reward, and with the sampled divergence add the teacher's log-ratios."""
         settings = self.distillation
         rewarded = super().credit(groups) if settings.reward else [[0.0] * len(group) for group in groups]
         skip = self.self_teacher.skip_tokens
@@ -105,13 +105,13 @@ class Opsd(PolicyGradient):
         )
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the average; without a reward over the rows whose teacher was shown a demonstration alone."""
+        """Compute the weights; without a reward, only over rows whose teacher was shown a demonstration."""
         if self.distillation.reward:
             return super().weights(batch, length)
         return weigh_learning(batch, lambda rows: super(Opsd, self).weights(rows, length))
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return the rows with an advantage and, where the divergence is over the vocabulary, those that learn."""
+        """Return rows with an advantage and, for a divergence over the vocabulary, those that learn from it."""
         live = super().has_gradient(batch)
         return (
             live
@@ -120,7 +120,7 @@ class Opsd(PolicyGradient):
         )
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the policy gradient, plus the divergence to the teacher where it is over the vocabulary."""
+        """Compute the policy gradient, plus the divergence to the teacher if it is over the vocabulary."""
         loss, stats = super().loss(batch, logps, entropy)
         learning = find_learning(batch, self.self_teacher.skip_tokens)
         term, measured = compute_distillation(batch, self.distillation, learning)

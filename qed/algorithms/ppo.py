@@ -5,10 +5,10 @@ A_t = (A_t - mean A) / sqrt(var A + 1e-8), over all tokens of the step
 loss = - sum_t w_t min(A_t rho_t, A_t clip(rho_t, 1 - low, 1 + high))
 value loss = sum_t w_t 0.5 max((V_t - R_t)^2, (clip(V_t, V_old - c, V_old + c) - R_t)^2)
 
-The value head stands on a copy of the policy, with an optimizer of its own, as in verl and NeMo RL, or on the policy's
-trunk (`critic.trunk: policy`), as in OpenAI's code for Atari; there the value loss times `critic.coefficient` is added
-to the policy's. Each step trains the copy first. The paper normalises the advantages of a minibatch; verl and TRL those
-of the whole step, which is the default here. `advantage.whiten: false` leaves them as they are.
+The value head is on a copy of the policy with a separate optimizer, as in verl and NeMo RL, or on the policy's
+trunk (`critic.trunk: policy`), as in OpenAI's code for Atari; then the value loss times `critic.coefficient` is added
+to the policy loss. Each step trains the copy first. The paper normalises advantages per minibatch; verl and TRL over
+the whole step, which is the default here. `advantage.whiten: false` does not normalise them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ppo(PolicyGradient):
-    """The clipped ratio with advantages by a critic."""
+    """The clipped policy gradient with a critic's advantages."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -51,12 +51,12 @@ class Ppo(PolicyGradient):
         return self.critic
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return rows with an advantage; with the value head on the policy's trunk those with a return too."""
+        """Return rows with an advantage; with the value head on the policy's trunk, also those with a return."""
         live = super().has_gradient(batch)
         return live if self.critic.trunk == "copy" else live | (~batch.returns.isnan()).any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the policy's loss, plus that of the values of a head on its trunk."""
+        """Compute the policy loss, plus the value loss if the head is on the policy's trunk."""
         loss, stats = super().loss(batch, logps, entropy)
         if batch.predicted is None:
             return loss, stats
@@ -66,7 +66,7 @@ class Ppo(PolicyGradient):
         return loss + self.critic.coefficient * value_loss, stats
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the advantage of every token by GAE; a value that is not known yet is 0."""
+        """Compute the advantage of every token by GAE; a value that is not known yet counts as 0."""
 
         def estimate(rollout: Rollout) -> Tensor:
             rewards, values = self._read(rollout)
@@ -76,7 +76,7 @@ class Ppo(PolicyGradient):
         return crediting.compute_token_advantages(groups, estimate, self.advantage.whiten)
 
     def compute_returns(self, rollout: Rollout) -> Sequence[float]:
-        """Compute what the critic learns at each token of an answer: R_t; NaN where there is no reward to learn."""
+        """Compute the critic's target R_t at each token of an answer; NaN if there is no reward."""
         if not crediting.is_counted(rollout):
             return (float("nan"),) * len(rollout.output)
         rewards, values = self._read(rollout)

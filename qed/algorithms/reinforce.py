@@ -1,4 +1,4 @@
-"""REINFORCE (Williams 1992), with the mean reward of the group as its baseline or with none.
+"""REINFORCE (Williams 1992), with the group's mean reward as its baseline, or without a baseline.
 
 loss = - sum_t w_t A log pi(y_t | x, y_<t), A = r - mean r, or r with `estimator: none`
 """

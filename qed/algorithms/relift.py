@@ -1,14 +1,15 @@
-"""ReLIFT (arXiv 2506.07527): RL, interleaved with SFT on demonstrations of the problems that no answer solved.
+"""ReLIFT (arXiv 2506.07527): RL interleaved with SFT on demonstrations of problems that no answer solved.
 
 loss of the RL update = - sum_t w_t A rho_t over the sampled answers, with A = r - mean r
-loss of the SFT update = - sum_t log pi(y_t | x, y_<t) / N over the N tokens of the demonstrations that it takes
+loss of the SFT update = - sum_t log pi(y_t | x, y_<t) / N over the N tokens of its demonstrations
 
-The demonstration of a problem none of whose answers is correct waits in a buffer. Once `buffer` of them wait, the RL
-update of the step is followed by one SFT update on the oldest; the others wait on. The paper has 128 problems in a step
-and 128 demonstrations in an SFT update. Of the published code (TheRoadQaQ/ReLIFT, `relift/trainer.py`) this follows
-the order, the buffer and the averages of the settings of the paper, those of Dr. GRPO without a clip; its SFT update
-has an AdamW of its own with the same learning rate, here both have one. It checks neither length nor correctness of
-demonstrations; here wrong ones, and those longer than an answer may be, are left out and counted.
+If none of a problem's answers is correct, its demonstration waits in a buffer. Once `buffer` of them wait, the RL
+update of the step is followed by one SFT update on the oldest; the others keep waiting. The paper uses 128 problems per
+step and 128 demonstrations per SFT update. From the published code (TheRoadQaQ/ReLIFT, `relift/trainer.py`), qed takes
+the order of updates, the buffer and the averages of the paper's settings (those of Dr. GRPO without a clip). The
+published SFT update has a separate AdamW with the same learning rate; in qed both updates share one. The published code
+checks neither length nor correctness of demonstrations; qed excludes and counts wrong ones and those longer than an
+answer may be.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Relift(PolicyGradient):
-    """Trains its own completions, and imitates demonstrations of what it could not solve in updates between."""
+    """Trains on its own completions and, in separate updates, imitates demonstrations of unsolved problems."""
 
     average: Average = "constant"
     """How sampled answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -45,21 +46,21 @@ class Relift(PolicyGradient):
     imitates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(self.buffer >= 0, "algorithm.buffer must not be negative.")
 
     @property
     def needs_correctness(self) -> bool:
-        """It imitates where no completion is correct."""
+        """True, because it imitates if no completion is correct."""
         return True
 
     def filter_groups(self, groups: Groups) -> list[Group]:
-        """Take the demonstrations out of the groups: their updates are `extra_minibatches`."""
+        """Remove the demonstrations from the groups, because `extra_minibatches` trains them."""
         return super().filter_groups([[one for one in group if one.source != "expert"] for group in groups])
 
     def extra_minibatches(self, sampled: Groups, pool: ReplayBuffer, wanted: int) -> list[list[Rollout]]:
-        """Let the demonstrations of unsolved problems wait; return the oldest once there are enough."""
+        """Buffer the demonstrations of unsolved problems; return the oldest once there are enough."""
         for group in self.guidance.drop_wrong_traces([each for each in sampled if is_unsolved(each)]):
             pool.waiting += [replace(one, advantage=0.0) for one in group if one.source == "expert"]
         size = self.buffer or wanted
@@ -69,11 +70,11 @@ class Relift(PolicyGradient):
         return [oldest]
 
     def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the token mean over all tokens of the update."""
+        """Compute the weights of a mean over all tokens of the update."""
         return mask / mask.sum().clamp(min=1)
 
 
 def is_unsolved(group: Group) -> bool:
-    """Whether the policy's completions in a group have rewards, and none of them is correct."""
+    """Whether a group has completions of the policy with a reward, none of which is correct."""
     own = [rollout for rollout in group if rollout.source == "policy" and rollout.has_reward]
     return bool(own) and not select_correct(own)

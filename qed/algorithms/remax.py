@@ -2,8 +2,8 @@
 
 A = r - r(greedy), loss = - sum_t w_t A log pi(y_t | x, y_<t)
 
-Every problem gets one more completion, by greedy decoding. It is graded and recorded, but neither trained nor part of
-any statistic. If it cannot be graded, the advantages of its problem are 0 in that step. `sampling.group_size: 1` is the
+Every problem gets one more completion, by greedy decoding. It is graded and recorded, but not trained on and not part
+of any statistic. If it cannot be graded, its problem's advantages are 0 in that step. `sampling.group_size: 1` is the
 original; more completions share the baseline.
 """
 

@@ -1,8 +1,8 @@
-"""Trains a reward model on preference pairs (Bradley and Terry 1952, as in arXiv 2203.02155).
+"""Reward-model training on preference pairs (Bradley and Terry 1952, as in arXiv 2203.02155).
 
 loss = mean over pairs of - log sigma(r_w - r_l - margin) + centre (r_w + r_l)^2
 
-r is the score that a scalar head reads at the last token of a reply, its end token. The margin is that of Llama 2
+r is the score of a scalar head at the last token of a reply, its end token. The margin is that of Llama 2
 (arXiv 2307.09288), from a column `margin` of the data; the second term keeps scores near 0 (arXiv 2312.09244). Both
 are those of TRL's RewardTrainer, whose `center_rewards_coefficient` is `centre`.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardModel(Algorithm):
-    """Scores chosen replies above rejected ones."""
+    """Learns to score chosen replies above rejected ones."""
 
     margin: float = 0.0
     """By how much the chosen reply should score higher, if the data has no column margin."""
@@ -42,7 +42,7 @@ class RewardModel(Algorithm):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-3}
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(0 <= self.margin < math.inf, "algorithm.margin must be a finite number, 0 or more.")
         require(0 <= self.centre < math.inf, "algorithm.centre must be a finite number, 0 or more.")
@@ -52,13 +52,13 @@ class RewardModel(Algorithm):
         return compute_token_weights(batch.mask, "sequence", length)
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return the rows of pairs with a trained label in either row, so that no pair is parted."""
+        """Return both rows of every pair that has a trained label in either, so that no pair is split."""
         return super().has_gradient(batch).view(-1, 2).any(1).repeat_interleave(2)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weighted sum over pairs; the scores, at each row's trained label, take the place of log-probs.
+        """Compute the weighted sum over pairs; `logps` holds the scores, at each row's trained label.
 
-        The margin of a pair is the advantage of its chosen row.
+        A pair's margin is stored as the advantage of its chosen row.
         """
         scores, weights = (logps * batch.mask).sum(1), batch.weights.sum(1)
         chosen, rejected, pairs = scores[0::2], scores[1::2], weights[0::2] + weights[1::2]

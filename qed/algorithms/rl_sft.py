@@ -1,7 +1,7 @@
 """RL with an SFT loss, a baseline of LUFFY (arXiv 2504.14945): SFT on demonstrations, RL on sampled completions.
 
-loss = - sft sum_t log pi(y_t | x, y_<t) / N over the N tokens of all completions that contain demonstration tokens
-       + the policy gradient over the others, with advantages by the mean and the deviation of those others
+loss = - sft sum_t log pi(y_t | x, y_<t) / N over the N tokens of all completions with demonstration tokens
+       + the policy gradient over the others, with advantages from the mean and deviation of those others
 
 Both averages are computed over all rows of the optimizer step, so their balance does not depend on the micro-batches.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RlSft(PolicyGradient):
-    """Imitates demonstrations and trains its own completions by policy gradient."""
+    """Imitates demonstrations, and trains on its own completions by policy gradient."""
 
     average: Average = "constant"
     """How sampled answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -41,7 +41,7 @@ class RlSft(PolicyGradient):
     imitates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(0 <= self.sft < math.inf, "algorithm.sft must be a finite number, 0 or more.")
 
@@ -51,5 +51,5 @@ class RlSft(PolicyGradient):
         return live if self.sft else live & ~find_imitated(batch)
 
     def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the token mean over all imitated tokens of the step, times `sft`."""
+        """Compute the weights of a mean over all imitated tokens of the step, times `sft`."""
         return self.sft * mask / mask.sum().clamp(min=1)

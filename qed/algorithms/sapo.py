@@ -1,4 +1,4 @@
-"""Soft adaptive policy optimisation (SAPO, arXiv 2511.20347): a smooth gate in place of a clip.
+"""Soft adaptive policy optimisation (SAPO, arXiv 2511.20347): a smooth gate instead of a clip.
 
 loss = - sum_t w_t A sigmoid(tau (rho_t - 1)) 4 / tau, tau = 1 for A > 0 and 1.05 for the others
 
@@ -15,6 +15,6 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Sapo(PolicyGradient):
-    """GRPO with a sigmoid gate in place of the clip."""
+    """GRPO with a sigmoid gate instead of the clip."""
 
     surrogate: Surrogate = Surrogate(kind="sapo")

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the negative log-likelihood of demonstrations, on their response tokens only.
+"""Supervised fine-tuning: the negative log-likelihood of the response tokens of demonstrations.
 
 loss = - sum_t w_t log pi(y_t | x, y_<t)
 """

@@ -1,16 +1,16 @@
-"""SRFT (arXiv 2506.19767): imitation and reinforcement of demonstrations and of own answers, weighed by entropy.
+"""SRFT (arXiv 2506.19767): demonstrations are imitated and reinforced, sampled answers reinforced, weighted by entropy.
 
 loss = - E 0.5 e^(-H) log pi(y*)                           over the demonstrations y* (equation 8)
        - E sum_t A p_t,  p_t = pi(y*_t | x, y*_<t)         over the demonstrations (equations 9 and 10)
        - E R log pi(y),  R = 0.1 e^H if right, else -1     over the sampled answers (equations 11 and 12)
 
-E is `average`, of each kind of rows by itself. A is the advantage within the group with its demonstration (equations 6
-and 7); the probability under the demonstration's author counts as 1, and nothing is clipped. H is the entropy of the
+E is `average`, over each kind of rows separately. A is the advantage within the group and its demonstration (equations
+6 and 7); the probability under the demonstration's author counts as 1, and nothing is clipped. H is the entropy of the
 policy, without a gradient. The paper does not say over which tokens; as in the script that accompanies HPT (arXiv
-2509.04419), H is here the mean over the row's tokens.
+2509.04419), qed takes H as the mean over the row's tokens.
 
-The authors' code differs from their paper in three ways, which are settings: its imitation has e^(+H) (`sft_slope` 1),
-H is that of each token (`entropy_over: token`), and sampled answers have the group's advantage (`signs: false`).
+The authors' code differs from their paper in three ways, available as settings: imitation uses e^(+H) (`sft_slope` 1),
+H is per token (`entropy_over: token`), and sampled answers use the group's advantage (`signs: false`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Srft(PolicyGradient):
     step_means: ClassVar[tuple[str, ...]] = ("guidance/sft_weight", "guidance/positive_weight")
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(0 <= self.sft < math.inf, "algorithm.sft must be a finite number, 0 or more.")
         for name in ("sft_slope", "positive_slope"):
@@ -69,11 +69,11 @@ class Srft(PolicyGradient):
 
     @property
     def needs_correctness(self) -> bool:
-        """Signs tell right answers from wrong ones."""
+        """True with `signs`, which distinguish right answers from wrong ones."""
         return self.signs or super().needs_correctness
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the advantages within each group; sampled answers have 1 or -1 with `signs`."""
+        """Compute the advantages within each group; with `signs`, sampled answers get 1 or -1."""
         advantages = super().credit(groups)
         if not self.signs:
             return advantages
@@ -81,7 +81,7 @@ class Srft(PolicyGradient):
         return [[_sign(rollout) if rollout.is_on_policy else value for rollout, value in group] for group in pairs]
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the averages of rows with demonstration tokens and of the others, each over these rows alone."""
+        """Compute the token weights of rows with demonstration tokens and of the others, each averaged separately."""
         imitated, weights = find_imitated(batch), batch.mask * 0
         for kind in (imitated, ~imitated):
             rows = kind.nonzero().flatten()
@@ -91,7 +91,7 @@ class Srft(PolicyGradient):
         return weights
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Compute the token means over demonstrations and over answers with a positive advantage, for the metrics."""
+        """Compute the metrics' token means over demonstrations and over answers with a positive advantage."""
         batch = super().prepare(batch, logps, entropy)
         given, positive = batch.mask * batch.expert, batch.mask * _find_positive(batch)
         means = given / given.sum().clamp(min=1) + positive / positive.sum().clamp(min=1)
@@ -103,12 +103,12 @@ class Srft(PolicyGradient):
         return live | find_imitated(batch) if self.sft else live
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
-        """Compute the surrogate of sampled tokens, and - A p of the others."""
+        """Compute the surrogate of sampled tokens, and - A p of demonstration tokens."""
         logps = fill_masked(logps, batch)
         return join_terms(batch, super().terms(mask_off_policy(batch), logps), logps.exp(), {})
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the policy gradient, its positive part weighed by entropy, and the weighed likelihood."""
+        """Compute the policy gradient, with its positive part weighted by entropy, and the weighted likelihood."""
         level = fill_masked(entropy, batch).detach()
         if self.entropy_over == "row":
             level = (level.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)).expand_as(level)
@@ -123,7 +123,7 @@ class Srft(PolicyGradient):
 
 
 def _sign(rollout: Rollout) -> float:
-    """Return 1 for a right answer, -1 for another one, 0 for one that is part of no statistic."""
+    """Return 1 for a right answer, -1 for any other, and 0 for one excluded from statistics."""
     if not is_counted(rollout) or rollout.grade is None:
         return 0.0
     return 1.0 if rollout.grade.correct else -1.0

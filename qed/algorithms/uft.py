@@ -1,12 +1,12 @@
-"""UFT, unified fine-tuning (arXiv 2505.16984): answers begin with a hint, whose length is annealed to nothing.
+"""UFT, unified fine-tuning (arXiv 2505.16984): answers begin with a hint whose length is annealed to 0.
 
 loss = the policy gradient over the sampled tokens - hint sum_t log pi(h_t | x, h_<t) / N over the N hint tokens
 
 A hint is the first l of five pieces of a demonstration, l ~ Binomial(5, p), the same for all answers of a group. p
 falls along half a cosine from `most` to `least` over the first 60 % of the run, 300 of 500 steps in the paper (equation
-B.1), and is 0 after that. The paper writes the hint into the prompt; here it is the beginning of the answer, which the
-average of the policy gradient does not include. In the authors' code five pieces are the whole solution; here a
-sixth, which holds the answer, is always left to the policy.
+B.1), and is 0 after that. The paper puts the hint into the prompt; in qed it is the beginning of the answer, which the
+policy gradient's average excludes. In the authors' code, five pieces are the whole solution; in qed a
+sixth piece, which holds the answer, is always left to the policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Uft(PolicyGradient):
-    """Reinforces how answers go on from a hint, and learns the hint a little."""
+    """Reinforces the continuations of a hint, and imitates the hint with a small weight."""
 
     hint: float = 0.001
     """Weight of the log-likelihood of hint tokens, averaged over all of them."""
@@ -40,17 +40,17 @@ class Uft(PolicyGradient):
     )
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject out-of-range settings."""
         super().__post_init__()
         require(0 <= self.hint < math.inf, "algorithm.hint must be a finite number, 0 or more.")
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the average over sampled tokens, and the mean over hint tokens times `hint`."""
+        """Compute the average's weights over sampled tokens, and those of a mean over hint tokens times `hint`."""
         given = batch.mask * batch.expert
         return super().weights(mask_off_policy(batch), length) + self.hint * given / given.sum().clamp(min=1)
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return rows with an advantage or, where it counts, a hint."""
+        """Return rows with an advantage or, unless `hint` is 0, a hint."""
         live = super().has_gradient(batch)
         return live | imitation.find_imitated(batch) if self.hint else live
 

@@ -1,9 +1,9 @@
-"""VESPO (arXiv 2602.10693): a smooth weight by the ratio of the whole sequence in place of a clip.
+"""VESPO (arXiv 2602.10693): a smooth weight from the whole sequence's ratio instead of a clip.
 
 w = product of the row's rho_t; phi = exp(lambda + k log w - lambda w), without a gradient;
 loss = - sum_t w_t phi A log pi(y_t | x, y_<t), (k, lambda) = (2, 3) for A >= 0 and (3, 2) for A < 0
 
-phi is 1 at w = 1 and falls to 0 on both sides. The token mean is that of TRL.
+phi is 1 at w = 1 and falls to 0 on both sides. The token mean is the one of TRL.
 """
 
 from __future__ import annotations
