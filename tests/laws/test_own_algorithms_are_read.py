@@ -121,7 +121,7 @@ def test_as_many_advantages_as_tokens(kind: Any, count: int) -> None:
         def credit(self, groups: Any) -> Any:
             return [[kind([1.0] * count) for _ in group] for group in groups]
 
-    with pytest.raises(UsageError, match=f"Credited.credit has returned {count} advantages for an answer of 3 tokens"):
+    with pytest.raises(UsageError, match=f"Credited.credit returned {count} advantages for an answer of 3 tokens"):
         assign_advantages([[answer("a", 1.0)]], Credited())
 
 
@@ -140,7 +140,7 @@ def test_advantages_that_are_no_tensor_of_a_group_are_refused(base: Any, returne
         def advantages(self, rewards: Tensor) -> Any:
             return returned(rewards)
 
-    with pytest.raises(UsageError, match=rf"Mine\.advantages has returned {told}"):
+    with pytest.raises(UsageError, match=rf"Mine\.advantages returned {told}"):
         assign_advantages([[answer("a", 0.0), answer("a", 1.0)]], Mine())
 
 
@@ -151,10 +151,7 @@ def test_advantages_that_are_no_tensor_of_a_group_are_refused(base: Any, returne
         ([[1.0, 2.0], [1.0, 2.0]], "must return a list for each of the 1 groups"),
         (torch.tensor(1.0), "must return a list for each of the 1 groups"),
         ([torch.tensor(1.0)], "must return a list for each of the 1 groups"),
-        *(
-            ([[wrong, 1.0]], "has returned .*, which is not an advantage")
-            for wrong in (None, "x", {}, (1.0, None, 2.0))
-        ),
+        *(([[wrong, 1.0]], "returned .*, which is not an advantage") for wrong in (None, "x", {}, (1.0, None, 2.0))),
     ],
 )
 def test_credit_that_is_no_number_for_each_rollout_is_refused(returned: Any, told: str) -> None:
@@ -207,7 +204,7 @@ def test_a_tensor_or_array_has_an_advantage_for_each_token(kind: Any) -> None:
         def credit(self, groups: Any) -> Any:
             return [[kind(2) for _ in group] for group in groups]
 
-    with pytest.raises(UsageError, match="has returned 2 advantages for an answer of 3 tokens"):
+    with pytest.raises(UsageError, match="returned 2 advantages for an answer of 3 tokens"):
         assign_advantages([[answer("a", 1.0)]], Credited())
 
 

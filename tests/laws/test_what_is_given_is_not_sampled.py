@@ -256,7 +256,7 @@ def test_a_share_of_the_problems_is_guided() -> None:
     there = [bool(request.shares) for request in asked(guided(trace_share=0.25), problems)]
     assert 70 <= sum(there) <= 130
     assert not any(request.shares for request in asked(guided(trace_share=0.0), problems))
-    with pytest.raises(UsageError, match=r"guidance wants 0 <= least <= most <= 1"):
+    with pytest.raises(UsageError, match=r"guidance requires 0 <= least <= most <= 1"):
         ExpertPrefix(least=0.5, most=0.2)
 
 

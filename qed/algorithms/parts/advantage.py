@@ -1,4 +1,4 @@
-"""The settings of the advantage: which estimator, and how its advantages are normalised."""
+"""Settings of the advantage: the estimator, and the normalisation of its advantages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AdvantageEstimator:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings of the deviation that the estimator does not read, each with the setting that is the reason."""
+        """The settings of the deviation that have no effect, each with the setting that disables it."""
         read = {"group": ("normalize_std", "std_over"), "passk": ("normalize_std",)}.get(self.estimator, ())
         divides = self.normalize_std if read else self.estimator == "gdpo"
         unread = {"normalize_std", "std_over"} - set(read)
@@ -43,9 +43,9 @@ class AdvantageEstimator:
         require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
         require(
             self.discount == 1 or self.estimator in ("returns", "gae"),
-            "algorithm.discount is read by the estimator returns alone, and by gae, that of ppo.",
+            "algorithm.discount has an effect only with the estimators returns and gae (in ppo).",
         )
         require(
             self.std_over == "group" or (self.estimator == "group" and self.normalize_std),
-            "algorithm.std_over=batch goes with the estimator group and algorithm.normalize_std.",
+            "algorithm.std_over=batch requires algorithm.estimator=group and algorithm.normalize_std=true.",
         )

@@ -1,14 +1,14 @@
 """Corrections for a sampler whose probabilities differ from the learner's (training-inference mismatch).
 
-There are three policies: the one that sampled (the engine, its log-probs `sampled_logps`), the old one (the learner's
-own log-probs of the same tokens before the step's first update), and the one that is trained. The weight
-w = exp(old - sampled), without a gradient, multiplies the policy loss, but neither KL nor entropy. Every surrogate is
-proportional to the advantage for a weight of 0 or more, so w multiplies the advantages, once for the whole step and
-before the rows are cut. VESPO weights a row by a function of its ratio, so there w multiplies the ratio. A correction
+There are three policies: the one that sampled (in the engine, with log-probs `sampled_logps`), the old one (the
+learner's log-probs of the same tokens before the step's first update), and the one being trained. The weight
+w = exp(old - sampled), without a gradient, multiplies the policy loss, but not KL or entropy. Every surrogate is
+proportional to the advantage if the weight is not negative, so w multiplies the advantages, once for the whole step,
+before the rows are split. VESPO weights a row by a function of its ratio, so there w multiplies the ratio. A correction
 never changes a token's weight in the average.
 
-Tokens that no sampler generated are not corrected. A sampled token without a log-prob (NaN) has the log-ratio 0, and
-gets the weight and the rejection of its row. All columns are [B, T].
+Tokens that no sampler generated are not corrected. A sampled token without a log-prob (NaN) has a log-ratio of 0, but
+shares the weight and the rejection of its row. All columns are [B, T].
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ RejectionKind = Literal[
     "sequence_max_k2",
     "sequence_max_k3",
 ]
-# Log-ratios are clamped to ± this many nats before they are exponentiated, as in verl.
+# Log-ratios are clamped to ± this many nats before exponentiation, as in verl.
 SAFE = 20.0
 
 
 @dataclass(frozen=True)
 class Correction:
-    """The correction for a sampler whose probabilities differ from the learner's."""
+    """Correction for a sampler whose probabilities differ from the learner's."""
 
     kind: CorrectionKind = "none"
     """How to correct the policy loss by the weight exp(old - sampled): truncate it, or mask by it; bypass computes the
@@ -77,7 +77,7 @@ class Correction:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The bounds that nothing reads, each with the setting that is the reason."""
+        """The bounds that have no effect, each with the setting that disables it."""
         weighs = self.kind not in ("none", "bypass")
         of_weights = () if weighs else ("low", "high", "normalize")
         of_rejections = () if self.rejects else ("rejection_low", "rejection_high")
@@ -95,14 +95,14 @@ class Correction:
         kinds = self.rejection
         require(
             len(set(kinds)) == len(kinds) and ("none" not in kinds or len(kinds) == 1),
-            "algorithm.rejection must name each rejection once, and none by itself.",
+            "algorithm.rejection must name each rejection only once, and none only alone.",
         )
         for name in ("rejection_low", "rejection_high"):
             count = len(getattr(self, name))
             require(
                 count == 1 or count == len(kinds),
                 f"algorithm.{name} must hold one number, or one for each of the {len(kinds)} in algorithm.rejection; "
-                f"it holds {count}.",
+                f"it has {count}.",
             )
         for kind, low, high in self.bounds:
             # k2 and k3 have no lower bound.
@@ -124,23 +124,23 @@ class Correction:
 
     @property
     def rejects(self) -> bool:
-        """Whether a rejection may drop tokens or rows."""
+        """Whether any rejection may drop tokens or rows."""
         return any(kind != "none" for kind in self.rejection)
 
     @property
     def rescores(self) -> bool:
-        """Whether the learner must compute old log-probs to compare with the sampler's; a bypass needs none."""
+        """Whether the learner must compute old log-probs to compare with the sampler's; `bypass` needs none."""
         return self.kind not in ("none", "bypass") or self.rejects
 
 
 def compute_log_ratios(old_logps: Tensor, sampled_logps: Tensor, mask: Tensor) -> Tensor:
-    """Compute old - sampled, [B, T], 0 where the mask is 0 or either is NaN."""
+    """Compute old - sampled, [B, T], 0 where the mask is 0 or either log-prob is NaN."""
     difference = old_logps - sampled_logps
     return mask_values(difference, mask).masked_fill(difference.isnan(), 0)
 
 
 def compute_raw_weights(log_ratio: Tensor, mask: Tensor, level: str) -> Tensor:
-    """Compute exp of the log-ratio of a token, of its row's sum (`sequence`) or mean (`geometric`), [B, T]."""
+    """Compute exp of each token's log-ratio, or of its row's sum (`sequence`) or mean (`geometric`), [B, T]."""
     values = mask_values(log_ratio, mask)
     if level == "sequence":
         values = values.sum(1, keepdim=True).expand_as(values)
@@ -156,8 +156,8 @@ def compute_importance_weights(
 
     `…_truncate` clamps w to [low, high] (TRL's and verl's truncation, and OpenRLHF's `tis`), `…_mask` sets it to
     0 outside (TRL's masks, and OpenRLHF's `icepop`); both per token or for the product over a row. `geometric_mask`
-    takes each token's w without a bound, but 0 in rows whose geometric mean is outside (OpenRLHF's `seq-mask-tis`).
-    With `none` and `bypass` the weight is 1: the ratio of `bypass` is to the sampler, so w would count twice.
+    uses each token's w unbounded, but 0 in rows whose geometric mean is outside (OpenRLHF's `seq-mask-tis`).
+    With `none` and `bypass` the weight is 1: the ratio of `bypass` already includes w.
     """
     if kind in ("none", "bypass"):
         return (mask != 0).to(mask.dtype)
@@ -170,7 +170,7 @@ def compute_importance_weights(
 
 
 def normalize_weights(weights: Tensor, mask: Tensor, kind: CorrectionKind) -> Tensor:
-    """Divide weights by their mean over the step's tokens, or over its rows where every row has one weight (verl)."""
+    """Divide weights by their mean over the step's tokens, or over its rows if each row has one weight (verl)."""
     if kind.startswith("sequence"):
         rows = mask.any(1)
         mean = (compute_row_means(weights, mask).squeeze(1) * rows).sum() / rows.sum().clamp(min=1)
@@ -182,7 +182,7 @@ def normalize_weights(weights: Tensor, mask: Tensor, kind: CorrectionKind) -> Te
 def find_kept_tokens(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high: float) -> Tensor:
     """Return the response tokens that a rejection keeps, [B, T] bool.
 
-    With d = log(old / sampled): k1 = -d, k2 = d² / 2, k3 = e^d - 1 - d, of a token, or the sum, mean or largest of a
+    With d = log(old / sampled): k1 = -d, k2 = d² / 2, k3 = e^d - 1 - d, of a token, or its sum, mean or maximum over a
     row. k1 must lie in [log low, log high]: its bounds are those of sampled / old, the inverse of w (verl). k2 and k3
     must not exceed `high`.
     """
@@ -202,7 +202,7 @@ def find_kept_tokens(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: 
         values = compute_row_means(values, mask)
     elif level == "sequence_max":
         values = values.amax(1, keepdim=True)
-    # Compared as ratios, so that a bound of 0 is possible.
+    # Compared as ratios, to allow a bound of 0.
     within = (values.exp() >= low) & (values.exp() <= high) if estimator == "k1" else values <= high
     return within & response
 
@@ -210,18 +210,18 @@ def find_kept_tokens(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: 
 def compute_off_policy_mask(
     logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mask: Tensor, limit: float
 ) -> Tensor:
-    """Return 1, but 0 for tokens with A < 0 in rows whose mean of sampled - log pi exceeds the limit, [B, T].
+    """Return a mask, [B, T]: 0 for tokens with A < 0 in rows whose mean of sampled - log pi exceeds the limit, else 1.
 
-    The off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556): such rows are already far off-policy.
+    This is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     off_policy = compute_row_means(compute_log_ratios(sampled_logps, logps.detach(), mask), mask) > limit
     return (~(off_policy & (advantages < 0))).to(mask.dtype)
 
 
 def drop_off_policy(batch: Batch, logps: Tensor, limit: float) -> Batch:
-    """Return rows without the negative advantages of those that are too far off-policy; a limit of 0 drops none.
+    """Set negative advantages to 0 in rows that are too far off-policy; a limit of 0 keeps all.
 
-    Tokens that no sampler generated keep theirs.
+    Tokens that no sampler generated keep their advantages.
     """
     if not limit:
         return batch
@@ -231,7 +231,7 @@ def drop_off_policy(batch: Batch, logps: Tensor, limit: float) -> Batch:
 
 
 def apply_correction(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
-    """Return a step's rows with corrected advantages, and with `bypass` with the sampler's log-probs as the old ones.
+    """Return a step's rows with corrected advantages; with `bypass`, the sampler's log-probs replace the old ones.
 
     With `in_ratio` the weights multiply the ratio instead, as VESPO needs.
     """
@@ -242,7 +242,7 @@ def apply_correction(batch: Batch, settings: Correction, in_ratio: bool) -> Batc
     weights = _compute_bounded(log_ratio, sampled, settings).where(sampled != 0, 1.0)
     kept = _find_kept_by_all(log_ratio, sampled, settings) | (sampled == 0)
     if in_ratio:
-        # VESPO's weight is a function of the ratio, so that must be the ratio to the sampler (as in TRL).
+        # VESPO's weight is a function of the ratio, which must then be the ratio to the sampler (as in TRL).
         tokens = sampled.sum(1, keepdim=True).clamp(min=1) if settings.kind.startswith("sequence") else 1
         batch = replace(batch, old_logps=batch.old_logps - weights.log().clamp(min=VESPO_FLOOR) / tokens)
     else:
@@ -266,7 +266,7 @@ def measure_correction(batch: Batch, settings: Correction) -> dict[str, float]:
 
 
 def _find_kept_by_all(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
-    """Return the tokens that every rejection keeps; each evaluates a row on all of its tokens, as in verl."""
+    """Return the tokens that every rejection keeps; each is evaluated on all tokens of a row, as in verl."""
     kept = mask != 0
     for kind, low, high in settings.bounds:
         kept = kept & find_kept_tokens(log_ratio, mask, kind, low, high)

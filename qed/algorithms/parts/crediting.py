@@ -1,7 +1,7 @@
 """Credit assignment: compute the advantage of every completion, or of each of its tokens, from the graded groups.
 
-A completion that could not be graded, or has no reward, is part of no statistic and gets 0; so does a greedy
-completion, which is a baseline. As in TRL, such a row stays a row of the step: its tokens count in the average and in a
+A completion that could not be graded or has no reward is excluded from statistics and gets 0; so does a greedy
+completion, which is a baseline. As in TRL, such a row stays in the step: its tokens count in the average and in a
 KL or entropy term, but its policy loss is 0.
 """
 
@@ -37,7 +37,7 @@ def _is_rewarded(rollout: Rollout) -> bool:
 
 
 def is_mixed(group: Group) -> bool:
-    """Whether a group has correct and wrong completions, whatever else their rewards contain."""
+    """Whether a group has correct and wrong completions, regardless of their other rewards."""
     return len({rollout.grade.correct for rollout in group if rollout.grade is not None and is_counted(rollout)}) > 1
 
 
@@ -48,9 +48,9 @@ def compute_advantages(
 
     Args:
         groups: the groups of the step.
-        settings: the estimator, and how its advantages are normalised.
-        regularizer: the settings of the KL, which may be subtracted from the rewards.
-        of_group: computes the advantages of one group, [G] float64, for estimators that read its rewards alone.
+        settings: the estimator, and the normalisation of its advantages.
+        regularizer: settings of the KL, which may be subtracted from the rewards.
+        of_group: computes the advantages of one group, [G] float64, for estimators that read only its rewards.
     """
     from torch import cat  # noqa: PLC0415
 
@@ -69,13 +69,13 @@ def compute_advantages(
 def compute_token_advantages(
     groups: Groups, of_rollout: Callable[[Rollout], Tensor], whiten: bool
 ) -> list[list[Advantage]]:
-    """Compute the advantages of each counted completion's trained tokens by itself, [T], normalised with `whiten`."""
+    """Compute the advantages of each counted completion's trained tokens, [T], separately; `whiten` normalises."""
     counted = [rollout for group in groups for rollout in group if is_counted(rollout)]
     return _assign_advantages(groups, counted, [of_rollout(rollout) for rollout in counted], whiten)
 
 
 def _assign_advantages(groups: Groups, counted: Group, values: list[Tensor], whiten: bool) -> list[list[Advantage]]:
-    """Return the advantage of every rollout of every group from those of the counted ones' trained tokens."""
+    """Return the advantage of every rollout of every group from the counted completions' token advantages."""
     from torch import cat, split  # noqa: PLC0415 -- the command line imports this file for `--help`, without torch
 
     if whiten and values:
@@ -87,14 +87,14 @@ def _assign_advantages(groups: Groups, counted: Group, values: list[Tensor], whi
 
 
 def _align_advantage(values: list[float], rollout: Rollout) -> Advantage:
-    """Align the advantages of trained tokens on the output, 0 elsewhere; return one number where all are equal."""
+    """Align the advantages of trained tokens with the output, 0 elsewhere; return one number if all are equal."""
     if len(set(values)) < 2:
         return values[0] if values else 0.0
     return align_tokens(values, rollout)
 
 
 def align_tokens(values: Sequence[float], rollout: Rollout) -> tuple[float, ...]:
-    """Align the values of trained tokens on the output, 0 elsewhere."""
+    """Align the values of trained tokens with the output, 0 elsewhere."""
     remaining = iter(values)
     return tuple(next(remaining) if trained else 0.0 for trained in rollout.trained)
 
@@ -121,14 +121,14 @@ def _compute_token_advantages(
 
 
 def _compute_remax(group: Group, counted: Group, regularizer: Regularizer) -> list[Tensor]:
-    """Compute ReMax: the return minus the reward of the group's greedy completion; 0 where that has no reward."""
+    """Compute ReMax: the return minus the reward of the group's greedy completion; 0 if that has no reward."""
     greedy = [rollout.reward for rollout in group if rollout.source == "greedy" and _is_rewarded(rollout)]
     rewards = [_compute_returns(rollout, regularizer, 1.0) for rollout in counted]
     return [reward - greedy[0] if greedy else reward * 0 for reward in rewards]
 
 
 def _compute_returns(rollout: Rollout, regularizer: Regularizer, discount: float) -> Tensor:
-    """Compute the discounted return at each trained token; tokens in between that are not trained are not counted."""
+    """Compute the discounted return at each trained token; untrained tokens in between do not discount."""
     return estimators.compute_returns(read_rewards(rollout, regularizer), discount)[: rollout.trained_count]
 
 
@@ -156,10 +156,10 @@ def _compute_answer_advantages(
 
 
 def read_credit(name: str, groups: Groups, credited: Iterable[Iterable[Advantage]]) -> list[list[Advantage]]:
-    """Read what an algorithm's `credit` has returned: an advantage for every rollout of every group.
+    """Read the return value of an algorithm's `credit`: an advantage for every rollout of every group.
 
     Raises:
-        UsageError: it is something else, or an answer has not as many as tokens.
+        UsageError: it is something else, or an answer's advantages do not match its tokens.
     """
     try:
         rows = [list(each) for each in credited]
@@ -168,7 +168,7 @@ def read_credit(name: str, groups: Groups, credited: Iterable[Iterable[Advantage
     if [len(each) for each in rows] != [len(group) for group in groups]:
         raise UsageError(
             f"{name}.credit must return a list for each of the {len(groups)} groups, with an advantage for each of its "
-            f"rollouts; it has returned {reprlib.repr(credited)}."
+            f"rollouts; it returned {reprlib.repr(credited)}."
         )
     return [
         [_read_advantage(name, rollout, advantage) for rollout, advantage in zip(group, advantages, strict=True)]
@@ -177,23 +177,23 @@ def read_credit(name: str, groups: Groups, credited: Iterable[Iterable[Advantage
 
 
 def _read_advantage(name: str, rollout: Rollout, given: Any) -> Advantage:
-    """Read the advantage of a rollout: a number, or one for each token; both may be NumPy's or torch's."""
+    """Read the advantage of a rollout: a number, or one per token; NumPy and torch values are accepted."""
     plain = given.tolist() if hasattr(given, "tolist") else given
     is_of_tokens = isinstance(plain, tuple | list)
     if is_of_tokens and len(plain) != len(rollout.output):
         raise UsageError(
-            f"{name}.credit has returned {len(plain)} advantages for an answer of {len(rollout.output)} tokens: it "
-            "takes a number, or a tuple with one for each token."
+            f"{name}.credit returned {len(plain)} advantages for an answer of {len(rollout.output)} tokens. Return "
+            "one number, or a tuple with one number per token."
         )
     parts = plain if is_of_tokens else (plain,)
     if not all(hasattr(each, "__float__") for each in parts):
-        raise UsageError(f"{name}.credit has returned {reprlib.repr(given)}, which is not an advantage: no number.")
+        raise UsageError(f"{name}.credit returned {reprlib.repr(given)}, which is not an advantage: a number.")
     numbers = tuple(map(float, parts))
     return numbers if is_of_tokens else numbers[0]
 
 
 def _sum_gdpo(group: Group, epsilon: float) -> Tensor:
-    """Compute GDPO's sum over the parts of a group's rewards; a reward without parts is its only part."""
+    """Compute GDPO's sum over the parts of a group's rewards; a reward without parts counts as one part."""
     from torch import float64, tensor  # noqa: PLC0415
 
     grades = [rollout.grade for rollout in group if rollout.grade is not None]
@@ -204,7 +204,7 @@ def _sum_gdpo(group: Group, epsilon: float) -> Tensor:
 
 
 def read_rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
-    """Return the reward of every trained token, float64: the outcome on the last one, minus a KL in the reward on each.
+    """Return the reward of every trained token, float64: the outcome on the last token, minus any KL in the reward.
 
     A completion without a trained token has one entry, its outcome.
     """
@@ -220,7 +220,7 @@ def read_rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
         for values in (rollout.old_logps, rollout.ref_logps)
     )
     penalty = estimate_kl(regularizer.kl_estimator, old - reference)
-    # On tokens that the policy did not sample, the KL estimate is invalid.
+    # The KL estimate is invalid on tokens that the policy did not sample.
     not_sampled = tensor(list(compress(rollout.off_policy, trained)), dtype=float64)
     penalty = penalty.masked_fill(not_sampled != 0, 0)
     rewards[:count] -= regularizer.kl * penalty

@@ -1,4 +1,4 @@
-"""The settings of a critic."""
+"""Settings of a critic."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 
 from qed.config.settings import require
 
-FASTER = 10.0  # times the policy's learning rate, as in verl's examples: 1e-5 and 1e-6
+FASTER = 10.0  # multiple of the policy's learning rate, as in verl's examples: 1e-5 against 1e-6
 
 
 @dataclass(frozen=True)
 class Critic:
-    """The model that predicts the outcome of an answer from each of its tokens."""
+    """Settings of the model that predicts an answer's outcome at each of its tokens."""
 
     trunk: Literal["copy", "policy"] = "copy"
     """What the value head reads: a separately trained copy of the policy, or the policy itself."""
@@ -38,11 +38,11 @@ class Critic:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that have no effect, each with the setting that is the reason."""
+        """The settings that have no effect, each with the setting that disables it."""
         return {"coefficient": "critic.trunk=copy"} if self.trunk == "copy" else {}
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range, and those that the policy's trunk has no use for."""
+        """Refuse settings out of range, and those that a head on the policy's trunk does not use."""
         require(0 <= self.lr < math.inf, "algorithm.critic.lr must be a finite number, 0 or more.")
         require(self.clip > 0, "algorithm.critic.clip must be above 0.")
         require(0 < self.coefficient < math.inf, "algorithm.critic.coefficient must be a finite number above 0.")
@@ -51,6 +51,6 @@ class Critic:
         own = [name for name in ("start", "passes", "batch_size", "warmup_steps", "offload") if getattr(self, name)]
         require(
             self.trunk == "copy" or not own,
-            f"algorithm.critic.{''.join(own[:1])} is of a critic with weights of its own; with critic.trunk=policy the "
-            "policy's own updates train it.",
+            f"algorithm.critic.{''.join(own[:1])} needs a critic with separate weights; with critic.trunk=policy, the "
+            "policy's updates train it.",
         )

@@ -1,4 +1,4 @@
-"""The settings of distillation: which divergence to the teacher, and how much of a reward beside it."""
+"""Settings of distillation: the divergence to the teacher, its weight, and the weight of the reward."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Kind = Literal["sampled", "reverse_kl", "forward_kl", "jsd"]
 
 
 def require_teacher_alone(regularizer: Regularizer) -> None:
-    """Refuse a reference model that moves: the teacher is in its place, and follows settings of its own."""
+    """Reject a moving reference model: the teacher takes its place, and has its own settings."""
     require(
         regularizer.reference_every == 0,
-        "algorithm.reference_every moves the reference model to the policy, and the reference model is the teacher. "
-        "Leave it out; only opsd has a teacher that follows the policy, by algorithm.teacher_weights=ema.",
+        "algorithm.reference_every moves the reference model towards the policy, but here it is the teacher. "
+        "Remove the setting; only opsd has a teacher that follows the policy, with algorithm.teacher_weights=ema.",
     )
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """The divergence of the policy to a teacher, on the policy's own answers."""
+    """Settings of the policy's divergence to a teacher, on the policy's own answers."""
 
     divergence: Kind = "sampled"
     """sampled: the reverse KL from the log-probs of the sampled tokens, as a reward for each token; reverse_kl,
@@ -49,26 +49,26 @@ class Distillation:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        require(0 < self.beta < 1, "algorithm.beta must lie in (0, 1): take forward_kl or reverse_kl for its ends.")
+        require(0 < self.beta < 1, "algorithm.beta must lie in (0, 1): for its ends, use forward_kl or reverse_kl.")
         require(self.divergence_clip > 0, "algorithm.divergence_clip must be above 0; inf does not clip.")
         require(self.teacher_top_k >= 0, "algorithm.teacher_top_k must not be negative.")
         require(
             self.teacher_top_k == 0 or math.isinf(self.divergence_clip),
-            "algorithm.teacher_top_k makes one token of all others, whose part algorithm.divergence_clip would cut. "
+            "algorithm.teacher_top_k merges all other tokens into one, which algorithm.divergence_clip would clip. "
             "Set algorithm.divergence_clip=inf, or algorithm.teacher_top_k=0.",
         )
         require(
             self.teacher_top_k == 0 or self.divergence != "sampled",
-            "algorithm.teacher_top_k is of a divergence over the vocabulary, and algorithm.divergence=sampled reads "
-            "the log-probs of sampled tokens alone: take reverse_kl, forward_kl or jsd.",
+            "algorithm.teacher_top_k needs a divergence over the vocabulary, but algorithm.divergence=sampled reads "
+            "only the log-probs of sampled tokens. Use reverse_kl, forward_kl or jsd.",
         )
         require(0 <= self.distil < math.inf, "algorithm.distil must be a finite number, 0 or more.")
         require(0 <= self.reward < math.inf, "algorithm.reward must be a finite number, 0 or more.")
-        require(self.distil > 0 or self.reward > 0, "algorithm.distil and algorithm.reward are both 0.")
+        require(self.distil > 0 or self.reward > 0, "algorithm.distil and algorithm.reward must not both be 0.")
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that the divergence does not read, each with the setting that is the reason."""
+        """The settings that have no effect on the divergence, each with the setting that disables it."""
         reason = "distil=0" if self.distil == 0 else f"divergence={self.divergence}"
         unread = ["beta"] if self.divergence != "jsd" or self.distil == 0 else []
         unread += ["divergence_clip", "teacher_top_k"] if self.over_vocabulary is None else []
@@ -76,7 +76,7 @@ class Distillation:
 
     @property
     def by_sampled_tokens(self) -> bool:
-        """Whether only the log-probs of sampled tokens are compared, before the update."""
+        """Whether only log-probs of sampled tokens are compared, before the update."""
         return self.divergence == "sampled" and self.distil > 0
 
     @property
@@ -94,15 +94,15 @@ def add_opinions(
     settings: Distillation,
     begin: Callable[[Rollout], int],
 ) -> list[list[Advantage]]:
-    """Weigh the advantages of the reward and add, where only sampled tokens are compared, what the teacher thinks.
+    """Weight the advantages of the reward and, with the sampled divergence, add the teacher's log-ratios.
 
-    The teacher's opinion of a token is log pi_T(y_t) - log pi_old(y_t).
+    The teacher's log-ratio of a token is log pi_T(y_t) - log pi_old(y_t).
 
     Args:
-        groups: scored by the policy and by the teacher.
-        rewarded: the advantages of the reward.
-        settings: the weights of both.
-        begin: the first token of a rollout that learns from the teacher.
+        groups: groups scored by the policy and by the teacher.
+        rewarded: advantages of the reward.
+        settings: weights of both.
+        begin: returns the first token of a rollout that learns from the teacher.
     """
     return [
         [
@@ -126,12 +126,12 @@ def _add_opinion(rollout: Rollout, advantage: Advantage, settings: Distillation,
 def compute_distillation(
     batch: Batch, settings: Distillation, learning: Tensor
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Compute the weighted divergence of a micro-batch, None where it is part of the advantages, and its metric.
+    """Compute the weighted divergence of a micro-batch, None if it is part of the advantages, and its metric.
 
     Args:
-        batch: the rows.
+        batch: the micro-batch.
         settings: the weight of the divergence.
-        learning: which tokens learn from the teacher, [B, T], 0 or 1.
+        learning: whether each token learns from the teacher, [B, T], 0 or 1.
     """
     if batch.divergence is None:
         if not settings.by_sampled_tokens:

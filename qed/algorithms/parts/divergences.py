@@ -1,8 +1,8 @@
-"""Estimators of the KL to a reference per token, from log-probs, and the controller of its weight.
+"""Estimators of the per-token KL to a reference from log-probs, and the controller of the KL weight.
 
 With d = log pi - log ref, on tokens that pi sampled: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d - 1, abs = |d|. In a
-loss the gradient of k1 has expectation 0 and regularises nothing; that of k2 is correct on-policy; that of k3 is
-biased. A name with a plus has the value of its estimator and the gradient of k2.
+loss, the gradient of k1 has expectation 0 and regularises nothing; that of k2 is correct on-policy; that of k3 is
+biased. A name with a plus takes the value of its estimator and the gradient of k2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Divergence = Literal["k1", "k2", "k3", "abs", "k1+", "k3+", "abs+"]
-LARGEST_CHANGE = 0.2  # the bound on the relative error of a step in the controller
+LARGEST_CHANGE = 0.2  # the controller clips a step's relative error to ± this
 
 
 def estimate_kl(name: str, difference: Tensor) -> Tensor:
@@ -32,11 +32,11 @@ def adapt_kl_weight(weight: float, measured: float, target: float, rows: float, 
     """Compute the next KL weight (arXiv 1909.08593): weight (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon).
 
     Args:
-        weight: of this step.
+        weight: weight of this step.
         measured: the KL of this step, per token.
         target: the desired KL.
-        rows: n, the completions of this step.
-        horizon: the completions over which the weight adapts.
+        rows: n, the number of completions in this step.
+        horizon: number of completions over which the weight adapts.
     """
     error = min(LARGEST_CHANGE, max(-LARGEST_CHANGE, measured / target - 1))
     return weight * (1 + error * rows / horizon)

@@ -1,7 +1,8 @@
 """Advantage estimators: functions from rewards to advantages, in float64.
 
 Most read one group, [G]; those with an argument `everything` also read the rewards of the whole step, [B]. A group of
-equal rewards gets exactly 0 from all of them, and so does a group of one. They use only methods of their tensors.
+equal rewards gets exactly 0 from those that compare completions, and so does a group of one. Only methods of the
+tensors are used.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 Estimator = Literal[
     "group", "none", "leave_one_out", "opo", "gpg", "passk", "max_rl", "remax", "returns", "gdpo", "gae"
 ]
-# These compare the completions of a group, so a group of one always gets 0.
+# Compare the completions of a group, so a group of one always gets 0.
 COMPARING = frozenset({"group", "leave_one_out", "opo", "gpg", "passk", "max_rl", "gdpo"})
-# These read only the rewards of a group, by an algorithm's method `advantages`.
+# Read only the rewards of a group, through an algorithm's method `advantages`.
 CALLING_ADVANTAGES = frozenset({"group", "none", "leave_one_out", "passk", "max_rl"})
-# These compute an advantage for every token.
+# Compute an advantage for every token.
 TOKEN_LEVEL = frozenset({"remax", "returns"})
 WHITEN_EPSILON = 1e-8  # added to the variance
 ROUNDING = 1e-6  # relative to the mean of |r|: a mean reward below this counts as 0
 
 
 def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
-    """Compute the advantages of one group, [G], by a function that may be the user's own; not called without rewards.
+    """Compute the advantages of one group, [G], by a function that may be user-defined; not called without rewards.
 
     Raises:
-        UsageError: it returns something else.
+        UsageError: the function returns something else.
     """
     if not len(rewards):
         return rewards
@@ -44,13 +45,13 @@ def call_for_group(of_group: OfGroup, rewards: Tensor) -> Tensor:
         return found if isinstance(found, type(rewards)) else rewards.new_tensor(found)
     told = f"a tensor of shape {list(found.shape)}" if is_array else type(found).__name__
     raise UsageError(
-        f"{getattr(of_group, '__qualname__', of_group)} has returned {told} for {len(rewards)} rewards of a group: it "
-        "must return a tensor with an advantage for each."
+        f"{getattr(of_group, '__qualname__', of_group)} returned {told} for {len(rewards)} rewards of a group. It "
+        "must return a tensor with one advantage per reward."
     )
 
 
 def are_all_equal(rewards: Tensor) -> bool:
-    """Whether all rewards are equal; compared directly, because rounding can leave a tiny standard deviation."""
+    """Whether all rewards are equal; compared directly, because rounding can cause a tiny standard deviation."""
     return len(rewards) < 2 or bool((rewards == rewards[0]).all())
 
 
@@ -66,7 +67,7 @@ def compute_group_advantages(name: Estimator, rewards: Tensor, normalize_std: bo
 
 
 def normalize_group(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
-    """Compute GRPO (arXiv 2402.03300): (r - mean) / (std + epsilon), std with n - 1; without division Dr. GRPO."""
+    """Compute GRPO (arXiv 2402.03300): (r - mean) / (std + epsilon), std with n - 1; Dr. GRPO without the division."""
     if are_all_equal(rewards):
         return rewards * 0
     centred = rewards - rewards.mean()
@@ -74,7 +75,7 @@ def normalize_group(rewards: Tensor, normalize_std: bool, epsilon: float) -> Ten
 
 
 def scale_by_batch(rewards: Tensor, everything: Tensor, epsilon: float) -> Tensor:
-    """Compute (r - mean) / (std + epsilon) with the group's mean and the step's deviation, std with n - 1."""
+    """Compute (r - mean) / (std + epsilon) with the group's mean and the step's std (n - 1)."""
     centred = normalize_group(rewards, normalize_std=False, epsilon=epsilon)
     return centred if are_all_equal(everything) else centred / (everything.std() + epsilon)
 
@@ -108,7 +109,7 @@ def compute_passk(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tenso
 def compute_max_rl(rewards: Tensor) -> Tensor:
     """Compute MaxRL (arXiv 2602.02710): (r - mean) / mean; 0 where the mean is not above 0.
 
-    Rewards that cancel have a mean of rounding errors, which would give advantages of 10^16; it counts as 0.
+    If rewards cancel, their mean is only rounding error, which would give advantages of 10^16; it counts as 0.
     """
     if are_all_equal(rewards) or rewards.mean() <= ROUNDING * rewards.abs().mean():
         return rewards * 0
@@ -116,7 +117,7 @@ def compute_max_rl(rewards: Tensor) -> Tensor:
 
 
 def sum_gdpo(parts: Sequence[tuple[float, Tensor]], epsilon: float) -> Tensor:
-    """Compute GDPO's first step (arXiv 2601.05242) for a group: normalise each part's rewards, then add them by weight.
+    """Compute GDPO's first step (arXiv 2601.05242) for a group: normalise each part's rewards, then sum them by weight.
 
     Args:
         parts: weight and rewards, [G], of each part; NaN where a part does not apply to a completion, which adds 0.
@@ -130,12 +131,12 @@ def sum_gdpo(parts: Sequence[tuple[float, Tensor]], epsilon: float) -> Tensor:
 
 
 def scale_gdpo(sums: Tensor, everything: Tensor, epsilon: float) -> Tensor:
-    """Compute GDPO's second step: divide the sums by their deviation over the step; their mean is already 0."""
+    """Compute GDPO's second step: divide the sums by their std over the step; their mean is already 0."""
     return sums * 0 if are_all_equal(everything) else sums / (everything.std() + epsilon)
 
 
 def compute_returns(rewards: Tensor, discount: float) -> Tensor:
-    """Compute the discounted sum of rewards from each token of a completion on, [T] from [T]."""
+    """Compute the discounted sum of rewards from each token of a completion onwards, [T] from [T]."""
     returns, running = [], 0.0
     for reward in reversed(rewards.tolist()):
         running = reward + discount * running
@@ -144,7 +145,7 @@ def compute_returns(rewards: Tensor, discount: float) -> Tensor:
 
 
 def whiten(values: Tensor) -> Tensor:
-    """Whiten as REINFORCE++ (arXiv 2501.03262): (x - mean) / sqrt(var + 1e-8) over all trained tokens, [N]."""
+    """Whiten as in REINFORCE++ (arXiv 2501.03262): (x - mean) / sqrt(var + 1e-8) over all trained tokens, [N]."""
     if are_all_equal(values):
         return values * 0
     return (values - values.mean()) * (values.var() + WHITEN_EPSILON).rsqrt()

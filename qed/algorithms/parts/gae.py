@@ -1,15 +1,15 @@
-"""Generalized advantage estimation over the trained tokens of an answer, and the loss of the values that it reads.
+"""Generalized advantage estimation over the trained tokens of an answer, and the value loss.
 
 GAE (arXiv 1506.02438) with the reward r and the critic's value V of each token:
 
 delta_t = r_t + discount V_{t+1} - V_t
 A_t = delta_t + discount lambda A_{t+1}
-R_t = A_t + V_t, with a lambda of its own: what the critic learns
+R_t = A_t + V_t, with a separate lambda: the critic's target
 
-V_t is the value before token t is known. After the last token V is 0, also of an answer that was cut off. Tokens that
-are not trained, such as an environment's text, are passed over: the token after t is the next trained one. That is
-what verl's `compute_gae_advantage_return` does with its response mask; TRL has no such tokens. A lambda of 1 for the
-values and a smaller one for the advantages is VC-PPO's decoupled GAE (arXiv 2503.01491); verl and TRL have one lambda
+V_t is the value before token t is known. After the last token V is 0, even if the answer was truncated. Untrained
+tokens, such as an environment's text, are skipped: the token after t is the next trained one. That is
+what verl's `compute_gae_advantage_return` does with its response mask; TRL has no such tokens. A lambda of 1 for
+values and a smaller one for advantages is VC-PPO's decoupled GAE (arXiv 2503.01491); verl and TRL use one lambda
 for both. The lambda of VAPO (arXiv 2504.05118) grows with the answer's length.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gae:
-    """How far advantages and returns look ahead before they rely on the critic's values."""
+    """Settings of GAE: how far advantages and returns look ahead before they rely on the critic's values."""
 
     policy_lambda: float = 0.95
     """Lambda of the advantages: 1 compares the value with the whole outcome, 0 only with the next value."""
@@ -43,7 +43,7 @@ class Gae:
         require(self.length_alpha >= 0, "algorithm.gae.length_alpha must not be negative.")
 
     def choose_lambda(self, length: int) -> float:
-        """Return the lambda of the advantages of an answer of so many trained tokens, at least 0."""
+        """Return the lambda for the advantages of an answer with `length` trained tokens, at least 0."""
         if not self.length_alpha:
             return self.policy_lambda
         return max(0.0, 1 - 1 / (self.length_alpha * max(1, length)))
@@ -53,9 +53,9 @@ def compute_gae(rewards: Tensor, values: Tensor, discount: float, decay: float) 
     """Compute the advantages of the trained tokens of an answer, [T], by GAE.
 
     Args:
-        rewards: [T], of each trained token.
-        values: [T], before each of them.
-        discount: of the reward of a later token.
+        rewards: [T], reward of each trained token.
+        values: [T], value before each of them.
+        discount: discount of later rewards per token.
         decay: GAE's lambda.
     """
     following = values.roll(-1)
@@ -66,18 +66,18 @@ def compute_gae(rewards: Tensor, values: Tensor, discount: float, decay: float) 
 def compute_value_losses(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """Compute 0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) of each token.
 
-    The loss of TRL's PPOTrainer and of verl's `compute_value_loss`, with the factor 0.5 that early versions of verl
-    lack. Both take the mean over the tokens of a micro-batch, here token weights do. The clip is 0.2 in TRL and 0.5 in
-    verl.
+    This is the loss of TRL's PPOTrainer and of verl's `compute_value_loss`, with the factor 0.5 that early versions of
+    verl lack. Both average over the tokens of a micro-batch; here the token weights do. The clip is 0.2 in TRL and 0.5
+    in verl.
 
     Args:
-        values: [...], of the critic, with a gradient.
-        old_values: [...], those that the advantages were computed from.
-        returns: [...], NaN where there is none, which gives a loss of 0.
-        clip: how far a value may move; infinity does not clip.
+        values: [...], values of the critic, with a gradient.
+        old_values: [...], the values used for the advantages.
+        returns: [...], the targets; NaN for none, which gives a loss of 0.
+        clip: how far a value may move from its old one; infinity does not clip.
 
     Returns:
-        the losses, and whether the clipped one is strictly larger, both [...].
+        The losses, and whether the clipped one is strictly larger, both [...].
     """
     known = ~returns.isnan()
     returns = returns.where(known, values.detach())

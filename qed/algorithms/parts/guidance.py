@@ -1,4 +1,4 @@
-"""How demonstrations join a group: as the start of its completions (LUFFY, arXiv 2504.14945), or whole, beside them."""
+"""How demonstrations join a group: as the start of its completions (LUFFY, arXiv 2504.14945), or as additional rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qed.types import Group, Groups, Problem, Request, Rollout
 
 Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear", "cosine", "binomial"]
 WrongTraces = Literal["drop", "keep"]
-WINDOWS = 10  # of the strategies linear_max and reverse_linear
-PIECES = 5  # of a demonstration that the strategy binomial may give; what follows them is always the policy's
+WINDOWS = 10  # number of windows in the strategies linear_max and reverse_linear
+PIECES = 5  # pieces of a demonstration that the strategy binomial may give; the policy always writes the rest
 
 
 class Guidance(Protocol):
-    """The settings that say which requests take demonstrations, and which of these are trained."""
+    """Settings that choose which requests get demonstrations, and which demonstrations are trained on."""
 
     @property
     def active(self) -> bool:
@@ -28,12 +28,12 @@ class Guidance(Protocol):
         """Return the requests with their demonstrations."""
 
     def drop_wrong_traces(self, groups: Groups) -> list[Group]:
-        """Remove complete demonstrations that the grader judges wrong, or fails on, unless they are to be kept."""
+        """Remove complete demonstrations that the grader judges wrong or fails on, unless the settings keep them."""
 
 
 @dataclass(frozen=True)
 class WholeDemonstrations:
-    """Which groups a complete demonstration joins, beside the answers that are sampled."""
+    """Settings that choose which groups get complete demonstrations in addition to the sampled answers."""
 
     traces: int = 1
     """Number of demonstrations that join a group; a problem with fewer contributes all it has."""
@@ -69,7 +69,7 @@ class WholeDemonstrations:
 
 @dataclass(frozen=True)
 class ExpertPrefix:
-    """Which answers of a group start with a prefix of a demonstration, and how long it is."""
+    """Settings that choose which answers of a group start with a prefix of a demonstration, and how long it is."""
 
     traces: int = 1
     """Number of answers per group that start with a prefix of a demonstration, or consist of all of it; -1: every
@@ -101,7 +101,7 @@ class ExpertPrefix:
         where = "algorithm.guidance"
         require(self.traces >= -1, f"{where}.traces must be -1 or more.")
         require(0 <= self.trace_share <= 1, f"{where}.trace_share must lie in [0, 1].")
-        require(0 <= self.least <= self.most <= 1, f"{where} wants 0 <= least <= most <= 1.")
+        require(0 <= self.least <= self.most <= 1, f"{where} requires 0 <= least <= most <= 1.")
         require(self.strategy_steps >= 1, f"{where}.strategy_steps must be at least 1.")
         require(0 < self.strategy_share <= 1, f"{where}.strategy_share must lie in (0, 1].")
 
@@ -111,7 +111,7 @@ class ExpertPrefix:
         return self.traces != 0 and self.trace_share > 0 and self.most > 0
 
     def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
-        """Return the requests with the shares of their guided completions, which come first."""
+        """Return the requests with the prefix shares of their guided completions, which come first."""
         return [
             replace(request, shares=self.draw_shares(request.problem, request.count, context)) for request in requests
         ]
@@ -121,7 +121,7 @@ class ExpertPrefix:
         return drop_wrong_traces(groups, self.wrong_traces)
 
     def draw_shares(self, problem: Problem, group_size: int, context: StepContext) -> tuple[float, ...]:
-        """Draw the share of the demonstration for each of the first completions of a group."""
+        """Draw the prefix shares of the guided completions of a group, which come first."""
         count = group_size if self.traces < 0 else min(self.traces, group_size)
         address = address_draws(problem, context)
         if not is_drawn(self.trace_share, address):
@@ -133,7 +133,7 @@ class ExpertPrefix:
         return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
 
     def _anneal(self, address: Sequence[int | str], context: StepContext) -> float:
-        """Compute one completion's share by a strategy that falls with the run."""
+        """Compute one completion's share by a strategy whose bound falls over the run."""
         done = min(1.0, (context.step - 1) / (context.steps * self.strategy_share))
         bound = self.least + (self.most - self.least) * (1 + math.cos(math.pi * done)) / 2
         if self.strategy == "cosine":
@@ -155,17 +155,17 @@ class ExpertPrefix:
 
 
 def address_draws(problem: Problem, context: StepContext) -> tuple[int | str, ...]:
-    """Return the address of the random numbers that decide about a problem's demonstrations in a step."""
+    """Return the random-number address for decisions about a problem's demonstrations in a step."""
     return context.seed, "guidance", context.step, problem.id
 
 
 def is_drawn(share: float, address: Sequence[int | str]) -> bool:
-    """Draw whether a problem is among the share that uses a demonstration."""
+    """Decide at random whether a problem belongs to the share that uses a demonstration."""
     return draw_uniform(*address, "whether") < share
 
 
 def drop_wrong_traces(groups: Groups, wrong_traces: WrongTraces) -> list[Group]:
-    """Remove complete demonstrations that the grader judges wrong, unless they are to be kept."""
+    """Remove complete demonstrations that the grader judges wrong or fails on, unless `wrong_traces` keeps them."""
     if wrong_traces == "keep":
         return list(groups)
     return [[one for one in group if one.source != "expert" or is_right_trace(one)] for group in groups]

@@ -1,10 +1,10 @@
-"""Imitation within a policy gradient: rows with demonstration tokens have a likelihood in place of the surrogate.
+"""Imitation within a policy gradient: rows with demonstration tokens use the likelihood instead of the surrogate.
 
-loss = the policy gradient over the rows that the policy sampled, with advantages by their statistics alone
+loss = the policy gradient over the rows that the policy sampled, with advantages from only their statistics
        - sum_t c_t log pi(y_t | x, y_<t) over the rows with demonstration tokens
 
-Each of the two sums has an average of its own, computed over all rows of the optimizer step, so their balance does not
-depend on the micro-batches. The file of a paper gives the weights c_t.
+Each of the two sums is averaged separately over all rows of the optimizer step, so their balance does not
+depend on the micro-batches. The file of each algorithm defines the weights c_t.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def find_imitated(batch: Batch) -> Tensor:
 
 
 def mark_rows(batch: Batch) -> Batch:
-    """Mark every token of a completion that contains demonstration tokens as one of them."""
+    """Mark every token of a completion that contains demonstration tokens as a demonstration token."""
     return replace(batch, expert=batch.mask * find_imitated(batch)[:, None])
 
 
 def weigh_rows(
     batch: Batch, weigh_sampled: Callable[[Batch], Tensor], weigh_imitated: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Compute the weight of every token of the step, [B, T], with an average of its own for each kind of rows.
+    """Compute the weight of every token of the step, [B, T], with a separate average for each kind of row.
 
     Args:
         batch: all rows of the step.
-        weigh_sampled: computes the weights of the sampled rows, from these alone.
-        weigh_imitated: computes the weights of the imitated tokens from a mask of them, [B, T].
+        weigh_sampled: computes the weights of the sampled rows, from only these rows.
+        weigh_imitated: computes the weights of the imitated tokens from their mask, [B, T].
     """
     imitated = find_imitated(batch)
     sampled = (~imitated).nonzero().flatten()
@@ -52,7 +52,7 @@ def weigh_rows(
 
 
 def compute_terms(batch: Batch, logps: Tensor, surrogate: Callable[[Batch, Tensor], Terms]) -> Terms:
-    """Compute the surrogate of sampled tokens, and - log pi of those that `mark_rows` has marked, [B, T]."""
+    """Compute the surrogate of sampled tokens, and - log pi of those marked by `mark_rows`, [B, T]."""
     logps = shaping.fill_masked(logps, batch)
     terms, stats = surrogate(mask_off_policy(batch), logps)
     return -logps.where(batch.expert.bool(), -terms), stats | {"guidance/token_share": batch.expert.sum()}

@@ -1,10 +1,10 @@
-"""The policy losses of the papers as plain functions: the loss of each token, before it is weighted.
+"""The papers' policy losses as plain functions that return the loss of each token, before weighting.
 
-All arguments are [B, T]: `logps` under the policy with its gradient, `old_logps` of the policy that the ratio compares
-with, `advantages`, and `mask`, 1 on response tokens. The result is [B, T] and 0 where the mask is 0, whatever
-the values there. An old log-prob of NaN is unknown; its ratio is 1, with the gradient of an on-policy token.
+All arguments are [B, T]: `logps` under the policy, with gradient; `old_logps` of the policy in the ratio's denominator;
+`advantages`; and `mask`, 1 on response tokens. The result is [B, T], and 0 where the mask is 0, whatever the values
+there. An old log-prob of NaN is unknown; its ratio is 1, with the gradient of an on-policy token.
 
-Write d = log pi - log pi_old, r = exp(d), A the advantage, n the response tokens of a row, sg(x) the value of x
+Write d = log pi - log pi_old, r = exp(d), A the advantage, n the number of response tokens in a row, sg(x) x
 without its gradient. The ratio of a row is computed from that row alone, so micro-batches cannot change it.
 """
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CispoClip = Literal["both", "above", "trl"]
-# Bounds on log-ratios: verl's for GSPO-token, TRL's for VESPO's sequence weight and its tokens.
+# Bounds on log-ratios: verl's for GSPO-token, TRL's for VESPO's sequence weight and tokens.
 GSPO_CAP = 10.0
 VESPO_CAP, VESPO_FLOOR = 20.0, math.log(1e-8)
 
 
 def mask_values(values: Tensor, mask: Tensor) -> Tensor:
-    """Set values to 0 where the mask is 0, without a gradient there, so that a masked NaN cannot spread."""
+    """Set values to 0, without gradient, where the mask is 0, so that a masked NaN cannot propagate."""
     return values.masked_fill(mask == 0, 0)
 
 
 def fill_old_logps(old_logps: Tensor, logps: Tensor) -> Tensor:
-    """Replace NaN in old log-probs, [B, T], by the policy's own log-probs, without their gradient."""
+    """Replace NaN in old log-probs, [B, T], with the policy's log-probs, without gradient."""
     return old_logps.where(~old_logps.isnan(), logps.detach())
 
 
@@ -44,7 +44,7 @@ def compute_row_means(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def compute_reinforce(logps: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Compute REINFORCE (Williams 1992): -A log pi. Only its gradient has a meaning, not its value."""
+    """Compute REINFORCE (Williams 1992): -A log pi. Only its gradient is meaningful, not its value."""
     return -mask_values(advantages, mask) * mask_values(logps, mask)
 
 
@@ -68,7 +68,7 @@ def compute_clipped(
 
 
 def compute_sequence_log_ratios(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """Compute log s of GSPO (arXiv 2507.18071), [B, T]: the mean of d over the row, at each of its tokens."""
+    """Compute log s of GSPO (arXiv 2507.18071), [B, T]: the mean of d over the row, repeated for each token."""
     return mask_values(compute_row_means(log_ratio, mask).expand_as(log_ratio), mask)
 
 
@@ -91,12 +91,12 @@ def compute_cispo_weights(log_ratio: Tensor, mask: Tensor, low: float, high: flo
 
 
 def compute_cispo(logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
-    """Compute CISPO (arXiv 2506.13585): -sg(clip(r)) A log pi. Every token keeps a gradient; the value has no bound."""
+    """Compute CISPO (arXiv 2506.13585): -sg(clip(r)) A log pi. Every token keeps a gradient; the value is unbounded."""
     return weights * compute_reinforce(logps, advantages, mask)
 
 
 def compute_sapo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, temperatures: tuple[float, float]) -> Tensor:
-    """Compute SAPO (arXiv 2511.20347): -A sigmoid(tau (r - 1)) 4 / tau, one tau for A > 0 and one for the others."""
+    """Compute SAPO (arXiv 2511.20347): -A sigmoid(tau (r - 1)) 4 / tau, with one tau for A > 0 and one for the rest."""
     positive, negative = temperatures
     advantages, ratio = mask_values(advantages, mask), mask_values(log_ratio, mask).exp()
     gate = (positive * (ratio - 1)).sigmoid() * 4 / positive
@@ -106,7 +106,7 @@ def compute_sapo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, temperatur
 def compute_gmpo_log_ratios(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> Tensor:
     """Compute GMPO's log-ratio, [B, T]: the row's mean of sign(A) min(sign(A) d, sign(A) clip(d, -low, high)).
 
-    A token with an advantage of 0, such as one that a correction drops, takes the sign of its row.
+    A token with an advantage of 0, such as one dropped by a correction, takes the sign of its row.
     """
     advantages, log_ratio = mask_values(advantages, mask), mask_values(log_ratio, mask)
     sign = advantages.sign().where(advantages != 0, advantages.sum(1, keepdim=True).sign())
@@ -130,22 +130,22 @@ def compute_vespo_weights(
 
 
 def find_dppo_kept_tokens(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """Return the tokens that DPPO keeps, [B, T] bool: their probability is within a bound of the sampler's.
+    """Return the tokens that DPPO keeps, [B, T] bool: those whose probability is within a bound of the sampler's.
 
-    For A > 0 the bound is pi - pi_sampled <= high, for the others pi - pi_sampled >= -low.
+    The bound is pi - pi_sampled <= high for A > 0, and pi - pi_sampled >= -low otherwise.
     """
     change = logps.detach().exp() - sampled_logps.exp()
     return (change <= high).where(advantages > 0, change >= -low)
 
 
 def find_ipo_kept_tokens(logps: Tensor, sampled_logps: Tensor, low: float, high: float) -> Tensor:
-    """Return the tokens that prime-rl's IPO keeps, [B, T] bool: -low <= pi - pi_sampled <= high, whatever A is."""
+    """Return the tokens that prime-rl's IPO keeps, [B, T] bool: -low <= pi - pi_sampled <= high, regardless of A."""
     change = logps.detach().exp() - sampled_logps.exp()
     return (change <= high) & (change >= -low)
 
 
 def compute_dppo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, kept: Tensor, square: float) -> Tensor:
-    """Compute DPPO (arXiv 2602.04879) as prime-rl has it: -A r on kept tokens, and `square` d² on all of them.
+    """Compute DPPO (arXiv 2602.04879) as in prime-rl: -A r on kept tokens, and `square` d² on all of them.
 
     d = log pi - log pi_sampled: the ratio is to the sampler's log-probs, not to those of the old policy.
     """

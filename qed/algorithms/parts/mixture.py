@@ -19,7 +19,7 @@ Statistics = Literal["shared", "split"]
 
 @dataclass(frozen=True)
 class OffPolicyAdvantages:
-    """How the advantages of demonstration tokens differ from those of sampled tokens."""
+    """Settings by which the advantages of demonstration tokens differ from those of sampled tokens."""
 
     statistics: Statistics = "shared"
     """Baseline of a group: shared uses all of its answers; split uses only those that were sampled completely."""
@@ -38,7 +38,7 @@ class OffPolicyAdvantages:
             require(math.isfinite(getattr(self, name)), f"algorithm.mixture.{name} must be a finite number.")
 
     def weigh(self, group: Group, advantages: Sequence[Advantage]) -> list[Advantage]:
-        """Weight a group's advantages; a completion whose tokens all have the same advantage gets one number."""
+        """Weight a group's advantages; a completion with equal advantages on all tokens gets one number."""
         return [
             self._weigh_token(advantage, rollout.off_policy, len(group), rollout.stop_reason == "length")
             for rollout, advantage in zip(group, advantages, strict=True)
@@ -57,13 +57,13 @@ class OffPolicyAdvantages:
 
 
 def split_statistics(rewards: Tensor, sampled: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
-    """Compute (r - mean) / (std + epsilon) for a group, with mean and deviation of its sampled completions alone.
+    """Compute (r - mean) / (std + epsilon) for a group, with mean and deviation over only its sampled completions.
 
     The deviation of equal rewards is 1; with fewer than two sampled completions the mean is 0 and the deviation 1.
 
     Args:
         rewards: [G] float64.
-        sampled: [G] bool, the completions that the policy sampled completely.
+        sampled: [G] bool, whether the policy sampled the whole completion.
         normalize_std: whether to divide by the deviation.
         epsilon: added to the deviation.
     """
@@ -78,8 +78,8 @@ def split_statistics(rewards: Tensor, sampled: Tensor, normalize_std: bool, epsi
 
 
 def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advantage]:
-    """Compute a group's split advantages; a completion that was not graded or has no reward is left out, with 0."""
-    # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
+    """Compute a group's split advantages; a completion that was not graded or has no reward is excluded and gets 0."""
+    # Imported here because nothing else in this file needs torch, and the command line imports it for `--help`.
     from torch import float64, tensor  # noqa: PLC0415
 
     rewards = tensor([rollout.reward for rollout in group], dtype=float64)

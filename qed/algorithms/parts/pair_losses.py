@@ -1,4 +1,4 @@
-"""Losses of preference pairs, [P] each; rows alternate chosen, rejected, chosen, rejected.
+"""Losses of preference pairs, [P] each; rows alternate between chosen and rejected.
 
 s(y) = sum_t log pi(y_t | x, y_<t) over the response, c = s(y_w) - s_ref(y_w), r = s(y_l) - s_ref(y_l), d = c - r.
 """
@@ -32,7 +32,7 @@ Preference = Literal[
     "discopop",
     "sft",
 ]
-SORTED = ("aot", "aot_unpaired")  # losses that compare with other pairs of the step
+SORTED = ("aot", "aot_unpaired")  # losses that compare a pair with other pairs of the step
 FDivergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]
 EXO_SMOOTHING = 1e-3  # used for a label smoothing of 0, which would make the loss infinite
 DISCOPOP_TEMPERATURE = 0.05
@@ -41,7 +41,7 @@ LARGEST_EXPONENT = 80.0  # just below the overflow of float32
 
 @dataclass(frozen=True)
 class Pairs:
-    """The input of the losses for P pairs, [P] each."""
+    """Input of the losses for P pairs, [P] each."""
 
     c: Tensor
     r: Tensor
@@ -52,12 +52,12 @@ class Pairs:
 
     @property
     def d(self) -> Tensor:
-        """The margin."""
+        """The margin d."""
         return self.c - self.r
 
     @property
     def mean_d(self) -> Tensor:
-        """The margin of the means over tokens."""
+        """The margin of the per-token means."""
         return self.c / self.chosen_length - self.r / self.rejected_length
 
 
@@ -85,20 +85,20 @@ def compute_shares(mask: Tensor, length_alpha: float) -> Tensor:
 
 
 def choose_partners(name: str, c: Tensor, r: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the values that alignment by optimal transport (arXiv 2406.05882) compares rows with, [P] each.
+    """Compute the values that rows are compared with in alignment by optimal transport (arXiv 2406.05882), [P] each.
 
     `aot` sorts the margins of the policy and those of the reference, and compares those of equal rank: both rows
-    get the difference to their own d. `aot_unpaired` sorts c and r: each row gets the value of equal rank.
+    get the difference to their own d. `aot_unpaired` sorts c and r, and each row gets the value of equal rank.
 
     Args:
         name: one of `SORTED`.
-        c: of all pairs of the step, without a gradient.
-        r: likewise.
+        c: c of all pairs of the step, without gradient.
+        r: r, likewise.
         reference: s_ref(y_w) - s_ref(y_l), likewise.
     """
 
     def match_ranks(values: Tensor, other: Tensor) -> Tensor:
-        """For each entry of `values`, return the entry of `other` with the same rank."""
+        """Return, for each entry of `values`, the entry of `other` with the same rank."""
         return other.sort().values[values.argsort(stable=True).argsort(stable=True)]
 
     if name == "aot_unpaired":
@@ -126,7 +126,7 @@ def _nca(pairs: Pairs, beta: float, eps: float) -> Tensor:
 
 def _aot_unpaired(pairs: Pairs, beta: float, eps: float) -> Tensor:
     value = _smooth(beta * (pairs.c - pairs.chosen_partner), eps)
-    # Over the step both sums have the same terms; the second one is added for its gradient alone.
+    # Over the step, both sums have the same terms; the second one is added only for its gradient.
     again = _smooth(beta * (pairs.rejected_partner - pairs.r), eps)
     return value + again - again.detach()
 
@@ -134,7 +134,7 @@ def _aot_unpaired(pairs: Pairs, beta: float, eps: float) -> Tensor:
 def _discopop(pairs: Pairs, beta: float, eps: float) -> Tensor:
     x = beta * pairs.d
     k = (x / DISCOPOP_TEMPERATURE).sigmoid()
-    # k e^-x in one exponential: for very negative x its factors are 0 and infinity.
+    # k e^-x as one exponential, because its factors are 0 and infinity for very negative x.
     return -(1 - k) * log_sigmoid(x) + (log_sigmoid(x / DISCOPOP_TEMPERATURE) - x).exp()
 
 

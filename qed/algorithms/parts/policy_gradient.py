@@ -1,6 +1,6 @@
 """The base class of policy-gradient algorithms: advantage estimator, surrogate, average, KL and entropy bonus.
 
-The file of a paper sets their defaults; every part can be set separately wherever the mathematics allows.
+The file of each algorithm sets their defaults; every part can be changed separately if the mathematics allows it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ READERS = {
 
 @dataclass(frozen=True)
 class PolicyGradient(Algorithm):
-    """Changes the probability of tokens in proportion to their advantage.
+    """Policy gradient: changes the probability of tokens in proportion to their advantage.
 
     An algorithm with demonstrations has a field `guidance`; one that imitates them defines `weigh_imitated`.
     """
@@ -67,7 +67,7 @@ class PolicyGradient(Algorithm):
     regularizer: Regularizer = Regularizer()
     selection: Selection = Selection()
 
-    # Whether rows with demonstration tokens are imitated, in place of the surrogate; see `parts.imitation`.
+    # Whether rows with demonstration tokens are imitated instead of using the surrogate; see `parts.imitation`.
     imitates: ClassVar[bool] = False
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
@@ -86,15 +86,15 @@ class PolicyGradient(Algorithm):
             kind = type(getattr(self, part)).__name__
             require(
                 False,
-                f"{type(self).__name__} has {name}, which would hide algorithm.{path}. For another default "
-                f"write {part}: {kind} = {kind}({inner}=...); for a setting or method of your own take another name.",
+                f"{type(self).__name__} has {name}, which would hide algorithm.{path}. To change the default, "
+                f"write {part}: {kind} = {kind}({inner}=...); for your own setting or method, choose another name.",
             )
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that have no effect, with those of the parts.
+        """The settings that have no effect, including those of the parts.
 
-        A part is left out where a class derived from qed's has methods of its own, which may read it.
+        A part is skipped if a user-defined subclass overrides methods that may read it.
         """
         parts = ["advantage", "surrogate", "correction", "regularizer", "selection"]
         parts += [part for part in ("critic", "distillation") if hasattr(self, part)]
@@ -104,7 +104,7 @@ class PolicyGradient(Algorithm):
         return super().unread | inner | self._find_unread_without_reward(kept)
 
     def _find_unread_in(self, part: str) -> dict[str, str]:
-        """Return the settings of a part that have no effect; a shaped ratio of sampled tokens has the clip alone."""
+        """Return the settings of a part that have no effect; a shaped ratio of sampled tokens uses only the clip."""
         own_kind = getattr(getattr(self, "shaping", None), "own_kind", "none")
         if part != "surrogate" or own_kind == "none":
             unread: dict[str, str] = getattr(self, part).unread
@@ -113,7 +113,7 @@ class PolicyGradient(Algorithm):
         return dict.fromkeys(sorted(names), f"shaping.own_kind={own_kind}")
 
     def _find_unread_without_reward(self, parts: Sequence[str]) -> dict[str, str]:
-        """Return the settings of these parts that a distillation without a reward does not read."""
+        """Return the settings of these parts that distillation without a reward does not read."""
         distillation = getattr(self, "distillation", None)
         if "distillation" not in parts or distillation is None or distillation.reward:
             return {}
@@ -123,12 +123,12 @@ class PolicyGradient(Algorithm):
         names = {f"{part}.{one.name}" for part in silent if part in parts for one in fields(getattr(self, part))}
         if self.regularizer.kl_in_reward and "advantage" in parts:
             names |= {f"regularizer.{name}" for name in ("kl", "kl_estimator", "kl_place", "kl_target")}
-        planned = {"advantage.estimator"} if self.advantage.estimator == "remax" else set()  # it asks for more answers
+        planned = {"advantage.estimator"} if self.advantage.estimator == "remax" else set()  # requests another answer
         return dict.fromkeys(sorted(names - planned), "reward=0")
 
     @property
     def moving_weights(self) -> dict[str, float]:
-        """Those of the KL and of the entropy bonus, where they have targets."""
+        """The weights of the KL and of the entropy bonus, if they have targets."""
         weights, chosen = {}, self.regularizer
         if chosen.kl_target:
             weights["kl/weight"] = chosen.kl
@@ -138,7 +138,7 @@ class PolicyGradient(Algorithm):
 
     @property
     def demonstrations(self) -> Guidance | None:
-        """The settings of the demonstrations that join the groups; None without a field `guidance`."""
+        """The settings of demonstrations that join the groups; None without a field `guidance`."""
         guidance: Guidance | None = getattr(self, "guidance", None)
         return guidance
 
@@ -149,7 +149,7 @@ class PolicyGradient(Algorithm):
 
     @property
     def reference(self) -> bool:
-        """Only the KL needs a reference model."""
+        """Whether the KL needs a reference model."""
         return self.regularizer.kl > 0
 
     @property
@@ -159,41 +159,41 @@ class PolicyGradient(Algorithm):
 
     @property
     def needs_old_logps(self) -> bool:
-        """A correction compares the sampler's log-probs with the learner's; a bypass reads the sampler's alone."""
+        """Whether a correction compares the sampler's log-probs with the learner's; `bypass` does not."""
         return self.correction.rescores
 
     @property
     def has_ratio(self) -> bool:
-        """False for plain, and for dppo, ipo and a bypass: they compare with the sampler on purpose."""
+        """False for plain, and for dppo, ipo and `bypass`, which compare with the sampler by design."""
         return self.surrogate.kind != "plain" and not self.surrogate.to_sampler and self.correction.kind != "bypass"
 
     @property
     def scored_before_credit(self) -> bool:
-        """A KL in the reward compares the old policy with the reference."""
+        """Whether a KL in the reward compares the old policy with the reference."""
         return self.regularizer.kl_in_reward
 
     @property
     def needs_correctness(self) -> bool:
-        """Dynamic sampling keeps groups with correct and wrong completions."""
+        """Whether dynamic sampling keeps groups with correct and wrong completions."""
         return self.selection.dynamic_sampling
 
     @property
     def two_pass(self) -> bool:
-        """The entropy quantile is computed over all rows."""
+        """Whether `top_entropy` needs a quantile of the entropy over all rows."""
         return self.selection.top_entropy < 1
 
     def check(self, group_size: int) -> None:
-        """Refuse groups of one completion where the estimator compares completions within a group."""
+        """Reject groups of one completion if the estimator compares completions within a group."""
         estimator = self.advantage.estimator
         require(
             group_size > 1 or estimator not in estimators.COMPARING,
             f"sampling.group_size is 1, but algorithm.estimator={estimator} compares the answers to a problem "
-            "with each other, so that every advantage would be 0. Sample at least 2, or take the estimator none, "
+            "with each other, so every advantage would be 0. Sample at least 2, or use the estimator none, "
             "returns or remax.",
         )
 
     def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
-        """Return the requests, with a greedy completion where it is the baseline, and with their demonstrations."""
+        """Return the requests, with a greedy completion if it is the baseline, and with their demonstrations."""
         requests = [
             replace(request, greedy=self.advantage.estimator == "remax")
             for request in super().plan(problems, group_size, context)
@@ -201,18 +201,18 @@ class PolicyGradient(Algorithm):
         return requests if self.demonstrations is None else self.demonstrations.plan(requests, context)
 
     def filter_groups(self, groups: Groups) -> list[Group]:
-        """Drop wrong demonstrations; keep, with dynamic sampling, the groups with correct and wrong completions."""
+        """Drop wrong demonstrations; with dynamic sampling, keep only groups with correct and wrong completions."""
         groups = groups if self.demonstrations is None else self.demonstrations.drop_wrong_traces(groups)
         return [group for group in groups if not self.selection.dynamic_sampling or crediting.is_mixed(group)]
 
     def enough(self, groups: Groups, wanted: int, rounds: int) -> bool:
-        """Stop after one round; with dynamic sampling once there are enough groups, or after `max_rounds`."""
+        """Stop after one round; with dynamic sampling, once there are enough groups or after `max_rounds`."""
         if not self.selection.dynamic_sampling:
             return super().enough(groups, wanted, rounds)
         return len(groups) >= wanted or rounds >= self.selection.max_rounds
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the advantages of all groups; where rows are imitated, by the statistics of the others."""
+        """Compute the advantages of all groups; imitated rows are excluded from statistics."""
         if self.imitates:
             settings = self.advantage
             return [split_group(group, settings.normalize_std, settings.std_epsilon) for group in groups]
@@ -226,7 +226,7 @@ class PolicyGradient(Algorithm):
         )
 
     def rows(self, groups: Groups) -> list[Rollout]:
-        """Return the completions to train: without the greedy baseline, and without truncated ones if masked."""
+        """Return the completions to train: no greedy baseline and, with `mask_truncated`, no truncated ones."""
         mask_truncated = self.selection.mask_truncated
         return [
             rollout
@@ -235,7 +235,7 @@ class PolicyGradient(Algorithm):
         ]
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the weights of the average, times the constant of `scale`; imitated rows have their own."""
+        """Compute the weights of the average, times the factor of `scale`; imitated rows have their own weights."""
         if self.imitates:
             return imitation.weigh_rows(batch, lambda rows: self._weigh_sampled(rows, length), self.weigh_imitated)
         return self._weigh_sampled(batch, length)
@@ -248,7 +248,7 @@ class PolicyGradient(Algorithm):
         raise NotImplementedError
 
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
-        """Compute the metrics of the correction, if there is one, and the share of rows that are imitated."""
+        """Compute the metrics of the correction, if there is one, and the share of imitated rows."""
         stats = corrections.measure_correction(batch, self.correction) if self.needs_old_logps else {}
         return stats | (
             {"guidance/imitated": float(imitation.find_imitated(batch).mean(dtype=batch.mask.dtype))}
@@ -257,7 +257,7 @@ class PolicyGradient(Algorithm):
         )
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Apply the correction for the sampler, and keep advantages only on the tokens of `top_entropy`."""
+        """Apply the correction for the sampler, and keep advantages only on tokens selected by `top_entropy`."""
         batch = corrections.apply_correction(batch, self.correction, in_ratio=self.surrogate.kind == "vespo")
         if self.selection.top_entropy == 1 or entropy is None:
             return batch
@@ -271,14 +271,14 @@ class PolicyGradient(Algorithm):
         return live | imitation.find_imitated(batch) if self.imitates else live
 
     def terms(self, batch: Batch, logps: Tensor) -> surrogates.Terms:
-        """Compute the policy loss of each token, [B, T], before it is weighted, and sums for the metrics."""
+        """Compute the unweighted policy loss of each token, [B, T], and sums for the metrics."""
         batch = corrections.drop_off_policy(batch, logps, self.correction.offpolicy_limit)
         if self.imitates:
             return imitation.compute_terms(batch, logps, partial(surrogates.compute_terms, settings=self.surrogate))
         return surrogates.compute_terms(batch, logps, self.surrogate)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the surrogate, plus the KL and minus the entropy bonus where set, all with the same token weights."""
+        """Compute the surrogate, plus the KL and minus the entropy bonus if set, all with the same token weights."""
         batch = imitation.mark_rows(batch) if self.imitates else batch
         terms, stats = self.terms(batch, logps)
         loss, settings = (batch.weights * terms).sum(), self.regularizer
@@ -293,6 +293,6 @@ class PolicyGradient(Algorithm):
         return loss, stats
 
     def adapt(self, stats: Mapping[str, float]) -> Self:
-        """Adapt the weights of the KL and of the entropy bonus for the next step, where they have targets."""
+        """Adapt the weights of the KL and of the entropy bonus for the next step, if they have targets."""
         adapted = self.regularizer.adapt(stats)
         return self if adapted is self.regularizer else replace(self, regularizer=adapted)

@@ -1,7 +1,7 @@
-"""The base class of algorithms on preference pairs: the losses, their weights, and the sums of log-probs.
+"""Base class of algorithms on preference pairs: the losses, their weights, and the sums of log-probs.
 
-Rows alternate chosen, rejected, chosen, rejected. Log-probs are summed over the response; the prompt is the same for
-both, so it cancels.
+Rows alternate between chosen and rejected. Log-probs are summed over the response; the prompt is the same for
+both, so it cancels out.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Preferences(Algorithm):
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         super().__post_init__()
-        require(bool(self.losses), "algorithm.losses must name a loss.")
+        require(bool(self.losses), "algorithm.losses must name at least one loss.")
         require(
             len(self.loss_weights) in (0, len(self.losses)),
-            f"algorithm.loss_weights must give a weight to each of {len(self.losses)} losses, or be empty.",
+            f"algorithm.loss_weights must hold one weight for each of the {len(self.losses)} losses, or be empty.",
         )
         require_moves(*self.reference_moves)
         require(
             self.reference or not self.reference_every,
-            "algorithm.reference_every moves a reference model, and none is kept: the sft loss alone reads none, and "
-            "algorithm.precompute_reference scores it once.",
+            "algorithm.reference_every moves a reference model, but none is kept: the sft loss alone needs none, and "
+            "algorithm.precompute_reference uses it only once.",
         )
         require(0 < self.beta < math.inf, "algorithm.beta must be a finite number above 0.")
         require(all(map(math.isfinite, self.loss_weights)), "algorithm.loss_weights must be finite numbers.")
@@ -76,19 +76,19 @@ class Preferences(Algorithm):
         require(0 <= self.label_smoothing < 0.5, "algorithm.label_smoothing must lie in [0, 0.5).")
         require(0 <= self.length_alpha <= 1, "algorithm.length_alpha must lie in [0, 1].")
         sorting = [loss for loss in self.losses if loss in pair_losses.SORTED]
-        require(len(set(sorting)) < 2, "algorithm.losses can hold aot or aot_unpaired, not both.")
+        require(len(set(sorting)) < 2, "algorithm.losses can contain aot or aot_unpaired, but not both.")
         require(
             not sorting or not self.weighted,
-            f"algorithm.weighted has no meaning for {sorting}, which sort pairs.",
+            f"algorithm.weighted cannot be used with {sorting}, which compares pairs by rank.",
         )
         require(
             "aot" not in sorting or self.divergence == "reverse_kl",
-            "algorithm.losses: aot sorts margins of log-probs, so algorithm.divergence must be reverse_kl with it.",
+            "The loss aot sorts margins of log-probs, so algorithm.divergence must be reverse_kl.",
         )
 
     @property
     def reference(self) -> bool:
-        """True unless sft is the only loss."""
+        """Whether there is a loss other than sft."""
         return set(self.losses) != {"sft"}
 
     @property
@@ -103,16 +103,16 @@ class Preferences(Algorithm):
 
     @property
     def log_squares(self) -> bool:
-        """True for the weights of WPO."""
+        """Whether the weights of WPO are computed."""
         return self.weighted
 
     @property
     def two_pass(self) -> bool:
-        """The losses that sort need all pairs of the step."""
+        """Whether a loss sorts all pairs of the step."""
         return bool(set(self.losses) & set(pair_losses.SORTED))
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the sft loss's weights for chosen rows, averaged over these alone; rejected rows sum to the pair's
+        """Compute the sft loss's weights for chosen rows, averaged over only these; rejected rows sum to the pair's
         weight."""
         weights = compute_token_weights(batch.mask, "sequence", length) * 2
         weights[0::2] = compute_token_weights(batch.mask[0::2], self.average, self.average_length or length)
@@ -130,12 +130,12 @@ class Preferences(Algorithm):
         return Pairs(scores[0::2], scores[1::2], lengths[0::2], lengths[1::2], partners[0::2], partners[1::2])
 
     def _sum_tokens(self, batch: Batch, values: Tensor) -> Tensor:
-        """Sum values over each row's response, [B], with the token weights of `length_alpha`."""
+        """Sum values over each row's response, [B], with the token weights from `length_alpha`."""
         shares = pair_losses.compute_shares(batch.mask, self.length_alpha)
         return (shares * values.masked_fill(batch.mask == 0, 0)).sum(1)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Compute the partners of each pair, where a loss compares with other pairs."""
+        """Compute the partners of each pair, if a loss compares it with other pairs."""
         if logps is None:
             return batch
         pairs, reference = self.pairs(batch, logps), self._sum_tokens(batch, batch.ref_logps)

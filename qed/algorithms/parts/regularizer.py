@@ -1,4 +1,4 @@
-"""Regularization of the policy: the KL to a reference model, which may move, and an entropy bonus."""
+"""Regularization of the policy: the KL to a fixed or moving reference model, and an entropy bonus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Regularizer:
-    """The KL to the reference model, and the entropy bonus."""
+    """Settings of the KL to the reference model, and of the entropy bonus."""
 
     kl: float = 0.0
     """Weight of the KL to the reference model; 0 loads none."""
@@ -48,7 +48,7 @@ class Regularizer:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings of the KL that nothing reads, each with the setting that is the reason."""
+        """The settings of the KL that have no effect, each with the setting that disables it."""
         of_kl = () if self.kl else ("kl_estimator", "kl_place", "kl_importance")
         return {
             **dict.fromkeys(of_kl, "kl=0"),
@@ -63,16 +63,16 @@ class Regularizer:
         require(self.kl_horizon >= 1, "algorithm.kl_horizon must be at least 1.")
         require(
             self.kl_target == 0 or self.kl > 0,
-            "algorithm.kl_target steers the weight algorithm.kl, which must be above 0 to begin with.",
+            "algorithm.kl_target adapts the weight algorithm.kl, which must start above 0.",
         )
         require_moves(self.reference_every, self.reference_mix)
         require(
             self.reference_every == 0 or self.kl > 0,
-            "algorithm.reference_every moves the reference model of the KL, and there is none without algorithm.kl.",
+            "algorithm.reference_every moves the KL's reference model, but with algorithm.kl=0 there is none.",
         )
         require(
             not (self.kl_importance and self.kl_place == "reward"),
-            "algorithm.kl_importance is of the KL in the loss; in the reward there is no ratio to multiply by.",
+            "algorithm.kl_importance applies to a KL in the loss; a KL in the reward has no ratio to multiply by.",
         )
         require(math.isfinite(self.entropy), "algorithm.entropy must be a finite number.")
         require(0 <= self.entropy_target < math.inf, "algorithm.entropy_target must be a finite number, 0 or more.")
@@ -94,11 +94,11 @@ class Regularizer:
 
     @property
     def acts_on_every_row(self) -> bool:
-        """Whether rows without an advantage have a gradient, or a KL or entropy to which a weight adapts."""
+        """Whether rows without an advantage have a gradient, or a KL or entropy that a weight adapts to."""
         return bool(self.bonus or self.kl_in_loss or self.kl_target or self.entropy_target)
 
     def adapt(self, stats: Mapping[str, float]) -> Self:
-        """Adapt the weights of the KL and of the entropy bonus for the next step, where they have targets."""
+        """Adapt the weights of the KL and of the entropy bonus for the next step, if they have targets."""
         changes: dict[str, Any] = {}
         if self.kl_target and "kl/ref" in stats:
             rows = stats.get("train/rows", 0)
@@ -111,14 +111,14 @@ class Regularizer:
 
 
 def compute_penalty(batch: Batch, logps: Tensor, settings: Regularizer, row_ratios: bool) -> Tensor:
-    """Compute the KL of every token, [B, T]; a KL in the reward is the old policy's, and here only a metric.
+    """Compute the KL of every token, [B, T]; for a KL in the reward this is only a metric, of the old policy.
 
-    Tokens that the policy did not sample have 0, because the KL estimate is invalid there.
+    It is 0 on tokens that the policy did not sample, where the KL estimate is invalid.
 
     Args:
-        batch: the rows.
-        logps: [B, T], of the policy, with its gradient.
-        settings: those of the KL.
+        batch: the micro-batch.
+        logps: [B, T], log-probs of the policy, with gradient.
+        settings: settings of the KL.
         row_ratios: whether the surrogate has one ratio per row, as in GSPO; `kl_importance` then uses it too.
     """
     policy = logps if settings.kl_place == "loss" else losses.fill_old_logps(batch.old_logps, logps)

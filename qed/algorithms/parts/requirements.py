@@ -1,4 +1,4 @@
-"""Checks across the settings of several parts; each part checks its own settings itself."""
+"""Checks across the settings of several parts; each part checks its own settings."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ if TYPE_CHECKING:
 def require_compatible(
     advantage: AdvantageEstimator, surrogate: Surrogate, correction: Correction, regularizer: Regularizer
 ) -> None:
-    """Refuse parts of a policy gradient that exclude each other."""
+    """Reject incompatible parts of a policy gradient."""
     require(
         not (advantage.estimator == "gdpo" and regularizer.kl_place == "reward"),
-        "The estimator gdpo normalises the parts of the reward, and a KL is none: use algorithm.kl_place=loss.",
+        "The estimator gdpo normalises the parts of the reward, and a KL is not one: use algorithm.kl_place=loss.",
     )
     require(
         not surrogate.to_sampler or correction.kind in ("none", "bypass"),
-        "algorithm.correction would count the sampler's log-probs twice: the ratio of "
-        f"{surrogate.kind} is to them already.",
+        "algorithm.correction would count the sampler's log-probs twice, because the ratio of "
+        f"{surrogate.kind} already uses them.",
     )
 
 
 def require_critic(advantage: AdvantageEstimator, critic: Critic | None) -> None:
-    """Refuse the estimator gae without a critic, and any other one with a critic, whose values it does not read."""
+    """Reject the estimator gae without a critic, and any other estimator with a critic, because it does not use one."""
     require(
         critic is not None or advantage.estimator != "gae",
-        "algorithm.estimator=gae reads the values of a critic, which only qed ppo trains.",
+        "algorithm.estimator=gae needs a critic, which only qed ppo trains.",
     )
     require(
         critic is None or advantage.estimator == "gae",
-        f"algorithm.estimator={advantage.estimator} reads no values of a critic: leave it at gae, or take another "
+        f"algorithm.estimator={advantage.estimator} does not use a critic: keep the estimator gae, or use another "
         "algorithm, such as qed grpo.",
     )
 
 
 def require_call_of_advantages(advantage: AdvantageEstimator, name: str, imitates: bool) -> None:
-    """Refuse settings with which an algorithm's own method `advantages` would never be called."""
+    """Reject settings with which an algorithm's own method `advantages` would never be called."""
     batch = advantage.std_over == "batch"
     reason = "algorithm.std_over=batch" if batch else f"algorithm.estimator={advantage.estimator}"
     require(
         advantage.estimator in CALLING_ADVANTAGES and not batch and not imitates,
         f"{name} has its own method advantages, which {'imitation' if imitates else reason} does not call: it reads "
-        "more than the rewards of a group. Override credit in place of it, or take the estimator group.",
+        "more than the rewards of a group. Override credit instead, or use the estimator group.",
     )
 
 
 def require_split_statistics(advantage: AdvantageEstimator, regularizer: Regularizer) -> None:
-    """Refuse settings that advantages by the statistics of sampled completions do not support."""
+    """Reject settings that are incompatible with statistics over only the sampled completions."""
     require(
         advantage.estimator == "group" and advantage.std_over == "group" and not advantage.whiten,
-        "The statistics of a group's own answers go with algorithm.estimator=group, algorithm.std_over=group and no "
-        "algorithm.whiten.",
+        "Statistics over only a group's sampled answers need algorithm.estimator=group and algorithm.std_over=group, "
+        "without algorithm.whiten.",
     )
     require(
         regularizer.kl_place == "loss",
-        "The statistics of a group's own answers read no KL in the reward: use algorithm.kl_place=loss.",
+        "Statistics over only a group's sampled answers exclude a KL in the reward: use algorithm.kl_place=loss.",
     )

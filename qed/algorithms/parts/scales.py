@@ -1,6 +1,6 @@
-"""Scales: constant factors between the losses of other libraries and the same average in qed.
+"""Scales: constant factors between other libraries' losses and the same average in qed.
 
-In qed every average sums token weights that were computed over all rows of an optimizer step. Where another library's
+In qed, every average uses token weights computed over all rows of an optimizer step. If another library's
 loss depends on the micro-batches, `scale` reproduces its constant factor.
 """
 
@@ -14,10 +14,10 @@ Scale = Literal["qed", "cs336", "verl", "trl", "luffy"]
 
 
 def compute_factor(scale: Scale, average: Average, rows: int, ranks: int = 1) -> float:
-    """Return the factor on the weights of a step of `rows` rows that gives a library's gradient scale.
+    """Return the factor on the weights of a step of `rows` rows that reproduces a library's gradient scale.
 
-    `verl` is the revision of January 2026, whose seq-mean-token-sum-norm is not divided by the rows; `luffy` divides
-    the sum by the budget alone too. Both average gradients over ranks, so the factor is the rows of one rank. The row
-    means of CS336 and the averages of TRL equal those of qed, and so does verl from August 2026 on.
+    `verl` is the revision of January 2026, whose seq-mean-token-sum-norm is not divided by the number of rows; `luffy`
+    divides the sum only by the budget, too. Both average gradients over ranks, so the factor is the rows per rank. The
+    row means of CS336 and the averages of TRL equal those of qed, as does verl from August 2026 on.
     """
     return rows / ranks if average == "constant" and scale in ("verl", "luffy") else 1.0

@@ -1,4 +1,4 @@
-"""The settings that select what is trained: which groups, which completions, which tokens."""
+"""Settings that select what is trained: groups, completions and tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qed.algorithms.base import require
 
 @dataclass(frozen=True)
 class Selection:
-    """Which groups, completions and tokens the policy loss includes."""
+    """Settings that select the groups, completions and tokens of the policy loss."""
 
     dynamic_sampling: bool = False
     """Sample until enough groups have both correct and wrong answers; other groups are recorded and dropped."""
@@ -22,7 +22,7 @@ class Selection:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that nothing reads, each with the setting that is the reason."""
+        """The settings that have no effect, each with the setting that disables it."""
         return {} if self.dynamic_sampling else {"max_rounds": "dynamic_sampling=false"}
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The policy itself as a teacher that is shown the demonstration of the problem."""
+"""The policy itself as a teacher that is shown the problem's demonstration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDING = (
 
 @dataclass(frozen=True)
 class SelfTeacher:
-    """The weights of the teacher, what it is shown, and which tokens learn from it."""
+    """Settings of the teacher's weights and prompt, and of the tokens that learn from it."""
 
     teacher_weights: Literal["start", "ema", "live"] = "start"
     """start: the policy at the start of the phase; live: the policy as it is; ema: one that follows the policy."""
@@ -41,18 +41,18 @@ class SelfTeacher:
         require_moves(self.teacher_every, self.teacher_mix, "teacher")
         require(self.skip_tokens >= 0, "algorithm.skip_tokens must not be negative.")
         for place in ("{question}", "{demonstration}"):
-            require(place in self.wording, f"algorithm.wording must contain {place}: the teacher would not see it.")
+            require(place in self.wording, f"algorithm.wording must contain {place}, or the teacher would not see it.")
 
     @property
     def moves(self) -> tuple[int, float]:
-        """How often, in steps, the teacher moves towards the policy, and how far."""
+        """The interval in steps at which the teacher moves towards the policy, and how far."""
         return (self.teacher_every, self.teacher_mix) if self.teacher_weights == "ema" else (0, 1.0)
 
 
 def find_learning(batch: Batch, skip: int) -> Tensor:
     """Return the trained tokens that learn from the teacher, [B, T], 0 or 1.
 
-    These are the tokens of rows whose teacher sees another prompt, without the first `skip` ones.
+    These are the tokens of rows whose teacher has its own prompt, without the first `skip` ones.
     """
     if batch.teacher is None:
         return batch.mask * 0
@@ -61,7 +61,7 @@ def find_learning(batch: Batch, skip: int) -> Tensor:
 
 
 def weigh_learning(batch: Batch, weigh: Callable[[Batch], Tensor]) -> Tensor:
-    """Compute the weights of the rows that learn from the teacher, from these alone, and 0 for the others, [B, T]."""
+    """Compute the weights of the rows that learn from the teacher, from only these, and 0 for the others, [B, T]."""
     rows = find_learning(batch, 0).any(1).nonzero().flatten()
     weights = batch.mask * 0
     if len(rows):

@@ -1,8 +1,8 @@
-"""Policy shaping: functions in place of the ratio, for given tokens and optionally for sampled ones.
+"""Policy shaping: functions that replace the ratio, for given tokens and optionally for sampled ones.
 
 LUFFY (arXiv 2504.14945) shapes the probability p of a demonstration token, whose probability under its author is
 unknown: p / (p + gamma) gives unlikely tokens more weight; its gradient is gamma p / (p + gamma)^2 grad log p. ExGRPO
-(arXiv 2510.02245) does the same to the ratio of a replayed token, of which the earlier probability is recorded.
+(arXiv 2510.02245) does the same with the ratio of a replayed token, whose earlier probability is recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KNOWN_EPSILON = 1e-6  # added to a known behaviour probability
 
 @dataclass(frozen=True)
 class TokenShaping:
-    """The weights of given tokens and of sampled ones; p is the policy's probability of a demonstration's token, and
+    """Settings of the weights of given and sampled tokens; p is the policy's probability of a demonstration token, or
     the ratio of a replayed one."""
 
     kind: Kind = "regularized"
@@ -70,7 +70,7 @@ class TokenShaping:
         return (self._exponent(self.kind) * logps).exp()
 
     def bound(self, weight: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Bound the weight of given tokens, and return where a bound applied, both for all tokens."""
+        """Bound the weight of given tokens, and return which ones a bound changed, both for all tokens."""
         stats = {}
         if self.most:
             stats["guidance/bound_high"] = weight > self.most
@@ -81,7 +81,7 @@ class TokenShaping:
         return weight, stats
 
     def shape_ratio(self, logps: Tensor, old: Tensor) -> Tensor:
-        """Compute what replaces the ratio of sampled tokens, from their current and their old log-probs."""
+        """Compute the replacement for the ratio of sampled tokens from their current and old log-probs."""
         ratio = logps - old
         if self.own_kind == "logp":
             return ratio
@@ -96,9 +96,9 @@ class TokenShaping:
         return {"square_root": 0.5, "power": self.exponent}.get(kind, 1.0)
 
     def drop_likely_tokens(self, batch: Batch, logps: Tensor | None, average: Average) -> Batch:
-        """Mask the tokens of a weighted batch with a probability above `drop_above`; `prepared` marks them.
+        """Mask tokens of a weighted batch with a probability above `drop_above`; `prepared` marks them.
 
-        In a constant average or a sequence's sum the weight of a token does not depend on the other tokens.
+        In a constant average or a sequence sum, the weight of a token does not depend on other tokens.
         """
         if logps is None:
             return batch
@@ -111,17 +111,17 @@ class TokenShaping:
 
 @dataclass(frozen=True)
 class Shaping(TokenShaping):
-    """The weights of demonstration tokens, whose probability under their author may be known, and of sampled ones."""
+    """Settings of the weights of demonstration tokens, whose author's probability may be known, and of sampled ones."""
 
     behaviour: bool = False
     """If the data has the author's probability, use p / (pi_author + 1e-6), without shaping."""
 
     def weigh_off_policy(self, logps: Tensor, behaviour: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weight of demonstration tokens, and where a bound applied, both for all tokens.
+        """Compute the weight of demonstration tokens, and which ones a bound changed, both for all tokens.
 
         Args:
             logps: log-probs of the labels under the policy.
-            behaviour: log-probs under the author of the tokens, NaN where unknown.
+            behaviour: log-probs under the tokens' author, NaN where unknown.
         """
         weight = self.shape_given(logps)
         if self.behaviour:
@@ -152,7 +152,7 @@ def clip_ratio(batch: Batch, ratio: Tensor, low: float, high: float) -> Terms:
 
 
 def join_terms(batch: Batch, sampled: Terms, weight: Tensor, counts: dict[str, Tensor]) -> Terms:
-    """Join - A weight of demonstration tokens with the terms of sampled ones, and the metrics of both."""
+    """Combine - A weight of demonstration tokens with the terms of sampled ones, and the metrics of both."""
     terms, stats = sampled
     given = batch.expert.bool() & batch.mask.bool()
     shaped = -batch.advantages * weight

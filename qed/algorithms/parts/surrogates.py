@@ -19,7 +19,7 @@ SurrogateKind = Literal[
     "clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo", "ipo"
 ]
 Terms = tuple["Tensor", dict[str, "Tensor"]]
-# Those that clip or mask a token by its ratio or its probability; the others have no clip.
+# Kinds that clip or mask a token by its ratio or its probability; the others have no clip.
 CLIPPING = ("clip", "gspo", "gspo_token", "cispo", "gmpo", "dppo", "ipo")
 ROW_RATIOS = ("gspo", "gspo_token")
 CLIP, CLAMP = ("clip_low", "clip_high"), ("ratio_clamp",)
@@ -36,12 +36,12 @@ READ: dict[SurrogateKind, tuple[str, ...]] = {  # the settings that each kind re
     "dppo": (*CLIP, *CLAMP, "dppo_square"),
     "ipo": (*CLIP, *CLAMP, "dppo_square"),
 }
-TO_SAMPLER = ("dppo", "ipo")  # those whose ratio is to the sampler's log-probs
+TO_SAMPLER = ("dppo", "ipo")  # kinds whose ratio uses the sampler's log-probs
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """Which policy loss is minimised, and its bounds."""
+    """Settings of the policy loss: its kind and its bounds."""
 
     kind: SurrogateKind = "clip"
     """The policy loss of a token with a given advantage."""
@@ -82,19 +82,19 @@ class Surrogate:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The settings that the kind does not read, each with the setting that is the reason."""
+        """The settings that have no effect with this kind, each with the setting that disables it."""
         unread = dict.fromkeys(set().union(*READ.values()) - {*READ[self.kind]}, f"surrogate={self.kind}")
         only_above = self.kind == "cispo" and self.cispo_clip != "both"
         return unread | ({"clip_low": f"cispo_clip={self.cispo_clip}"} if only_above else {})
 
     @property
     def row_ratios(self) -> bool:
-        """Whether the ratio is one of a whole row."""
+        """Whether there is one ratio per row."""
         return self.kind in ROW_RATIOS
 
     @property
     def to_sampler(self) -> bool:
-        """Whether the ratio is to the sampler's log-probs, so that there is no old policy."""
+        """Whether the ratio uses the sampler's log-probs, so that there is no old policy."""
         return self.kind in TO_SAMPLER
 
     @property
@@ -104,7 +104,7 @@ class Surrogate:
 
 
 class Tokens(NamedTuple):
-    """The input of a surrogate, [B, T] each; unknown old log-probs are already filled in."""
+    """Input of a surrogate, [B, T] each; unknown old log-probs are already filled in."""
 
     logps: Tensor
     old_logps: Tensor
@@ -123,16 +123,16 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
     """Compute the loss of each token by `settings.kind`, and sums for the metrics.
 
     Args:
-        logps: [B, T], of the policy, with gradient.
-        old_logps: [B, T], of the policy that the ratio compares with; NaN where unknown.
+        logps: [B, T], log-probs of the policy, with gradient.
+        old_logps: [B, T], log-probs of the policy that the ratio compares with; NaN where unknown.
         advantages: [B, T].
         mask: [B, T], 1 on response tokens.
-        settings: which loss, and its bounds.
+        settings: the kind of loss, and its bounds.
 
     Returns:
-        the loss of each token, [B, T], to be weighted and summed, and metrics: `clip/low` and `clip/high` count the
+        The loss of each token, [B, T], to be weighted and summed, and metrics: `clip/low` and `clip/high` count the
         tokens whose clipped loss is strictly larger than the unclipped one, for A < 0 and for A > 0; `kl/old` sums -d,
-        and `ratio/log_max` is the largest |d|; both are left out where the mask is 0 everywhere.
+        and `ratio/log_max` is the largest |d|; both are omitted if the mask is 0 everywhere.
     """
     if settings.kind == "plain":
         return losses.compute_reinforce(logps, advantages, mask), {}
@@ -150,7 +150,7 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
     tokens = Tokens(logps, old_logps, log_ratio, advantages, mask)
     loss, stats = functions.get(settings.kind, _compute_by_ratio)(tokens, settings)
     if not bool((mask != 0).any()):
-        return loss, stats  # no sampled token: there is no ratio, and a `ratio/log_max` of 0 would look like an error
+        return loss, stats  # without sampled tokens, a `ratio/log_max` of 0 would look like an error
     detached = log_ratio.detach()
     return loss, {**stats, "kl/old": -detached.sum(), "ratio/log_max": detached.abs().max()}
 
@@ -161,14 +161,14 @@ def mask_off_policy(batch: Batch) -> Batch:
 
 
 def read_sampled_logps(batch: Batch) -> Tensor:
-    """Return the sampler's log-probs, [B, T]; the old ones where the token was not sampled or has no log-prob."""
+    """Return the sampler's log-probs, [B, T]; the old ones if the token was not sampled or has no log-prob."""
     return batch.sampled_logps.where(find_tokens_with_logps(batch), batch.old_logps)
 
 
 def find_sampled_tokens(batch: Batch) -> Tensor:
     """Return the response tokens that a sampler generated, [B, T] bool.
 
-    `batch.expert` marks the others within a completion; a demonstration in SFT is a row without any log-prob.
+    `batch.expert` marks the other tokens of a completion; a demonstration in SFT is a row without any log-prob.
     """
     sampled = (batch.expert == 0) & (batch.mask != 0)
     has_logps = (sampled & ~batch.sampled_logps.isnan()).any(1, keepdim=True)
@@ -181,7 +181,7 @@ def find_tokens_with_logps(batch: Batch) -> Tensor:
 
 
 def _count_clipped(clipped: Tensor, tokens: Tokens) -> dict[str, Tensor]:
-    """Count the response tokens that a clip stops, by the sign of their advantage."""
+    """Count the response tokens whose gradient a clip stops, by the sign of their advantage."""
     clipped, advantages = clipped & (tokens.mask != 0), tokens.advantages
     return {"clip/low": (clipped & (advantages < 0)).sum(), "clip/high": (clipped & (advantages > 0)).sum()}
 

@@ -1,4 +1,4 @@
-"""The loss that trains a critic with weights of its own."""
+"""The loss of a critic with separate weights."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ValueRegression(Algorithm):
-    """The loss of a critic with weights of its own: its values move to the returns, averaged as the policy's loss."""
+    """Loss of a critic with separate weights: its values move towards the returns, averaged like the policy loss."""
 
     clip: float = math.inf
 
     by_advantage: ClassVar[bool] = False
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return the rows with a return to learn."""
+        """Return the rows with a return to learn from."""
         return ((batch.mask != 0) & ~batch.returns.isnan()).any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weighted sum of the value losses; the critic's values, [B, T], take the place of log-probs."""
+        """Compute the weighted sum of the value losses; `logps` holds the critic's values, [B, T]."""
         losses, clipped = compute_value_losses(logps, batch.values, batch.returns, self.clip)
         return (batch.weights * losses).sum(), {"critic/clipped": clipped.sum()}
