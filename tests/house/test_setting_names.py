@@ -150,7 +150,7 @@ def test_a_section_with_nothing_in_it_says_nothing(write: Write) -> None:
         (["--algorithm.correction.hihg", "1"], "Did you mean '--algorithm.correction.high'?"),
         (["--correction-high", "1"], "Did you mean '--algorithm.correction-high'?"),
         (["--algorithm.selection", "1"], "It is a section, with the settings algorithm.dynamic_sampling, "),
-        (["--algorithm.mixture.statistics=split", "--algorithm.whiten"], "command line: The statistics of a group's"),
+        (["--algorithm.mixture.statistics=split", "--algorithm.whiten"], "command line: Statistics over only a group's"),
         (["--algorithm.rejection", "none,token_k1"], "must name each rejection only once, and none only alone."),
         (["--algorithm.rejection_high", "1,2"], "must hold one number, or one for each of the 1"),
     ],

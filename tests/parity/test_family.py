@@ -184,9 +184,9 @@ def test_gdpo_reads_the_weights_of_a_sum_of_rewards() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"discount": 0.9}, "estimator returns alone"),
+        ({"discount": 0.9}, "has an effect only with the estimators returns"),
         ({"std_over": "batch", "normalize_std": False}, "std_over=batch"),
-        ({"kl_target": 0.1}, "must be above 0 to begin with"),
+        ({"kl_target": 0.1}, "must start above 0"),
         ({"kl_importance": True, "kl_place": "reward"}, "no ratio"),
         ({"estimator": "gdpo", "kl_place": "reward"}, "kl_place=loss"),
         ({"top_entropy": 0.0}, "top_entropy"),
