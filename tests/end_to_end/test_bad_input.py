@@ -265,7 +265,7 @@ def test_an_evaluation_that_cannot_be_written_is_repeated(
     monkeypatch.setattr(Path, "replace", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     done = qed("evaluate", "--model", "new:tiny", "--tasks", "arithmetic", "--limit", 2, "--out", tmp_path / "out")
-    assert_refused(done, 1, f"{os.strerror(code)}. Everything written before is complete. {first}, and give the same")
+    assert_refused(done, 1, f"{os.strerror(code)}. Everything written before is complete. {first}, and run the same")
     assert "save_rollouts" not in done.err
     assert ".part" not in done.err
 

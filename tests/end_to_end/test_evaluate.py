@@ -288,7 +288,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
         (("--tasks", "sums.jsonl", "--resume"), 2, "--resume needs the folder"),
         (("--tasks", "sums.jsonl", "--out", "taken"), 2, "contains no evaluation"),
         ((), 2, "needs --tasks"),
-        (("--model", "runs/nix"), 2, "and runs/nix is none"),
+        (("--model", "runs/nix"), 2, "and runs/nix is not a run"),
     ],
 )
 def test_mistakes_cost_a_line(

@@ -107,4 +107,4 @@ def test_a_shell_without_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["--completion", "tcsh"])
     assert done.value.code == 2
-    assert "For: bash, zsh, fish" in capsys.readouterr().err
+    assert "Choose one of bash, zsh, fish" in capsys.readouterr().err
