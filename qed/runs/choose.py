@@ -22,11 +22,11 @@ def suggest_run(place: Path) -> str:
     inside = next((parent for parent in place.absolute().parents if is_run(parent)), None) if place.exists() else None
     if inside is not None:
         return f" Did you mean '{os.path.relpath(inside)}'?"
-    beside: list[Path] = []
+    siblings: list[Path] = []
     with suppress(OSError):  # a folder may be accessible but not readable
-        beside = sorted(place.parent.iterdir())
+        siblings = sorted(place.parent.iterdir())
     # Unlike `is_run`, `os.path.isfile` skips folders of other users without read permission.
-    return suggest_nearest(str(place), [str(folder) for folder in beside if os.path.isfile(folder / "settings.yaml")])
+    return suggest_nearest(str(place), [str(folder) for folder in siblings if os.path.isfile(folder / "settings.yaml")])
 
 
 def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:

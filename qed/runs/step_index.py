@@ -188,11 +188,11 @@ def _read_parts(path: Path, count: int) -> list[Row]:
 
 def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
     """Return the groups of an index; None if it is incomplete, or does not match the size of the file of answers."""
-    beside = data or path.with_name(path.name.removesuffix(".index.zst") + ".jsonl.zst")
+    answers = data or path.with_name(path.name.removesuffix(".index.zst") + ".jsonl.zst")
     groups, size = head.get("groups"), head.get("bytes", -1)
     if head.get("schema") != SCHEMA or not isinstance(groups, list) or not _is_count(size):
         return None
-    if (data is not None or beside.exists()) and _find_size(beside) != size:
+    if (data is not None or answers.exists()) and _find_size(answers) != size:
         return None
     return groups if all(_is_placed(group, size) for group in groups) else None
 

@@ -28,8 +28,8 @@ IN_EACH_RANK = True  # it uses the terminal in which it was started
 ABOUT = """Talk to a model in the terminal.
 
 Answers appear as they are sampled. A run is asked with its own prompt and tags; any other model with its chat
-template. With a chat template the conversation is remembered; a plain prompt such as r1_zero answers every question
-on its own. Without a terminal, every line of the input is a question.
+template. With a chat template the conversation is remembered; with a plain prompt such as r1_zero every question is
+asked on its own. Without a terminal, every line of the input is a question.
 
 With --url no model is loaded here: a server answers (`qed serve`, vLLM or any other with OpenAI's chat route), and
 MODEL is the model's name there."""

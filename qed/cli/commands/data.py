@@ -107,7 +107,7 @@ def _build_prepare_parser() -> Parser:
     add("--tasks", required=True, metavar="NAME,…", help="NAME[:split][@PATH], or data files")
     add("--to", required=True, type=Path, metavar="DIR", help="the folder to write")
     add("--against", default="", metavar="NAME,…", help="benchmarks to compare the training problems with")
-    add("--words", type=int, default=13, metavar="N", help="shared words in a row that make an overlap (13)")
+    add("--words", type=int, default=13, metavar="N", help="consecutive shared words that count as an overlap (13)")
     add("--drop-contaminated", action="store_true", help="drop training problems that overlap")
     add("--revisions", default="", metavar="NAME=COMMIT,…", help="hub commits to use instead of the pinned ones")
     _add_prompt_options(parser)

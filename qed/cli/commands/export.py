@@ -119,7 +119,7 @@ def _choose_adapter(args: argparse.Namespace, settings: Settings, checkpoint: Pa
         console.say(
             f"The base model was quantized to {model.quantization} in training. "
             + (
-                "The adapters are merged into the quantized weights, as in training; no GPU is needed."
+                "The merged weights are the quantized base plus the adapters, as in training; no GPU is needed."
                 if args.merge
                 else "On the unquantized base the adapter computes slightly different outputs; load the base in 4 bits "
                 "(a CUDA device, and bitsandbytes), or export with --merge."
@@ -137,7 +137,7 @@ def _find_reason_to_merge(settings: Settings, adapter: Path) -> str:
     if settings.algorithm.has_scalar_head:
         return "the scale of a reward model is read from its own configuration"
     base = read_base(adapter).name
-    return f"their base, {base}, is itself an adapter, which peft would replace by them" if is_adapter(base) else ""
+    return f"their base, {base}, is itself an adapter, which peft would replace with them" if is_adapter(base) else ""
 
 
 def _build_card(args: argparse.Namespace, settings: Settings, export: Export, step: int, title: str) -> str:

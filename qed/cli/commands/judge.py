@@ -36,8 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     from qed.evaluation.rubrics import PREFERENCE, SAFETY
     from qed.guards.signals import watch_signals
 
-    beside = find_references(args.outputs)
-    references = args.references or (beside if beside.is_file() else None)
+    default = find_references(args.outputs)
+    references = args.references or (default if default.is_file() else None)
     rubric = args.rubric or (PREFERENCE if references else SAFETY)
     judgement = Judgement(args.outputs, references, rubric, args.out or args.outputs.parent, args.limit)
     with watch_signals():
