@@ -40,7 +40,7 @@ class History:
                 self.first.append(row)
 
     def list_held_out(self) -> list[float]:
-        """List each evaluation's mean greedy accuracy over the tasks that all share; some have only the validation."""
+        """List each evaluation's mean greedy accuracy over the tasks that all evaluations have in common."""
         common = [key for key in (self.evaluations or [{}])[0] if all(key in own for own in self.evaluations)]
         return [fmean(own[key] for key in common) for own in self.evaluations] if common else []
 

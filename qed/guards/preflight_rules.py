@@ -113,7 +113,7 @@ def check_ends(trained: int, count: int, what: str, imitated: bool) -> list[Find
     if imitated and not trained:
         advice = (
             f"The end token is in the loss of none of the {what}, so the model would never learn to end its answers. "
-            "Is it left out by algorithm.loss, by a weights field in your data, or by the prompt's demonstration?"
+            "Is it left out by algorithm.loss, by a custom algorithm's weights, or by the prompt's demonstration?"
         )
     return [Finding("end token in the loss", f"{trained} of {count} {what}", advice, fatal=bool(advice))]
 
