@@ -25,7 +25,7 @@ STORED = ("gold_key", "response_key", "id_key", "lists", "extract")
 # What a mode does, and the options that have no effect on it.
 UNUSED = {
     "responses": ("--responses scores every answer of a file, and uses no model.", MODEL),
-    "sampled": ("Without --responses, no file of answers is read.", STORED),
+    "sampled": ("A reward grades a model's answers, and no file is read without --responses.", STORED),
     "endpoint": (
         "A model behind an endpoint gets single requests, and no model is loaded here.",
         (*STORED, "rows_per_batch", "preflight"),  # not threads: a reward model uses them too
