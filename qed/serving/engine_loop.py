@@ -187,7 +187,7 @@ class EngineLoop:
                 self.send(call, None)
             elif time.monotonic() >= deadline:
                 self.paused = False
-                self.fail(call, PauseTimeout("Answers were still running at the deadline, so it is not paused."))
+                self.fail(call, PauseTimeout("Answers still ran at the deadline, so the engine is not paused."))
             else:
                 continue
             del self.pausing[call]
