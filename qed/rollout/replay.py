@@ -38,7 +38,7 @@ class ReplayBuffer:
     waiting: list[Rollout] = field(default_factory=list)
 
     def keep(self, group: Group, right: Sequence[Rollout]) -> None:
-        """Store correct answers sampled entirely by the policy, without duplicates, and record the number of `right`."""
+        """Store correct answers sampled entirely by the policy, without duplicates, and record how many are `right`."""
         problem = group[0].problem.id
         answers = self.answers.setdefault(problem, [])
         outputs = {answer.output for answer in answers}

@@ -1,4 +1,4 @@
-"""The interface of samplers: token ids in, token ids and log-probs out, and new weights after an update.
+"""The sampler interface: token ids in, token ids and log-probs out, and new weights after an update.
 
 A sampler works with tokens and weights, not with problems or rewards. The learner reads the sampled ids and log-probs
 unchanged, including the end token.
@@ -31,7 +31,8 @@ class Sampling:
     truncated distribution.
 
     The first `min_tokens` tokens of an answer cannot end it: end tokens, and single tokens that contain a stop string,
-    have probability 0, and a longer stop string that they complete is ordinary text. `record` asks for the `support` of
+    have
+    probability 0, and a longer stop string completed by them is ordinary text. `record` requests the `support` of
     completions, without which a learner cannot compute the log-probs of a truncated distribution.
     """
 
@@ -51,7 +52,7 @@ class Sampling:
 
 
 class PromptRequest(NamedTuple):
-    """A prompt, and a seed for each answer; the parameters are those of the tokens that are left to sample."""
+    """A prompt with a seed for each answer; the parameters are those of the tokens still to be sampled."""
 
     prompt: Sequence[int]
     seeds: Sequence[int]
@@ -59,7 +60,7 @@ class PromptRequest(NamedTuple):
 
 
 class PromptBatch(NamedTuple):
-    """What `Sampler.generate` is asked: prompts to complete with the same parameters."""
+    """A request to `Sampler.generate`: prompts to complete with the same parameters."""
 
     prompts: Sequence[Sequence[int]]
     seeds: Sequence[Sequence[int]]
@@ -68,11 +69,11 @@ class PromptBatch(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """The most tokens that a prompt and its answer may have."""
+        """The largest number of tokens that a prompt and its answer may have."""
         return max(map(len, self.prompts), default=0) + self.sampling.max_tokens
 
     def list_prompts(self) -> Iterator[PromptRequest]:
-        """List the prompts, with the parameters of their answers without the tokens that are given."""
+        """Yield the prompts, with sampling parameters adjusted for answer tokens that are already given."""
         lengths = self.prefix_lengths or [0] * len(self.prompts)
         for prompt, seeds, given in zip(self.prompts, self.seeds, lengths, strict=True):
             most, least = self.sampling.max_tokens - given, max(0, self.sampling.min_tokens - given)
@@ -80,7 +81,7 @@ class PromptBatch(NamedTuple):
 
 
 def build_sampling(settings: SamplingSettings, stop: tuple[str, ...] = ()) -> Sampling:
-    """Build the sampling parameters of training; `stop` are those of the prompt's template, with the user's own."""
+    """Build the sampling parameters of training; `stop` holds the stop strings of the prompt template and the user."""
     sampling = Sampling(
         settings.temperature,
         settings.max_tokens,
@@ -94,7 +95,7 @@ def build_sampling(settings: SamplingSettings, stop: tuple[str, ...] = ()) -> Sa
 
 
 def require_support(completion: Completion, sampling: Sampling) -> None:
-    """Refuse a completion without the support that was asked for.
+    """Require that a completion has the support if it was requested.
 
     Raises:
         UsageError: the sampler cannot record it.
@@ -102,8 +103,8 @@ def require_support(completion: Completion, sampling: Sampling) -> None:
     if sampling.record and completion.support is None:
         raise UsageError(
             "The sampler does not report which tokens sampling.top_p, top_k, min_p and min_tokens left at each "
-            "position, so the learner cannot compute the log-probs that the answers were sampled with. A sampler of "
-            "your own fills Completion.support where Sampling.record is set; --sampling.sampler native and hf do."
+            "position, so the learner cannot compute the log-probs that the answers were sampled with. A custom "
+            "sampler must fill Completion.support if Sampling.record is set; --sampling.sampler native and hf do."
         )
 
 
@@ -113,18 +114,18 @@ def has_exact_logps(sampler: Sampler) -> bool:
 
 
 def is_remote(sampler: Sampler) -> bool:
-    """Return whether a sampler has copies of the weights elsewhere, and reads none of this process while it samples."""
+    """Return whether a sampler samples with copies of the weights outside of this process."""
     return bool(getattr(sampler, "remote", False))
 
 
 def load_remote(sampler: Sampler, weights: nn.Module, version: int) -> None:
-    """Load weights into a remote sampler that has other ones; a sampler of this process reads the present ones."""
+    """Load weights into a remote sampler that has another version; an in-process sampler reads the current ones."""
     if is_remote(sampler) and getattr(sampler, "version", None) != version:
         sampler.load(weights, version)
 
 
 def keep_prefixes(sampler: Sampler) -> AbstractContextManager[None]:
-    """Let a sampler keep what it computes of an answer for the calls in this context that continue it, if it can."""
+    """Within the context, let a sampler cache its computations for answers that later calls continue, if it can."""
     keep = getattr(sampler, "keep_prefixes", None)
     return nullcontext() if keep is None else keep()
 
@@ -132,19 +133,20 @@ def keep_prefixes(sampler: Sampler) -> AbstractContextManager[None]:
 def generate_batches(sampler: Sampler, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
     """Return what `generate` returns for each batch.
 
-    They are completed together if the class whose `generate` the sampler has defines `generate_batches` too; one that
-    wraps a sampler or replaces its `generate` alone is asked one batch after another.
+    The sampler completes all batches together if the class that defines its `generate` also defines `generate_batches`;
+    one
+    that wraps a sampler or overrides only `generate` gets one batch after another.
     """
     kind = next((kind for kind in type(sampler).__mro__ if "generate" in vars(kind)), object)
     if len(batches) > 1 and "generate_batches" in vars(kind):
         found: list[list[list[Completion]]] = sampler.generate_batches(batches)  # type: ignore[attr-defined]
         return found
-    # A sampler of the caller's own may know nothing of prefixes.
+    # A custom sampler may not support prefixes.
     return [sampler.generate(*(batch if any(batch.prefix_lengths) else batch[:3])) for batch in batches]
 
 
 def share_work(sampler: Sampler, compute: Callable[[Sequence[T]], list[R]], items: Sequence[T]) -> list[R]:
-    """Compute a list from items; where ranks share the sampler, each does its part, and all have the same results."""
+    """Compute a list from items; if ranks share the sampler, each does its part and all get the same results."""
     share = getattr(sampler, "share_work", None)
     return compute(items) if share is None else share(compute, items)
 
@@ -164,17 +166,17 @@ class Sampler(Protocol):
         sampling: Sampling,
         prefix_lengths: Sequence[int] = (),
     ) -> list[list[Completion]]:
-        """Generate one completion for each seed of each prompt; its random numbers depend on its seed alone.
+        """Generate one completion for each seed of each prompt; its random numbers depend only on its seed.
 
         Args:
             prompts: token ids.
-            seeds: of each prompt, one for each completion.
+            seeds: for each prompt, one seed per completion.
             sampling: temperature, maximum length and stop strings.
-            prefix_lengths: of each prompt, how many of its last tokens are already part of the answer. They count
+            prefix_lengths: for each prompt, how many of its last tokens are already part of the answer. They count
                 towards `max_tokens`, and only the continuation is returned. Empty means 0 for all prompts.
         """
         ...
 
     def load(self, weights: nn.Module, version: int) -> None:
-        """Sample with these weights from now on; `version` is the step that made them."""
+        """Use these weights for sampling from now on; `version` is the step that produced them."""
         ...

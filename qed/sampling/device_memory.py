@@ -1,6 +1,6 @@
-"""Computes the bytes that training takes on a device from the weights and the settings, not from the memory in use.
+"""Computes the memory that training needs on a device, in bytes, from the weights and settings.
 
-So the result is the same before the first step, after it, and after the run was resumed.
+The result does not depend on memory in use, so it is the same before the first step, after it, and after resuming.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qed.config.settings import LearnerSettings
 
 
 def count_weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32) -> int:
-    """Return the bytes of a model's weights and buffers, and of the copies of trained weights that autocast keeps."""
+    """Return the bytes of a model's weights and buffers, and of autocast's cached copies of trained weights."""
     tensors = {tensor.data_ptr(): tensor for tensor in chain(model.parameters(), model.buffers())}
     total = 0
     for tensor in tensors.values():
@@ -25,7 +25,7 @@ def count_weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32)
 
 
 def count_training_bytes(parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> int:
-    """Return the bytes of the gradients and of AdamW's state on the parameters' device, while the sampler runs."""
+    """Return the bytes of gradients and AdamW state that stay on the parameters' device while the sampler runs."""
     total = 0
     for parameter in parameters:
         state = count_state_bytes(parameter, 1 if settings.optimizer == "adamw8bit" else None)
@@ -35,9 +35,9 @@ def count_training_bytes(parameters: Iterable[nn.Parameter], settings: LearnerSe
 
 
 def count_state_bytes(parameter: Tensor, moment: int | None = None) -> int:
-    """Return the bytes of AdamW's state of a parameter: two moments and, of one in half precision, a float32 master.
+    """Return the bytes of a parameter's AdamW state: two moments and, in half precision, a float32 master copy.
 
-    `moment` is the bytes of a number of a moment; None for those of a gradient.
+    `moment` is the bytes per element of a moment; None uses those of a gradient.
     """
     wide = _count_wide_bytes(parameter)
     moments = 2 * (wide if moment is None else moment * parameter.numel())
@@ -45,5 +45,5 @@ def count_state_bytes(parameter: Tensor, moment: int | None = None) -> int:
 
 
 def _count_wide_bytes(parameter: Tensor) -> int:
-    """Return the bytes of a parameter's gradient, which is float32 where the parameter is in half precision."""
+    """Return the bytes of a parameter's gradient, which is float32 if the parameter is in half precision."""
     return parameter.numel() * max(parameter.dtype.itemsize, torch.float32.itemsize)

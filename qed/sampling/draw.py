@@ -15,26 +15,27 @@ from qed.kernels.decoding import draw, shape
 from qed.kernels.functions import KINDS, has_cuda_kernels, has_kernels
 from qed.sampling.base import Sampling
 
-NUCLEUS = 1024  # most likely tokens among which the last one of the top-p is looked for first: sorting all takes longer
-BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
+NUCLEUS = 1024  # most likely tokens searched first for the end of the top-p, because sorting all takes longer
+BLOCK = 256  # tokens per block; the block is found first, then the token in it,
 BLOCKS_FROM = 4096  # in vocabularies above this size
 
 
 def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None, early: Tensor | None = None) -> Tensor:
-    """Compute the logits that are sampled from, [B, V]; those of tokens that cannot be are minus infinity.
+    """Compute the logits to sample from, [B, V]; tokens that cannot be sampled have minus infinity.
 
-    The most likely token can always be sampled, and so can all that equal the least likely of the `top_k`, as in
-    transformers. Of tokens that are equally likely and at the edge of the `top_p`, the first ones can.
+    The most likely token can always be sampled, and so can all tokens that equal the least likely of the `top_k`, as in
+    transformers. Of equally likely tokens at the edge of the `top_p`, the first ones can be sampled.
 
     Args:
         scores: [B, V], the model's logits.
         sampling: temperature and truncation; temperature 0 changes nothing.
-        ends: [E] int64, the tokens that end an answer.
-        early: [B, 1] bool, the rows that may not end yet; None if all may.
+        ends: [E] int64, tokens that end an answer.
+        early: [B, 1] bool, rows that may not end yet; None if all may.
 
     Returns:
-        float64 where the scores are, else float32; or scores that nothing changes in their own precision, if a kernel
-        draws from them.
+        Logits in float64 if the scores are, otherwise in float32; unchanged scores keep their precision if a kernel
+        samples
+        from them.
     """
     if ends is not None and early is not None:
         scores = scores.index_copy(1, ends, scores[:, ends].masked_fill(early, -torch.inf))
@@ -49,7 +50,7 @@ def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None,
 
 
 def _keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Set the logits, after the temperature, of tokens that top-k, top-p or min-p exclude to minus infinity."""
+    """Set the logits of tokens that top-k, top-p or min-p exclude, after the temperature, to minus infinity."""
     if sampling.top_k:
         smallest = logits.topk(min(sampling.top_k, logits.shape[-1]), -1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
@@ -62,7 +63,7 @@ def _keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _keep_nucleus(logits: Tensor, share: float) -> Tensor:
-    """Set the logits behind those of the fewest most likely tokens that reach a share to minus infinity."""
+    """Set all logits to minus infinity except those of the smallest set of likely tokens that reaches `share`."""
     ordered = logits.topk(min(NUCLEUS, logits.shape[-1])).values
     top = ordered[:, :1]
     wanted = share * (logits - top).exp().sum(-1, keepdim=True)
@@ -83,10 +84,10 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
 
     Args:
         logits: [B, V], from `shape_logits`.
-        uniform: [B] float64 in [0, 1), the rows' random numbers for this position; None takes the most likely token.
+        uniform: [B] float64 in [0, 1), random numbers of the rows for this position; None takes the most likely token.
 
     Returns:
-        tokens [B] int64 and log-probs [B] in the precision of the logits, in float32 at least.
+        Tokens [B] int64, and log-probs [B] in the precision of the logits, but at least float32.
     """
     if _has_kernel(logits):
         if logits.device.type == "cpu":
@@ -98,14 +99,14 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
     if uniform is None:
         chosen = logits.argmax(-1)
     else:
-        # With NaN logits the index is out of range. Any token will do then, because its log-prob is NaN too.
+        # With NaN logits the index is out of range. Then any token will do, because its log-prob is NaN too.
         tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=logits.shape[-1] - 1)
         chosen = tokens.to(logits.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
 
 
 def _has_kernel(logits: Tensor) -> bool:
-    """Return whether a kernel on the device draws from logits, in their own precision, or cuts them in float32."""
+    """Return whether a kernel on the device samples from such logits in their own precision."""
     if logits.stride(-1) != 1:
         return False
     if logits.device.type == "cpu":

@@ -1,6 +1,6 @@
 """The reference sampler: transformers' `model.generate` on the learner's own model.
 
-It is built to be correct, and the native sampler is tested against it. Log-probs are those of the distribution that was
+It is designed for correctness, and the native sampler is tested against it. Log-probs are those of the distribution
 sampled from, in float32 or float64, at the sampling temperature. For random numbers see `draw.py`.
 """
 
@@ -34,14 +34,14 @@ class HFSampler:
         tokenizer: decodes the end of a sequence to find stop strings.
         ends: all token ids that end a sequence.
         rows_per_batch: maximum number of sequences in a batch.
-        precision: of the computation.
+        precision: precision of the computation.
     """
 
     handed_over: str | None = None  # why this sampler is used instead of the native one
-    reserved: int = 0  # bytes on the model's device that training takes besides the weights
-    admitted: int = 0  # sequences of the batch that is sampled
-    repeats: bool = True  # with fewer sequences, where memory has run out
-    on_step: Callable[[], None] | None = None  # called after every step of `model.generate`; an exception ends it
+    reserved: int = 0  # bytes on the model's device that training needs besides the weights
+    admitted: int = 0  # number of sequences in the current batch
+    repeats: bool = True  # whether to retry with fewer sequences when memory runs out
+    on_step: Callable[[], None] | None = None  # called after every step of `model.generate`; may raise to stop it
     on_fewer_rows: Callable[[int], None] | None = None  # called with a smaller `rows_per_batch`, after memory ran out
 
     def __init__(
@@ -68,7 +68,7 @@ class HFSampler:
         return self.precision == torch.float64 or (exact and self.precision == torch.float32)
 
     def load(self, weights: nn.Module, version: int) -> None:
-        """Sample with these weights from now on; the learner's model is used directly, without a copy."""
+        """Use these weights for sampling from now on: the learner's model itself, without a copy."""
         self.model = weights
 
     @torch.no_grad()
@@ -86,7 +86,7 @@ class HFSampler:
         completions: list[Completion | None] = [None] * len(rows)
 
         def sample_missing() -> None:
-            # `model.generate` has one maximum length for a batch, so rows with different ones are in different batches.
+            # `model.generate` has one maximum length per batch, so rows with different limits go to different batches.
             for length in sorted(set(max_lengths)):
                 missing = [row for row in order if max_lengths[rows[row][0]] == length and completions[row] is None]
                 for start in range(0, len(missing), self.rows_per_batch):
@@ -103,7 +103,7 @@ class HFSampler:
         return [[next(in_order) for _ in prompt_seeds] for prompt_seeds in seeds]
 
     def _repeat_with_fewer_rows(self, sample_missing: Callable[[], None]) -> None:
-        """Sample what is missing, with half as many sequences at a time whenever memory runs out.
+        """Sample the missing completions, halving the number of sequences at a time whenever memory runs out.
 
         Raises:
             QedError: a single sequence does not fit.
@@ -121,9 +121,9 @@ class HFSampler:
         """
         if self.admitted <= 1:
             raise QedError(
-                "The device's memory does not hold the KV cache of a single answer. Shorter answers "
+                "The KV cache of a single answer does not fit the device's memory. Shorter answers "
                 "(sampling.max_tokens), model.precision=bfloat16 or model.dtype=bfloat16, or "
-                "learner.offload_for_sampling=true take less."
+                "learner.offload_for_sampling=true need less."
             )
         self.rows_per_batch = self.admitted // 2
         if self.on_fewer_rows is not None:
@@ -133,13 +133,13 @@ class HFSampler:
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:
-        """Generate the completion that `generate` returns for one prompt and seed, and show it while it grows.
+        """Generate the completion that `generate` returns for one prompt and seed, and stream it as it grows.
 
         Args:
             prompt: token ids.
-            seed: of the random numbers.
+            seed: seed of the random numbers.
             sampling: temperature, maximum length and stop strings.
-            on_tokens: called after every token with all tokens so far; an exception of it ends the sampling. Tokens
+            on_tokens: called after every token with all tokens so far; it may raise to stop sampling. Tokens
                 after a stop string may be among them.
         """
         with prepare_for_sampling(self.model, self.precision):
@@ -155,7 +155,7 @@ class HFSampler:
     ) -> list[Completion]:
         device = self.model.device
         width = max(len(prompt) for prompt in prompts)
-        # Left padding, so that all rows continue at the same column; the attention mask gives the positions.
+        # Pad on the left so that all rows continue at the same column; the attention mask gives the positions.
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
         attention = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         stop_ids = find_stop_ids(self.tokenizer, sampling.stop) if sampling.min_tokens else []
@@ -188,7 +188,7 @@ class HFSampler:
 
 
 def _shorten(sampling: Sampling, max_tokens: int) -> Sampling:
-    """Return the parameters of a continuation: the answer's other tokens are given."""
+    """Return the parameters for a continuation, where the answer's other tokens are given."""
     given = sampling.max_tokens - max_tokens
     return replace(sampling, max_tokens=max_tokens, min_tokens=max(0, sampling.min_tokens - given))
 
@@ -201,14 +201,14 @@ def find_stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:
 
 
 def completes_stop(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
-    """Return whether the last token completes a stop string that the tokens before it do not contain yet."""
+    """Return whether the last token completes a stop string that the preceding tokens do not contain."""
     text, before = (tokenizer.decode(part, skip_special_tokens=False) for part in (tokens, tokens[:-1]))
     return any(text.count(string) > before.count(string) for string in stop)
 
 
 @contextmanager
 def prepare_for_sampling(model: Any, precision: torch.dtype) -> Iterator[None]:
-    """Put a model into evaluation mode and a precision, without its own generation defaults such as top-p."""
+    """Set a model to evaluation mode and a precision, without its own generation defaults such as top-p."""
     training, generation_config = model.training, model.generation_config
     model.eval()
     model.generation_config = GenerationConfig()
@@ -221,7 +221,7 @@ def prepare_for_sampling(model: Any, precision: torch.dtype) -> Iterator[None]:
 
 
 class _SeededSampling(LogitsProcessor):  # type: ignore[misc]
-    """Samples each row's next token by its seed, keeps the log-prob, and masks all other tokens for `generate`."""
+    """Samples each row's next token by its seed, records the log-prob, and masks all other tokens for `generate`."""
 
     def __init__(self, seeds: Tensor, sampling: Sampling, ends: Tensor, device: torch.device) -> None:
         self.sampling, self.ends = sampling, ends
@@ -247,7 +247,7 @@ class _SeededSampling(LogitsProcessor):  # type: ignore[misc]
 
 
 class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
-    """Ends a row at its first end id or stop string, and records its length, so that padding is not part of it."""
+    """Ends a row at its first end id or stop string, and records its length without padding."""
 
     def __init__(
         self, tokenizer: Any, ends: Tensor, sampling: Sampling, width: int, rows: int, device: torch.device
@@ -269,7 +269,7 @@ class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
             texts = self.tokenizer.batch_decode(rows, skip_special_tokens=False)
             hit = [any(text in tail for text in self.stop) for tail in texts]
             if self.min_tokens:
-                # The first tokens may hold a stop string, which does not count.
+                # A stop string within the first `min_tokens` tokens does not count.
                 new = [completes_stop(self.tokenizer, row, self.stop) for row in rows.tolist()]
                 hit = [one and other for one, other in zip(hit, new, strict=True)]
             done[running] |= torch.tensor(hit, device=done.device)
@@ -278,7 +278,7 @@ class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
 
 
 class _Watch(StoppingCriteria):  # type: ignore[misc]
-    """Passes on every step, and the tokens of the first row after it; stops nothing."""
+    """Calls the callbacks after every step, with the first row's tokens; never stops generation."""
 
     def __init__(
         self, on_tokens: Callable[[list[int]], None] | None, on_step: Callable[[], None] | None, width: int

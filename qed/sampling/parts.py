@@ -1,4 +1,4 @@
-"""The answers to batches of prompts, in parts for several servers or ranks."""
+"""Splits the answers to batches of prompts into parts for several servers or ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qed.types import Completion
 
 
 class Place(NamedTuple):
-    """Where an answer belongs: the numbers of its batch, of its prompt in it, and of its seed."""
+    """The place of an answer: the indices of its batch, its prompt and its seed."""
 
     batch: int
     prompt: int
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 def list_places(batches: Sequence[PromptBatch]) -> list[Place]:
-    """List the places of all answers, in their order."""
+    """Return the places of all answers, in order."""
     return [
         Place(number, index, seed)
         for number, batch in enumerate(batches)
@@ -29,9 +29,9 @@ def list_places(batches: Sequence[PromptBatch]) -> list[Place]:
 
 
 def split_places(places: Sequence[Place], count: int) -> list[list[Place]]:
-    """Split places into so many parts, about as many each; some may be empty.
+    """Split places into `count` parts of about equal size; some may be empty.
 
-    A part has consecutive prompts of every batch, because batches often have the same prompts.
+    Each part has consecutive prompts of every batch, because batches often have the same prompts.
     """
     ordered = sorted(places, key=lambda place: (place.prompt, place.batch, place.seed))
     edges = [number * len(ordered) // count for number in range(count + 1)]
@@ -39,7 +39,7 @@ def split_places(places: Sequence[Place], count: int) -> list[list[Place]]:
 
 
 def take_part(batches: Sequence[PromptBatch], part: Iterable[Place]) -> list[PromptBatch]:
-    """Return the batches that ask for some answers alone, whose places are sorted."""
+    """Return batches that request only the answers at the given, sorted places."""
     taken: dict[int, dict[int, list[int]]] = {}
     for place in part:
         seeds = batches[place.batch].seeds[place.prompt]

@@ -1,4 +1,4 @@
-"""Values by sequences of tokens, found by the beginning that a sequence shares with them."""
+"""A table of token sequences with values, searched by longest shared prefix."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 @dataclass
 class PrefixTable(Generic[T]):
-    """Sequences in the order of their tokens, each with a value.
+    """Token sequences in sorted order, each with a value.
 
-    A sequence of the table that begins another one stands before it, and what stands between the two begins with it as
-    well. So the one directly before shares as much as any that the other one continues.
+    A sequence in the table that is a prefix of another sorts before it, and everything between them has that prefix
+    too. So
+    the entry directly before a sequence shares as many tokens as any entry that the sequence continues.
     """
 
     order: list[tuple[int, ...]] = field(default_factory=list)
@@ -27,13 +28,13 @@ class PrefixTable(Generic[T]):
         return self.order[place : place + 1] == [tokens]
 
     def add(self, tokens: tuple[int, ...], value: T) -> None:
-        """Add a sequence that is not in the table."""
+        """Add a sequence that is not yet in the table."""
         place = bisect_left(self.order, tokens)
         self.order.insert(place, tokens)
         self.values.insert(place, value)
 
     def locate(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """Return the place of the sequence directly before, and how many first tokens it shares; (0, 0) for none."""
+        """Return the index of the entry directly before, and its number of shared leading tokens; (0, 0) for none."""
         wanted = tuple(tokens)
         place = bisect_right(self.order, wanted) - 1
         if place < 0:

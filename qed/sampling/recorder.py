@@ -13,13 +13,13 @@ from qed.errors import UsageError
 from qed.types import Support
 
 WIDTH = array("i").itemsize  # bytes of a token id
-# The most memory that the records of one call may take, as a share of the machine's. A language model's take far less;
-# those of a flat distribution over a large vocabulary would fill the memory.
+# Largest share of the machine's memory that one call's records may take. Language models need far less;
+# records of a flat distribution over a large vocabulary would fill the memory.
 SHARE = 0.25
 
 
 class SupportRecorder:
-    """The supports of the running sequences, by any key."""
+    """Records the supports of running sequences, by arbitrary keys."""
 
     def __init__(self) -> None:
         self.supports: dict[Hashable, Support] = {}
@@ -27,14 +27,14 @@ class SupportRecorder:
         self.limit = SHARE * host.total_memory() / WIDTH
 
     def start(self, keys: Iterable[Hashable]) -> None:
-        """Start recording sequences, which have no position yet."""
+        """Start recording new sequences."""
         self.supports |= {key: Support(array("i"), array("i")) for key in keys}
 
     def append(self, keys: Sequence[Hashable], logits: Tensor) -> None:
-        """Append a position to the sequences of some rows; a row whose key was not started is left out.
+        """Append a position to the sequences of some rows; rows whose key was not started are skipped.
 
         Args:
-            keys: of the rows.
+            keys: keys of the rows.
             logits: [R, V], from `shape_logits`: minus infinity where a token cannot be sampled.
 
         Raises:
@@ -56,9 +56,9 @@ class SupportRecorder:
         if self.ids > self.limit:
             raise UsageError(
                 f"sampling.top_p, top_k and min_p leave about {self.ids / self.positions:,.0f} tokens at a position, "
-                f"or all but these, and recording them has taken {self.ids * WIDTH / 2**30:.1f} GiB: a quarter of "
-                "this machine's memory. Take fewer with a smaller top_p or top_k or a larger min_p, sample fewer "
-                "answers a step, or leave the filters out. A model whose distribution is that flat may have diverged."
+                f"or exclude as many, and recording them has taken {self.ids * WIDTH / 2**30:.1f} GiB: a quarter of "
+                "this machine's memory. Use a smaller top_p or top_k or a larger min_p, sample fewer "
+                "answers a step, or remove the filters. A model with so flat a distribution may have diverged."
             )
 
     def finish(self, key: Hashable, length: int) -> Support | None:

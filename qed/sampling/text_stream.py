@@ -1,4 +1,4 @@
-"""Turn the tokens of a growing answer into text, piece by piece, so that the pieces are the text of the whole."""
+"""Decodes the tokens of a growing answer piece by piece, so that the pieces join to the complete text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNFINISHED = "\ufffd"  # what a decoder shows for the first bytes of a character
 class TextStream:
     """The text of a growing sequence of tokens.
 
-    A character whose bytes are in several tokens is held back until it is whole, and so is the start of a stop string.
+    A character split over several tokens is held back until it is complete, and so is the start of a stop string.
     Nothing follows the first stop string; it is part of the text, as in `PromptTemplate.read`.
 
     Args:
@@ -22,17 +22,17 @@ class TextStream:
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = (), skip_special: bool = True) -> None:
         self.tokenizer, self.stop, self.skip_special = tokenizer, tuple(stop), skip_special
-        self.stopped = False  # whether a stop string has come
-        self._seen = 0  # tokens whose text is known
-        self._context = 0  # the token from which on they are decoded: the text of a token depends on the ones before
+        self.stopped = False  # whether a stop string has been found
+        self._seen = 0  # number of tokens already decoded
+        self._context = 0  # index from which to decode: the text of a token depends on those before
         self._held = ""  # text that may be the start of a stop string
 
     def read(self, tokens: Sequence[int], last: bool = False) -> str:
-        """Return the text that is new.
+        """Return the new text.
 
         Args:
             tokens: all tokens so far.
-            last: whether no more follow, so that nothing is held back.
+            last: whether no more tokens follow, so nothing is held back.
         """
         if self.stopped:
             return ""
@@ -56,7 +56,7 @@ class TextStream:
 
 
 def count_partial(text: str, marks: Sequence[str]) -> int:
-    """Return how many of a text's last characters are the start of a mark; 0 if none is."""
+    """Return how many of a text's last characters are the start of a mark; 0 if none are."""
     return max(
         (
             length

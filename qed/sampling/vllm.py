@@ -1,4 +1,4 @@
-"""A server of vLLM that the run starts beside the learner; it needs: qed serve --install vllm."""
+"""A vLLM server that the run starts next to the learner; requires `qed serve --install vllm`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qed.sampling.server.sampler import ServerSampler
 def connect(
     model: Any, tokenizer: Any, ends: Sequence[int], rows_per_batch: int, precision: torch.dtype, settings: Settings
 ) -> ServerSampler:
-    """Build this sampler without servers; the run starts them and names them with `ServerSampler.set_servers`."""
+    """Build this sampler without servers; the run starts them and sets them with `ServerSampler.set_servers`."""
     return ServerSampler(tokenizer, ends, rows_per_batch, precision, settings.sampling.request_seconds)
 
 
 def make(*_: Any) -> NoReturn:
-    """Refuse to be built without a run, as where samplers of this process are measured."""
-    raise UsageError("The sampler vllm has no model of this process; take --sampling.sampler native or hf here.")
+    """Raise: this sampler cannot be built without a run, for example to measure in-process samplers."""
+    raise UsageError("The sampler vllm has no model in this process; use --sampling.sampler native or hf here.")

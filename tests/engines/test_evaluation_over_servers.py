@@ -99,7 +99,7 @@ def test_weights_that_change_meanwhile_end_it(
     monkeypatch.setattr("qed.evaluation.plan.require_one_version", require)
     options = ("--sampler", "server", "--url", engine.url, "--model", engine.models.folder)
     folder, told = evaluate("there", *options, "--greedy", "--samples", 1)
-    assert "got other weights meanwhile (version 3 in place of" in told
+    assert "received other weights meanwhile (version 3 instead of" in told
     assert not list(read_lines(folder / "sums.jsonl"))
 
 

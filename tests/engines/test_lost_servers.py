@@ -137,11 +137,11 @@ def break_reply(server: StandIn, change: Callable[[dict[str, Any]], None]) -> No
     ("change", "message"),
     [
         (lambda done: done.update(tokens=[], logps=[]), "contradicts itself: there are 0 tokens and 0 log-probs"),
-        (lambda done: done.update(tokens=done["tokens"][:2], logps=done["logps"][:2], reason="length"), "before the"),
+        (lambda done: done.update(tokens=done["tokens"][:2], logps=done["logps"][:2], reason="length"), "shorter than the maximum"),
         (lambda done: done.update(reason="content_filter"), "finish reason is content_filter"),
         (lambda done: done.update(logps=[0.5] * len(done["logps"])), "log-probs lie between 0.5 and 0.5"),
         (lambda done: done.update(logps=[-9999.0] * len(done["logps"])), "log-probs lie between -9999"),
-        (lambda done: done.update(tokens=[100] * len(done["tokens"])), "goes on after an end token"),
+        (lambda done: done.update(tokens=[100] * len(done["tokens"])), "continues after an end token"),
     ],
 )
 def test_an_answer_that_contradicts_itself_is_refused(
@@ -182,9 +182,9 @@ def test_addresses_that_cannot_be_sampled_from_are_refused(models: Models, pair:
         ):
             with pytest.raises(UsageError, match=message):
                 ask(models, urls)
-    with pytest.raises(UsageError, match="no model of this process"):
+    with pytest.raises(UsageError, match="no model in this process"):
         make()
-    with pytest.raises(UsageError, match="no model of this process"):
+    with pytest.raises(UsageError, match="no model in this process"):
         make_vllm()
 
 

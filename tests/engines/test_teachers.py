@@ -47,7 +47,7 @@ def test_a_server_that_does_not_know_temperatures_refuses_them(engine: Engine) -
     if engine.dialect == "native":
         assert len(teacher(ROLLOUTS)) == len(ROLLOUTS)
         return
-    with pytest.raises(UsageError, match="temperature 1 only"):
+    with pytest.raises(UsageError, match="only at temperature 1"):
         teacher(ROLLOUTS)
 
 

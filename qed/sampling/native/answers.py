@@ -1,4 +1,4 @@
-"""The answers of a decoding batch: what each asks for, their groups of equal parameters, and how they end."""
+"""The answers of a decoding batch: their parameters, their groups of equal parameters, and how they end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Top = list[tuple[int, float]]  # the most likely tokens of a position with their
 class Answer:
     """An answer to sample.
 
-    The last `given` tokens of the prompt are already part of it. `ends` replaces the sampler's end tokens. At each
-    position the `top` most likely tokens are recorded.
+    The last `given` tokens of the prompt are already part of the answer. `ends` replaces the sampler's end tokens. The
+    `top` most likely tokens are recorded at each position.
     """
 
     prompt: Sequence[int]
@@ -33,17 +33,17 @@ class Answer:
 
     @property
     def most(self) -> int:
-        """Return how many tokens may be sampled."""
+        """Return the largest number of tokens to sample."""
         return self.sampling.max_tokens - self.given
 
     @property
     def least(self) -> int:
-        """Return how many tokens must be sampled before the end: `min_tokens` without those that are given."""
+        """Return how many tokens must be sampled before an end: `min_tokens` minus the given tokens."""
         return self.sampling.min_tokens - self.given
 
     @property
     def group(self) -> Hashable:
-        """Return what answers of a group share; lengths are counted for each row."""
+        """Return the parameters that answers of a group share; lengths are counted per row."""
         return replace(self.sampling, max_tokens=0, min_tokens=0), self.ends, self.top
 
 
@@ -55,7 +55,7 @@ class Group:
     ids: list[SequenceId]
     sampling: Sampling
     ends: Tensor  # [E] int64
-    least: Tensor | None  # [rows] int64: tokens before the end; None if all answers may end at once
+    least: Tensor | None  # [rows] int64: tokens before an end; None if all answers may end immediately
     top: int
 
 
@@ -64,7 +64,7 @@ class Ends:
 
     Args:
         tokenizer: lists the added tokens.
-        ends: end tokens of answers that do not bring their own.
+        ends: end tokens of answers that do not set their own.
     """
 
     def __init__(self, tokenizer: Any, ends: Sequence[int]) -> None:
@@ -83,12 +83,12 @@ class Ends:
 def group_rows(
     ids: Sequence[SequenceId], answers: Mapping[SequenceId, Answer], ends: Ends, device: torch.device
 ) -> list[Group]:
-    """Group rows by their sampling parameters; rows whose answers have been returned are in none.
+    """Group rows by their sampling parameters; rows whose answers have been returned belong to no group.
 
-    A single group takes all rows, as views of them: returned ones are computed along with it until they are removed.
+    A single group takes all rows as views; returned rows are computed along with it until they are removed.
     """
     members: dict[Hashable, list[int]] = {}
-    known: dict[Hashable, list[int]] = {}  # by the identity of the parameters, which the answers of a call share
+    known: dict[Hashable, list[int]] = {}  # by the identity of the parameters object, which the answers of a call share
     for row, each in enumerate(ids):
         if each != RETURNED:
             answer = answers[each]
@@ -115,7 +115,7 @@ def group_rows(
 
 
 def find_stop(tokenizer: Any, sequences: Sequences, row: int, output_len: int, answer: Answer) -> int | None:
-    """Return how many tokens of a row reach the end of its first stop string; None if there is none."""
+    """Return the number of tokens up to the end of a row's first stop string; None if there is none."""
     stop, early = answer.sampling.stop, answer.sampling.min_tokens > 0
     if not stop:
         return None
@@ -131,7 +131,7 @@ def find_stop(tokenizer: Any, sequences: Sequences, row: int, output_len: int, a
             window = tokens[max(0, length - tail - begin) : length - begin]
             decoded = tokenizer.decode(window, skip_special_tokens=False)
             found = any(string in decoded for string in stop)
-            # The first tokens may hold a stop string, which does not count.
+            # A stop string within the first `min_tokens` tokens does not count.
             if found and (not early or completes_stop(tokenizer, window, stop)):
                 return length
     sequences.checked[row] = output_len

@@ -1,7 +1,7 @@
-"""The decoding batch: sequences that are decoded together, each with sampling parameters of its own.
+"""The decoding batch: sequences decoded together, each with its own sampling parameters.
 
-A step is one forward pass for all rows. What follows it, shaping the logits, drawing tokens and looking for ends, goes
-by groups of rows with equal parameters; a call of `generate` is one group. Rows come and go at any time.
+A step is one forward pass for all rows. Shaping the logits, drawing tokens and checking for ends is then done by groups
+of rows with equal parameters; a call of `generate` is one group. Rows can be added and removed at any time.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from qed.sampling.native.sequences import (
 from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
 
-# Finished rows are removed when at least 1 in so many rows has finished, by device. On CUDA this is done less often,
-# because a graph must be captured again for the smaller number of rows.
+# # Finished rows are removed when at least 1 in this many rows has finished, by device. Less often on CUDA, because a
+# # graph must be captured again for the smaller number of rows.
 COMPACT_SHARE = {"cpu": 16, "mps": 8, "cuda": 2}
-MEMORY_SHARE = 0.5  # of the memory that weights and training leave on the device, for the KV cache
-KEPT_SHARE = 0.5  # of that, for answers that may have another turn
-STOP_EVERY = 8  # steps between two searches for stop strings
-CHECK_EVERY = {"cuda": 8}  # steps between two checks for finished rows, by device: a check waits for the device
+MEMORY_SHARE = 0.5  # share of the device memory left by weights and training that the KV cache may use
+KEPT_SHARE = 0.5  # share of that for answers that may have another turn
+STOP_EVERY = 8  # steps between searches for stop strings
+CHECK_EVERY = {"cuda": 8}  # steps between checks for finished rows, by device: a check waits for the device
 
 
 class DecodingBatch:
-    """Sequences that are decoded together, and their KV cache.
+    """Sequences that are decoded together, with their KV cache.
 
     Args:
-        sampler: its model, tokenizer, end tokens and precision.
-        columns: the length of the longest sequence that may come, in tokens.
-        share_prefixes: whether sequences of a prompt share its keys and values, where the decoder supports it.
-        beginning: tokens that all prompts begin with, and whose keys and values all sequences share, where the decoder
-            supports it; 0 for none.
+        sampler: provides model, tokenizer, end tokens and precision.
+        columns: length of the longest possible sequence, in tokens.
+        share_prefixes: whether sequences of a prompt share its keys and values, if the decoder supports it.
+        beginning: number of tokens that all prompts begin with, and whose keys and values all sequences share if the
+            decoder supports it; 0 for none.
         refuse_graphs: called with the reason if steps cannot be CUDA graphs; None uses none.
-        kept: where finished answers are kept for their next turn; None keeps none.
+        kept: cache of finished answers for their next turn; None keeps none.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DecodingBatch:
         self.check_every = CHECK_EVERY.get(self.device.type, 1)
         self.compact_share = COMPACT_SHARE.get(self.device.type, 2)
         self.running: Sequences | None = None
-        self.answers: dict[SequenceId, Answer] = {}  # those that have not been returned
+        self.answers: dict[SequenceId, Answer] = {}  # answers that have not been returned
         self.tops: dict[SequenceId, list[Top]] = {}
         self.recorder = SupportRecorder()
         self.unfinished = 0  # sequences that had not finished at the last check
@@ -81,7 +81,7 @@ class DecodingBatch:
         self.prefiller = Prefiller(self.model, share_prefixes and shares, beginning, kept)
         weights = count_weight_bytes(self.model, sampler.precision) + decode.copied_bytes
         self.available = count_device_memory(self.device) - weights - sampler.reserved
-        # Under autocast values have its dtype, and keys are stored in the dtype of values.
+        # Under autocast, values have its dtype, and keys are stored in the dtype of values.
         dtype = self.model.dtype if sampler.precision == torch.float32 else sampler.precision
         self.token_bytes = count_token_bytes(self.model.config, dtype)
         self.kept = kept
@@ -91,7 +91,7 @@ class DecodingBatch:
         self._groups: list[Group] = []  # of all rows
 
     def count_fitting(self, columns: int) -> int:
-        """Compute how many sequences of so many tokens fit beside what is kept; at least 1."""
+        """Compute how many sequences of `columns` tokens fit besides the kept prefixes; at least 1."""
         beginning = self.prefiller.beginning
         kept = self.kept.tokens if self.kept is not None else beginning
         return max(1, int((self.available * MEMORY_SHARE / self.token_bytes - kept) / (columns - beginning)))
@@ -100,7 +100,7 @@ class DecodingBatch:
         """Prefill new sequences, sample their first tokens, and pack them with the unfinished ones.
 
         Args:
-            answers: by id; those of one prompt follow each other, and have the same first number in their id.
+            answers: answers by id; those of one prompt are consecutive and share the first number of their id.
             padding: see `Prefiller.compute`.
         """
         self.answers |= answers
@@ -139,7 +139,7 @@ class DecodingBatch:
         return tokens
 
     def read_new(self, sent: Mapping[SequenceId, int]) -> dict[SequenceId, tuple[list[int], list[float]]]:
-        """Return tokens and log-probs of running answers after the first `sent`, of none that hold a stop string."""
+        """Return tokens and log-probs of running answers after the first `sent`; finish answers with a stop string."""
         sequences = self.running
         if sequences is None or not sent:
             return {}
@@ -156,11 +156,11 @@ class DecodingBatch:
         return found
 
     def _append_tokens(self, scores: Tensor, first: int, groups: Sequence[Group]) -> None:
-        """Sample the next token of the rows from `first` on, and mark those that finish."""
+        """Sample the next token of the rows from `first` on, and mark rows that finish."""
         rows = self.running
         assert rows is not None
         lengths, finished = rows.output_lens[first:], rows.finished[first:]
-        # A finished row is decoded until it is removed; its further tokens are written behind its end and never read.
+        # A finished row is decoded until it is removed; its further tokens are written after its end and never read.
         uniform = None
         if rows.uniforms is not None:
             uniform = rows.uniforms[first:].gather(1, lengths[:, None].to(rows.uniforms.device)).squeeze(1)
@@ -183,9 +183,9 @@ class DecodingBatch:
         """Return the next tokens of a group's rows, their log-probs, and which of them are end tokens.
 
         Args:
-            group: the rows.
+            group: group of rows.
             scores: [rows, V], the model's logits.
-            lengths: [rows], of the answers so far.
+            lengths: [rows], current lengths of the answers.
             uniform: random numbers of all rows; None if all are greedy.
         """
         early = None if group.least is None or not len(group.ends) else (lengths < group.least)[:, None]
@@ -220,7 +220,7 @@ class DecodingBatch:
                 sequences.finished[row] = True
 
     def abort(self, ids: Sequence[SequenceId]) -> None:
-        """Give up sequences; their rows are freed at the next check, or at once if no other is left."""
+        """Abort sequences; their rows are freed at the next check, or immediately if no others are left."""
         sequences, given_up = self.running, set(ids) & self.answers.keys()
         if sequences is None or not given_up:
             return
@@ -233,7 +233,7 @@ class DecodingBatch:
             self.running, self.unfinished = None, 0
 
     def _forget(self, row: int) -> None:
-        """Drop what is kept of an answer beside its row."""
+        """Drop all state of an answer except its row."""
         assert self.running is not None
         each = self.running.ids[row]
         self.running.ids[row] = RETURNED
@@ -241,9 +241,9 @@ class DecodingBatch:
         self.answers.pop(each)
 
     def pop_finished(self) -> dict[SequenceId, Completion]:
-        """Return the completions that have finished since the last check; remove their rows if they are many.
+        """Return the completions that finished since the last check; remove finished rows if there are many.
 
-        The most likely tokens of an answer stay in `tops`, from where they are to be taken.
+        The most likely tokens of an answer stay in `tops` until the caller takes them.
         """
         sequences = self.running
         if sequences is None or self.steps % self.check_every:
@@ -283,10 +283,10 @@ class DecodingBatch:
 
 
 def require_finite(completion: Completion) -> None:
-    """Refuse log-probs that are not finite.
+    """Require finite log-probs.
 
     Raises:
-        Diverged: one is not.
+        Diverged: a log-prob is not finite.
     """
     if not all(map(math.isfinite, completion.logps)):
         raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")

@@ -1,8 +1,8 @@
-"""The decoding step of Llama-like models on a processor, by functions in C++.
+"""The decoding step of Llama-like models on a CPU, by functions in C++.
 
-A layer is four products and four other operations, where torch needs about thirty, and a small model spends its time on
-starting them. If all products are in C++ too, a step is a single call. Attention reads the columns of a row alone, and
-not those of longer ones. What is computed for a row does not depend on the batch.
+A layer consists of four products and four other operations; torch needs about thirty, and a small model spends most of
+its time launching them. If all products are in C++ too, a step is a single call. Attention reads only a row's own
+columns, not those of longer rows. A row's results do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qed.models.layer_windows import compute_reached_windows
 from qed.sampling.native.projection import Projections, Rounded
 from qed.sampling.native.sequences import Sequences
 
-SINGLE_CALL = {Linear}, {TileLinear}  # kinds of all products of a step that is a single call
+SINGLE_CALL = {Linear}, {TileLinear}  # a step is a single call if all its products are of one of these kinds
 
 
 def can_compile(model: Any) -> bool:
@@ -68,11 +68,11 @@ class CompiledDecoder:
         self.head: Any = projections.take(model.get_output_embeddings())
         kinds = {type(self.head)}.union(*(layer.kinds for layer in self.layers))
         self.step = _Step(self, dtype) if kinds in SINGLE_CALL else None
-        # Then no function of torch multiplies, and none need be looked at: a mode doubles the time of a step.
+        # Then torch multiplies nothing, and no torch function mode is needed: a mode doubles the time of a step.
         self.context = torch._C.DisableTorchFunction if kinds == {Rounded} else nullcontext
 
     def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
-        """Compute the logits of the next token of every row; see `Decoder`. Those of finished rows are arbitrary."""
+        """Compute the logits of the next token of every row; see `Decoder`. Finished rows have arbitrary logits."""
         with self.context():
             states: Tensor = self.embed(last)
             self._set_rows(rows)
@@ -85,7 +85,7 @@ class CompiledDecoder:
             return logits
 
     def _set_rows(self, rows: Sequences) -> None:
-        """Set what the functions read of the rows; the tensors live at least as long as the step."""
+        """Set the fields that the C++ functions read of the rows; the tensors must outlive the step."""
         fields, prefix = self.rows, rows.shared_prefix
         fields.count, fields.prefix_columns = len(rows), 0
         fields.prompts, fields.outputs = rows.prompt_lens.data_ptr(), rows.output_lens.data_ptr()
@@ -108,10 +108,10 @@ class _Layer:
     """Computes one layer.
 
     Args:
-        layer: of the model.
-        projections: make its linear layers.
-        dtype: of their results.
-        memory: what the functions read of the layer.
+        layer: layer of the model.
+        projections: builds its linear layers.
+        dtype: dtype of their results.
+        memory: structure that the C++ functions read.
     """
 
     def __init__(self, layer: Any, projections: Projections, dtype: torch.dtype, memory: Layer) -> None:
@@ -140,14 +140,14 @@ class _Layer:
                 setattr(memory, f"{name}_epsilon", norm.epsilon)
 
     def __call__(self, states: Tensor, change: Tensor | None, rows: Rows) -> Tensor:
-        """Add the change of the layer before to the states, [R, H], in place, and return that of this layer."""
+        """Add the previous layer's change to the states, [R, H], in place, and return this layer's change."""
         new = (self._fit(part) for part in self.project(self.before(states, change)))
         attended = decoding.attend(rows, self.attention, *new)
         gates, ups = self.gate_and_up(self.between(states, self._fit(self.out(attended))))
         return self._fit(self.down(decoding.gate(self._fit(gates), self._fit(ups))))
 
     def _fit(self, states: Tensor) -> Tensor:
-        """Return what a layer computes, perhaps with an adapter or a hook, as the functions read it."""
+        """Convert a layer's output, which an adapter or hook may have changed, to what the C++ functions read."""
         return states.to(self.dtype) if states.stride(-1) == 1 else states.to(self.dtype).contiguous()
 
 
@@ -156,7 +156,7 @@ class _Step:
 
     Args:
         decoder: a decoder all of whose products are in C++.
-        dtype: of their results.
+        dtype: dtype of their results.
     """
 
     def __init__(self, decoder: CompiledDecoder, dtype: torch.dtype) -> None:
@@ -167,14 +167,14 @@ class _Step:
         width = len(decoder.norm.weight)
         threads, address, head = torch.get_num_threads(), decoder.norm.weight.data_ptr(), decoder.head.product
         self.model = Model(decoder.memory, len(decoder.memory), width, threads, address, decoder.norm.epsilon, head)
-        # Of each row: see step.cpp.
+        # Scratch memory per row: see step.cpp.
         wide = max(max(memory.project.outputs, memory.gate_and_up.outputs) for memory in decoder.memory)
         inner = max(max(memory.out.inputs, memory.down.inputs) for memory in decoder.memory)
         self.room = 2 * width + wide + inner
         self.step, self.dtype = find_function("step", dtype), dtype
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return the logits, [R, V], of embeddings, [R, H]."""
+        """Return the logits, [R, V], for embeddings, [R, H]."""
         room = states.new_empty(len(states) * self.room, dtype=self.dtype)
         logits = states.new_empty(len(states), self.outputs, dtype=self.dtype)
         self.step(byref(self.model), byref(self.rows), states.data_ptr(), room.data_ptr(), logits.data_ptr())

@@ -16,8 +16,8 @@ from qed.sampling.native.sequences import Sequences
 if TYPE_CHECKING:
     from qed.kernels.cuda.decoding import Shared
 
-WIDTHS = (16, 32, 64, 128, 256)  # of a head
-MOST_GROUPED = 64  # query heads that share a key head
+WIDTHS = (16, 32, 64, 128, 256)  # supported head widths
+MOST_GROUPED = 64  # most query heads that may share a key head
 
 
 def can_use_kernels(model: Any) -> bool:
@@ -54,7 +54,7 @@ class CudaDecoder(LlamaDecoder):
             self.heads.append(decoding.Heads(cos, sin, sizes, layer.scaling, window or 0, norms))
 
     def _step(self, rows: Sequences, last: Tensor, positions: Tensor, visible: Tensor, column: Tensor | None) -> Tensor:
-        # Triton launches on the current device, whichever the tensors are on.
+        # Triton launches on the current device, regardless of where the tensors are.
         with torch.cuda.device_of(last):  # type: ignore[no-untyped-call]
             return self._launch_step(rows, last, positions, column)
 
@@ -78,7 +78,7 @@ class CudaDecoder(LlamaDecoder):
         return logits
 
     def _share(self, rows: Sequences, number: int) -> Shared | None:
-        """Return the prompts' keys and values in a layer, if rows share them."""
+        """Return the prompts' keys and values in a layer if rows share them."""
         prefix = rows.shared_prefix
         if prefix is None:
             return None

@@ -1,18 +1,18 @@
 """Decoding steps as CUDA graphs: one call launches a few hundred kernels.
 
-A graph repeats kernels on the memory that it was captured with, so it is valid for one layout of the sequences. When
-rows are added or removed or need more columns, the next step is captured again. Inputs that change between two steps
-are copied into fixed buffers.
+A graph replays kernels on the memory that it was captured with, so it is valid for one layout of the sequences. When
+rows are added or removed or need more columns, the next step is captured again. Inputs that change between steps are
+copied into fixed buffers.
 
-A graph reads the weights directly, or casts of them. On a device a decoder casts the weights of plain and adapted
-linear layers once, when it is made. Other modules are called under autocast, which caches the cast of a trained weight
-until its context ends, and that context is around all steps of a call. torch advises to switch this cache off for a
-capture, because a cast made during a capture has no content until the graph is replayed and belongs to the graph's
-memory, while the cache returns it to all later users. But then every step would cast every weight again, which reads
-and writes several times as much memory as the step itself. So the cache stays on, and a step is run once before it is
-captured: all cached casts then exist in ordinary memory, and none is made in a capture. Of these modules' weights those
-that are not trained are never cached, so their casts are part of the graph. The end of a call releases the casts, and
-its decoder with all graphs.
+A graph reads the weights directly, or casts of them. On a device, a decoder casts the weights of plain and adapted
+linear layers once, when it is created. Other modules are called under autocast, which caches the cast of a trained
+weight until its context ends, and that context surrounds all steps of a call. torch advises turning this cache off
+during a capture, because a cast made then has no content until the graph is replayed and belongs to the graph's memory,
+while the cache returns it to all later users. But then every step would cast every weight again, which reads and writes
+several times as much memory as the step itself. So the cache stays on, and a step is run once before it is captured:
+all cached casts then exist in ordinary memory, and none is made during a capture. Untrained weights of these modules
+are never cached, so their casts are part of the graph. The end of a call releases the casts and its decoder with all
+graphs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.sequences import Sequences
 
 GROW = 4  # 1/4 more columns are allocated than needed: torch's attention reads all of them; a capture costs a few steps
-LEAST = 512  # columns that are allocated where attention reads only those in use; then twice as many as needed
+LEAST = 512  # columns allocated at first if attention reads only those in use; later twice as many as needed
 
 Step = Callable[[], Tensor]
 
@@ -56,7 +56,7 @@ class GraphedDecoder:
     Args:
         decoder: computes the steps; used directly if a step cannot be captured.
         capture: returns a function that replays a step.
-        refuse: is called with the reason if a step cannot be captured; the rest of the call uses no graphs.
+        refuse: called with the reason if a step cannot be captured; the rest of the call uses no graphs.
     """
 
     def __init__(self, decoder: LlamaDecoder, capture: Callable[[Step], Step], refuse: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ class GraphedDecoder:
         """Compute the logits of the next token, see `Decoder`; the next step overwrites them."""
         if self.possible and (self.graph is None or not self.graph.is_valid_for(rows)):
             try:
-                # The previous graph is released after the capture: a memory pool ends with the last graph that uses it.
+                # Release the previous graph after the capture: a memory pool ends with the last graph that uses it.
                 self.graph = _Layout(self.decoder, rows, last, self.capture)
             except RuntimeError as error:
                 # If an operation invalidates a capture, the end of the capture raises another error; report the first.
@@ -111,9 +111,11 @@ class _Layout:
 class Capture:
     """Captures steps as CUDA graphs that share a memory pool.
 
-    That is safe because one graph is replayed at a time, and its logits are read before the next capture. torch's own
-    context of a capture waits for the device and gives all cached memory back to it, for which the learner then asks
-    again. Here that is done only where a capture, in which torch takes memory from the device alone, finds too little.
+    That is safe because only one graph is replayed at a time, and its logits are read before the next capture. torch's
+    own
+    capture context waits for the device and returns all cached memory to it, which the learner then has to request
+    again.
+    Here that is done only if a capture, during which torch takes memory only from the device, finds too little.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -121,7 +123,7 @@ class Capture:
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
-        """Run a step once, then capture it, so that handles, workspaces and casts of a first run are not part of it."""
+        """Run a step once, then capture it, so that the graph excludes the first run's handles, workspaces and casts."""
         current, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
         side.wait_stream(current)
         try:
@@ -140,7 +142,7 @@ class Capture:
 
     def _capture(self, step: Step) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         graph = torch.cuda.CUDAGraph()
-        # Other threads of the process may use the device meanwhile.
+        # Other threads of the process may use the device during the capture.
         graph.capture_begin(self.pool, capture_error_mode="thread_local")
         try:
             logits = step()
@@ -151,7 +153,7 @@ class Capture:
 
 @contextmanager
 def _collect_no_garbage() -> Iterator[None]:
-    """Collect no cycles: one of them may hold what must not be freed in a capture."""
+    """Disable garbage collection: a cycle may hold memory that must not be freed during a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -163,7 +165,7 @@ def _collect_no_garbage() -> Iterator[None]:
 
 @contextmanager
 def _forbid_synchronization() -> Iterator[None]:
-    """Raise an error for operations that wait for the device, because they would invalidate a capture."""
+    """Raise on operations that wait for the device, because they would invalidate a capture."""
     previous = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")

@@ -1,7 +1,7 @@
 """The decoding step of the native sampler: the logits of the next token of every sequence.
 
 Llama-like models (Llama, Mistral, Qwen2, Qwen3) are decoded by their own modules without transformers' forward pass: a
-step is a few dozen small operations, and what transformers does between them costs as much time as they do. All other
+step is a few dozen small operations, and transformers' overhead between them takes as much time as they do. All other
 models use their forward pass. Both read the learner's weights directly, with adapters.
 """
 
@@ -20,13 +20,13 @@ from qed.sampling.native.projection import Projections, is_changed
 from qed.sampling.native.sequences import Sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
 
-FUSED_FROM = 1 << 21  # numbers in the keys of a layer from which on torch's fused attention is faster in half precision
+FUSED_FROM = 1 << 21  # elements in a layer's keys above which torch's fused attention is faster in half precision
 
 
 class Decoder(Protocol):
     """Computes a decoding step.
 
-    `shares_prefix` is whether it supports a `SharedPrefix`, and `copied_bytes` what its copies of weights take.
+    `shares_prefix` tells whether it supports a `SharedPrefix`; `copied_bytes` is the size of its weight copies.
     """
 
     shares_prefix: bool
@@ -36,7 +36,7 @@ class Decoder(Protocol):
         """Write the keys and values of the tokens `last`, [R] int64, into the next column.
 
         Returns:
-            the logits of the next token, [R, V].
+            The logits of the next token, [R, V].
         """
         ...
 
@@ -57,7 +57,7 @@ def is_llama_like(model: Any) -> bool:
 
 
 def _list_parts(body: Any) -> Iterator[nn.Module]:
-    """List the modules that decoders replace: all but linear layers and the embedding, which are called or read."""
+    """Yield the modules that decoders replace: all but linear layers and the embedding, which are called or read."""
     yield from (body, body.norm, body.rotary_emb)
     for layer in body.layers:
         yield layer
@@ -132,7 +132,7 @@ class LlamaDecoder:
         return self._step(rows, last, rows.prompt_lens + rows.output_lens - 1, rows.mask[:, : rows.used + 1], None)
 
     def step_in_place(self, rows: Sequences, last: Tensor, positions: Tensor, column: Tensor) -> Tensor:
-        """Compute the same step such that a CUDA graph can repeat it on the same memory.
+        """Compute the same step in a way that a CUDA graph can replay on the same memory.
 
         Attention is over all allocated columns, no shape depends on how many are in use, and no operation waits for
         the device.
@@ -140,7 +140,7 @@ class LlamaDecoder:
         Args:
             rows: sequences to which the column has been appended; the caller counts it as used.
             last: [R] int64, the last tokens.
-            positions: [R] int64, of these tokens.
+            positions: [R] int64, positions of these tokens.
             column: [1] int64, the column to write.
         """
         return self._step(rows, last, positions, rows.mask, column)
@@ -186,7 +186,7 @@ class _AttentionInputs(NamedTuple):
             return self._attend(grouped, keys, values, scaling)
         if keys.device.type == "cpu" and keys.numel() >= FUSED_FROM:
             return self._attend_fused(grouped.to(keys.dtype), keys, values, scaling)
-        # In half precision the operands are rounded, as in every fused attention, but their products are not.
+        # In half precision, operands are rounded, as in every fused attention, but their products are not.
         with torch.autocast(keys.device.type, enabled=False):
             grouped = grouped.to(keys.dtype).to(self.bias.dtype)
             return self._attend(grouped, keys.to(self.bias.dtype), values, scaling)
@@ -201,7 +201,7 @@ class _AttentionInputs(NamedTuple):
         return own_weights.bmm(values.flatten(0, 1)) + self.prefix.compute_values(self.number, prefix_weights)
 
     def _attend_fused(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        """Compute attention in half precision by torch's fused kernel, which widens no key in memory."""
+        """Compute attention in half precision by torch's fused kernel, which does not copy keys to float32."""
         rows, heads, columns = keys.shape[:3]
         grouped = query.view(rows, heads, -1, query.shape[-1])
         hidden = self.bias.view(rows, heads, -1, columns)[:, :1, :1].to(keys.dtype).expand(*grouped.shape[:3], -1)
@@ -212,7 +212,7 @@ class _AttentionInputs(NamedTuple):
         if self.prefix is None:
             found: Tensor = own
             return found
-        # The prompt's part and the row's own are averaged by the sums of their exponentials.
+        # Average the prompt's part and the row's own, weighted by the sums of their exponentials.
         with torch.autocast("cpu", enabled=False):
             scores = self.prefix.compute_scores(self.number, query.to(self.bias.dtype), scaling)
             others = self.prefix.compute_values(self.number, scores.softmax(-1).to(values.dtype))
@@ -223,7 +223,7 @@ class _AttentionInputs(NamedTuple):
 class _Layer:
     """Computes one layer with as few operations as possible.
 
-    A small model spends its time on launching operations. So its projections of the same states are joined into one
+    A small model spends most of its time launching operations, so projections of the same states are joined into one
     product, whose weights are copied for the duration of a call.
     """
 
@@ -265,7 +265,7 @@ class _Norm:
         self.share = 1 / len(self.weight)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return the normalised states; they are normalised in float32 at least."""
+        """Return the normalised states, computed at least in float32."""
         wide = states.to(self.dtype)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self.epsilon_tensor, length, length, value=self.share).rsqrt_()

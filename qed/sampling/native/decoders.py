@@ -1,4 +1,4 @@
-"""Chooses who computes the decoding steps of a model."""
+"""Chooses the decoder of a model."""
 
 from __future__ import annotations
 

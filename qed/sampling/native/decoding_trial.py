@@ -1,4 +1,4 @@
-"""Tries the attention of decoding steps on a device: its kernels need more memory there the wider a head is."""
+"""Tests the attention of decoding steps on a device: the wider a head, the more memory its kernels need."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from qed.kernels.trials import try_kernels
 
-PROMPTS, COLUMNS = 2, 80  # of each prompt, and of each row besides
-TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.01
+PROMPTS, COLUMNS = 2, 80  # number of prompts; columns of each prompt, and of each row's own part
+TRIAL_ERROR = 0.02  # largest relative error allowed; bfloat16 rounding alone stays below 0.01
 
 
 @cache
 @torch.no_grad()
 def find_fault(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, width: int) -> str:
-    """Compare the attention of rows that share prompts with torch's own, and return what is wrong, or "".
+    """Compare the attention of rows that share prompts with torch's own; return a description of a fault, or "".
 
     Args:
-        device: that computes.
-        dtype: of queries, keys and values.
-        heads: of queries.
-        kv_heads: of keys.
-        width: of a head.
+        device: device that computes.
+        dtype: dtype of queries, keys and values.
+        heads: number of query heads.
+        kv_heads: number of key heads.
+        width: width of a head.
     """
-    from qed.kernels.cuda import decoding  # noqa: PLC0415 -- Triton is not everywhere
+    from qed.kernels.cuda import decoding  # noqa: PLC0415 -- loads Triton, which only some machines have
 
     grouped = heads // kv_heads
-    group = max(2, decoding.MOST_QUERIES // grouped)  # rows of a prompt: as many as fill the largest block of queries
+    group = max(2, decoding.MOST_QUERIES // grouped)  # rows per prompt: enough to fill the largest block of queries
     source = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:

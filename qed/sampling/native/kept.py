@@ -1,4 +1,4 @@
-"""Keys and values of answers that are kept between two turns, so that the next turn computes only what is new."""
+"""Keys and values of answers kept between turns, so that the next turn computes only new tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Layers = list[tuple[Tensor, Tensor]]  # the keys and the values of each layer, [
 
 
 class Reused(NamedTuple):
-    """The part of a prompt whose keys and values are kept: its first `length` tokens."""
+    """The first `length` tokens of a prompt, whose keys and values are kept."""
 
     length: int
     layers: Layers
@@ -28,17 +28,18 @@ NOTHING = Reused(0, [])
 
 @dataclass
 class KeptPrefixes:
-    """Sequences with their keys and values; together at most `most` tokens."""
+    """Stores sequences with their keys and values, at most `most` tokens in total."""
 
     most: int = 0
     tokens: int = 0
     table: PrefixTable[Layers] = field(default_factory=PrefixTable)
 
     def add(self, rows: Sequences, row: int, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Keep a row of a batch: its prompt and the tokens of its output that have been read.
+        """Keep a row of a batch: its prompt and the output tokens whose keys and values exist.
 
-        The last token of an output is read by the step after it, which a row that has ended does not need. What does
-        not fit is computed again.
+        Those of the last output token would be computed in the next step, which a finished row does not make. Rows that
+        do not
+        fit are computed again later.
         """
         known = (*prompt, *output[:-1])
         if self.tokens + len(known) <= self.most and not self.table.has(known):
@@ -46,13 +47,13 @@ class KeptPrefixes:
             self.tokens += len(known)
 
     def find(self, prompt: Sequence[int]) -> Reused:
-        """Return the longest part of a prompt that is kept; at least the last token is to be computed."""
+        """Return the longest kept part of a prompt, always without its last token, which must be computed."""
         place, shared = self.table.locate(prompt)
         length = min(shared, len(prompt) - 1)
         return Reused(length, self.table.values[place]) if length else NOTHING
 
     def retain(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Keep only what some of these prompts use."""
+        """Keep only the sequences that these prompts use."""
         found = map(self.table.locate, prompts)
         used = sorted({place for place, length in found if length})
         self.table = PrefixTable(
@@ -62,13 +63,13 @@ class KeptPrefixes:
 
 
 def build_cache(config: Any, reused: Sequence[Reused], lengths: Sequence[int], columns: int) -> Any:
-    """Build a cache of reused keys and values, one row each, right-aligned in so many columns.
+    """Build a cache of reused keys and values, one row each, right-aligned in `columns` columns.
 
     Args:
-        config: of the model.
-        reused: of each row.
-        lengths: of each row, how many of its first tokens are to be in the cache.
-        columns: of the cache; 0 leaves it empty.
+        config: config of the model.
+        reused: reused part of each row.
+        lengths: for each row, how many of its first tokens go into the cache.
+        columns: columns of the cache; 0 leaves it empty.
     """
     cache = new_cache(config)
     if not columns:

@@ -1,7 +1,7 @@
-"""The KV cache of sequences that are decoded together, one row each, in columns that all rows share.
+"""The KV cache of sequences that are decoded together, one row per sequence, in columns shared by all rows.
 
-All rows end at the same column, so a step writes one column; a sequence that was scheduled later begins at a later
-column. When sequences are added, the cache is copied into new tensors, which is rare enough to cost little.
+All rows end at the same column, so a step writes one column; a sequence scheduled later begins at a later column.
+Adding sequences copies the cache into new tensors, which is rare enough to cost little.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys[:, :, :last], self.values[:, :, :last]
 
     def add_column(self) -> int:
-        """Count another column as used, and return its index; the caller writes it."""
+        """Mark another column as used, and return its index; the caller writes it."""
         if self.used == self.keys.shape[2]:
             columns = self.used + 1 + SPARE
             self.keys, self.values = (_widen(states, self.used, columns) for states in (self.keys, self.values))
@@ -63,16 +63,16 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         """Write the column whose index is in a tensor [1], without counting it as used.
 
         Returns:
-            keys and values of all allocated columns.
+            Keys and values of all allocated columns.
         """
         for states, new in ((self.keys, key_states), (self.values, value_states)):
             states.index_copy_(2, column, new.to(states.dtype))
         return self.keys, self.values
 
     def reserve(self, columns: int) -> None:
-        """Allocate so many columns, and set the unused ones to zero.
+        """Allocate `columns` columns, and set the unused ones to zero.
 
-        A masked column is multiplied by 0, and memory that was never written may hold NaN.
+        Masked columns are multiplied by 0, but memory that was never written may hold NaN.
         """
         self.keys, self.values = (_widen(states, self.used, columns) for states in (self.keys, self.values))
         for states in (self.keys, self.values):
@@ -85,8 +85,9 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
     def replace(self, parts: Sequence[tuple[KVCacheLayer, Tensor]], width: int) -> None:
         """Take over rows of other layers, right-aligned in `width` columns.
 
-        The other layers release their tensors, keys before values are copied. So when the layers of a cache are
-        replaced one by one, at most one layer exists twice.
+        The other layers release their tensors, keys before values are copied, so when the layers of a cache are
+        replaced one by
+        one, at most one layer exists twice.
         """
         for name in ("keys", "values"):
             setattr(self, name, _stack_rows([(getattr(layer, name), layer.used, rows) for layer, rows in parts], width))
@@ -102,7 +103,7 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         self.device = keys.device
 
     def new_layer(self, rows: int) -> KVCacheLayer:
-        """Build a layer of so many rows without columns."""
+        """Build a layer with `rows` rows and no columns."""
         layer = KVCacheLayer()
         layer.keys, layer.values = (
             states.new_empty(rows, states.shape[1], 0, states.shape[3]) for states in (self.keys, self.values)

@@ -1,6 +1,6 @@
 """Prefill: computes the KV cache of prompts, each prompt once, with a bounded number of tokens in a forward pass.
 
-The keys and values of a prompt's first tokens may be known from an earlier turn.
+The keys and values of a prompt's first tokens may be cached from an earlier turn.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from qed.sampling.native.kept import NOTHING, Reused, build_cache
 from qed.sampling.native.kv_cache import CACHE_ARGUMENT, new_cache
 from qed.sampling.native.sequences import SequenceId
 
-Columns = list[tuple[Tensor, Tensor]]  # the keys and the values of N inputs in each layer, [N, heads * width]
-COMMON_FROM = 512  # tokens that need not be computed again, from which on a common beginning is computed once
-PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
+Columns = list[tuple[Tensor, Tensor]]  # keys and values of N inputs in each layer, [N, heads * width]
+COMMON_FROM = 512  # a common beginning is computed once if that saves at least this many tokens
+PREFILL_TOKENS = 8192  # per forward pass, padding included; the same as vLLM's default
 
 
 def chunk_prompts(
     ids: Sequence[SequenceId], lengths: Mapping[int, int], padding: float = math.inf
 ) -> Iterator[list[SequenceId]]:
-    """Yield the sequences in chunks whose prompts are computed together; a prompt above the bound is its own chunk.
+    """Yield chunks of sequences whose prompts are computed together; a prompt above the limit is its own chunk.
 
     Args:
-        ids: of the sequences.
-        lengths: of each prompt, how many tokens are to be computed.
-        padding: a chunk has at most so many times as many tokens as its prompts.
+        ids: ids of the sequences.
+        lengths: for each prompt, how many tokens must be computed.
+        padding: largest ratio of a chunk's padded tokens to its prompts' tokens.
     """
     chunk: list[SequenceId] = []
     prompt, count, longest, tokens = -1, 0, 0, 0
@@ -55,23 +55,23 @@ def chunk_prompts(
 
 
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
-    """Count the first tokens that all prompts share, such as worked examples; 0 if computing them once saves little."""
-    # The last token of a prompt is computed for itself, because its logits are wanted.
+    """Count the leading tokens that all prompts share, such as few-shot examples; 0 if sharing them saves little."""
+    # The last token of a prompt is computed separately, because its logits are needed.
     begun = [tuple(prompt[:-1]) for prompt in prompts] or [()]
-    pairs = zip(min(begun), max(begun), strict=False)  # which share what all share
+    pairs = zip(min(begun), max(begun), strict=False)  # the smallest and largest share exactly what all share
     length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return length if length * (len(prompts) - 1) >= COMMON_FROM else 0
 
 
 def compute_beginning(model: Any, beginning: Sequence[int]) -> Reused:
-    """Compute the keys and values of the first tokens of some prompts."""
+    """Compute the keys and values of tokens that prompts begin with."""
     cache, _, _ = prefill(model, [beginning], [NOTHING])
     length = len(beginning)
     return Reused(length, [(layer.keys[0, :, :length], layer.values[0, :, :length]) for layer in cache.layers])
 
 
 def can_pack(model: Any, width: int) -> bool:
-    """Return whether `prefill` computes prompts up to a width in one packed row, with their common beginning once."""
+    """Return whether `prefill` can pack prompts up to a width into one row, computing a common beginning once."""
     return can_compile_layers(model.base_model, width) or _can_compute_on_device(model)
 
 
@@ -80,17 +80,17 @@ def prefill(
 ) -> tuple[Any, Tensor, Tensor]:
     """Compute prompts with left padding.
 
-    A row's columns are contiguous, so all rows compute as many of their last tokens as the one that knows least of its
-    own needs. Where nothing is known and the model allows it, prompts are computed in one packed row without padding.
+    A row's columns are contiguous, so all rows compute as many of their last tokens as the row with the fewest reused
+    tokens needs. If nothing is reused and the model allows it, prompts are computed in one packed row without padding.
 
     Args:
-        model: computes them.
+        model: model that computes them.
         prompts: token ids.
-        reused: of each prompt, the part whose keys and values are known.
-        common: the first tokens that all prompts share, which are computed once; for prompts that `can_pack`.
+        reused: for each prompt, the part whose keys and values are cached.
+        common: number of leading tokens shared by all prompts and computed once; requires `can_pack`.
 
     Returns:
-        their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
+        Their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
     """
     width = max(map(len, prompts))
     if not any(part.length for part in reused) and can_pack(model, width):
@@ -103,7 +103,7 @@ def prefill(
     mask = torch.arange(width, device=model.device)[None, :] >= width - lengths[:, None]
     cache = build_cache(model.config, reused, [max(0, len(prompt) - fresh) for prompt in prompts], width - fresh)
     read = read_part(model.base_model, ids.new_tensor([fresh - 1]))
-    with compute_batches_in(model.device.type, torch.float32):  # other precisions are those of the caller's context
+    with compute_batches_in(model.device.type, torch.float32):  # other precisions come from the caller's context
         logits: Tensor = model(
             input_ids=ids[:, -fresh:],
             attention_mask=mask.long(),
@@ -117,11 +117,11 @@ def prefill(
 
 
 def prefill_behind(model: Any, prompts: Sequence[Sequence[int]], common: int) -> tuple[Any, Any, Tensor, Tensor]:
-    """Compute prompts that `can_pack`, and keep what their common beginning has apart.
+    """Compute prompts that `can_pack`, with a separate KV cache for their common beginning.
 
     Returns:
-        the KV cache of the beginning, one row; and as `prefill` that of what is behind it in each prompt, and so its
-        mask; and the logits.
+        The KV cache of the beginning, in one row; the KV cache of what follows it in each prompt, and its mask, as from
+        `prefill`; and the logits.
     """
     kept, logits = _compute_packed(model, prompts, common)
     beginning, _ = _lay_rows(model.config, [(keys[:common], values[:common]) for keys, values in kept], [common], 0, 0)
@@ -129,10 +129,10 @@ def prefill_behind(model: Any, prompts: Sequence[Sequence[int]], common: int) ->
 
 
 def _compute_packed(model: Any, prompts: Sequence[Sequence[int]], common: int) -> tuple[Columns, Tensor]:
-    """Compute prompts in one packed row, which has no padding, each behind their common beginning.
+    """Compute prompts in one packed row without padding, each after their common beginning.
 
     Returns:
-        the keys and values of all inputs, and the logits of the next tokens, [P, V].
+        The keys and values of all inputs, and the logits of the next tokens, [P, V].
     """
     rests, device = torch.tensor([len(prompt) - common for prompt in prompts]), model.device
     ends = common + rests.cumsum(0)
@@ -153,16 +153,16 @@ def _lay_rows(config: Any, kept: Columns, lengths: Sequence[int], common: int, s
     """Build the KV cache of prompts, right-aligned, and its mask, [P, width].
 
     Args:
-        config: of the model.
-        kept: of the common beginning, and of what follows it in each prompt.
-        lengths: of the prompts.
-        common: tokens of their beginning.
-        skipped: the first tokens that are left out, of each prompt.
+        config: config of the model.
+        kept: keys and values of the common beginning, and of what follows it in each prompt.
+        lengths: lengths of the prompts.
+        common: number of tokens of their common beginning.
+        skipped: number of leading tokens of each prompt to leave out.
     """
     device, whole = kept[0][0].device, torch.tensor(lengths)
     own, first = whole - skipped, common + (whole - common).cumsum(0) - whole
     width = int(own.max())
-    # Of each token its row, its place in the prompt, and its input in the packed row.
+    # For each token: its row, its position in the prompt, and its index in the packed row.
     row = torch.arange(len(own)).repeat_interleave(own)
     position = skipped + torch.arange(len(row)) - (own.cumsum(0) - own)[row]
     source = torch.where(position < common, position, first[row] + position).to(device)
@@ -178,7 +178,7 @@ def _lay_rows(config: Any, kept: Columns, lengths: Sequence[int], common: int, s
 
 
 def _can_compute_on_device(model: Any) -> bool:
-    """Return whether kernels of a device compute a packed row, in the current autocast."""
+    """Return whether device kernels can compute a packed row, in the current autocast."""
     body, config = model.base_model, model.config
     if model.device.type not in DEVICES or not can_fuse_layers(body):
         return False
@@ -187,7 +187,7 @@ def _can_compute_on_device(model: Any) -> bool:
 
 
 def _compute_on_device(body: Any, row: PackedRow, read: Tensor, kept: Columns) -> Tensor:
-    """Compute the hidden states of some inputs of a packed row, and keep the keys and values of all."""
+    """Compute the hidden states of the inputs `read` of a packed row; store the keys and values of all."""
     blocks = RowBlocks(row.segments, row.ids.device)
     longest = max(segment.prompt_length + segment.length for segment in row.segments)
 

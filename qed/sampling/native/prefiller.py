@@ -1,4 +1,4 @@
-"""Computes the prompts of new sequences: each once, and what many have in common once."""
+"""Computes the prompts of new sequences: each prompt once, and common beginnings once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qed.sampling.native.shared_prefix import SharedPrefix
 def can_share_beginning(model: Any, columns: int, kept: KeptPrefixes | None) -> bool:
     """Return whether sequences of at most `columns` tokens can share the keys and values of a common beginning.
 
-    Kernels of a device share whole prompts only.
+    Device kernels can share only whole prompts.
     """
     return kept is None and model.device.type == "cpu" and can_pack(model, columns)
 
@@ -34,10 +34,10 @@ class Prefiller:
     """Computes prompts for a decoding batch.
 
     Args:
-        model: computes them.
+        model: model that computes them.
         shares_prompts: whether sequences of a prompt share its keys and values; otherwise each gets a copy.
-        beginning: tokens that all prompts begin with, whose keys and values all sequences share; 0 for none.
-        kept: what is known of prompts from an earlier turn.
+        beginning: number of tokens that all prompts begin with, and whose keys and values are shared; 0 for none.
+        kept: cached prefixes from earlier turns.
     """
 
     def __init__(self, model: Any, shares_prompts: bool, beginning: int, kept: KeptPrefixes | None) -> None:
@@ -50,11 +50,11 @@ class Prefiller:
         """Compute the prompts of new answers, each prompt once.
 
         Args:
-            answers: by id; those of one prompt follow each other, and have the same first number in their id.
+            answers: answers by id; those of one prompt are consecutive and share the first number of their id.
             padding: see `chunk_prompts`.
 
         Yields:
-            some sequences, the cache row of each, and the logits of their first tokens.
+            Some sequences, the cache row of each, and the logits of their first tokens.
         """
         prompts = {index: answer.prompt for (index, _), answer in answers.items()}
         reused, common = self._find_reused(prompts)
@@ -63,8 +63,8 @@ class Prefiller:
             yield self._compute_chunk({each: answers[each] for each in chunk}, reused, common)
 
     def _find_reused(self, prompts: Mapping[int, Sequence[int]]) -> tuple[dict[int, Reused], int]:
-        """Return the part of each prompt that is known, and how many tokens that all begin with are computed once,
-        along with the prompts."""
+        """Return each prompt's cached part, and the length of a common beginning to compute once along with the
+        prompts."""
         if self.beginning:
             return dict.fromkeys(prompts, NOTHING), self.beginning
         known = {index: self.kept.find(prompt) if self.kept else NOTHING for index, prompt in prompts.items()}
@@ -103,7 +103,7 @@ class Prefiller:
         return sequences, owner, logits[owner]
 
     def _compute_behind(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor, Tensor]:
-        """Compute prompts, and leave their beginning out of their cache; the first one computed is that of all."""
+        """Compute prompts with a cache that excludes their beginning; the first computed beginning serves all."""
         beginning, cache, mask, logits = prefill_behind(self.model, prompts, self.beginning)
         if self._shared is None:
             own = mask.new_ones(1, self.beginning), mask.new_zeros(1, dtype=torch.int64)

@@ -1,10 +1,9 @@
-"""Linear layers of a decoding step, those of the same states joined, and on a processor with packed weights.
+"""Linear layers of a decoding step: layers with the same input are joined, and packed on a CPU.
 
-A decoding step multiplies few rows by every weight, again and again with the same weights, so it pays to bring a weight
-into the order in which it is read. In float32 the functions in C++ do so, and in bfloat16 on a processor with AMX.
-Elsewhere oneDNN does in bfloat16, which halves the time of few rows, and without a C++ compiler also in float32 on
-AMD's processors with AVX-512, which MKL leaves unused. A processor without instructions for bfloat16 multiplies numbers
-rounded to it in float32.
+A decoding step multiplies few rows by every weight, repeatedly with the same weights, so it pays to store a weight in
+the order in which it is read. In float32 the functions in C++ do so, and in bfloat16 on a CPU with AMX. Elsewhere
+oneDNN does so in bfloat16, which halves the time for few rows and, without a C++ compiler, also in float32 on AMD
+CPUs with AVX-512, which MKL leaves unused. A CPU without bfloat16 instructions multiplies rounded numbers in float32.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from qed.models.own_layers import has_own_forward
 from qed.models.qlora import RestoredScales, count_restored_bytes
 from qed.models.rounded_products import lacks_bfloat16
 
-SMALL = 1 << 20  # weights of projections that are joined in one copy, if they are not packed
-ROWS = 32  # that a packed weight is laid out for; it serves any number
-FEW_ROWS, FEW_WEIGHTS = 32, 1 << 17  # up to which MKL is faster in float32: a call of oneDNN costs 10 µs more
+SMALL = 1 << 20  # most weights of unpacked projections to join in one copy
+ROWS = 32  # rows that a packed weight is laid out for; any number works
+FEW_ROWS, FEW_WEIGHTS = 32, 1 << 17  # MKL is faster in float32 up to these: a oneDNN call costs 10 µs more
 Weight = Tensor | RestoredScales
-COPIES_SHARE = 10  # packed copies of the weights take at most one part in so many of the memory
+COPIES_SHARE = 10  # packed copies of the weights may take at most 1 / this of the memory
 
 
 class Projections:
-    """Makes functions of a model's linear layers, which hold for as long as the weights do.
+    """Builds functions from a model's linear layers, valid as long as the weights do not change.
 
     Args:
-        model: whose weights are read; the current autocast is that of the products.
+        model: model whose weights are read; products use the current autocast.
     """
 
     def __init__(self, model: Any) -> None:
@@ -53,12 +52,13 @@ class Projections:
         self.tiles = kind == "cpu" and fits and dtype == torch.bfloat16 and has_tile_products()
         packs = self.compiled or self.rounds or self.tiles
         self.packs = packs or (kind == "cpu" and fits and can_pack(dtype))
-        # On a device weights of another precision are cast once for all steps. Autocast casts those that are trained
-        # too, for the prompts, and keeps its casts as long.
+        # # On a device, weights of another precision are cast once for all steps. Autocast also casts the trained ones,
+        # for the
+        # # prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
         plain = (module.weight for module in model.modules() if type(module) is nn.Linear)
         cast = sum(weight.numel() for weight in plain if weight.dtype != dtype) * dtype.itemsize * self.casts
-        # Weights in 4 bits of layers with adapters are dequantized once too where that takes little of the memory.
+        # 4-bit weights of layers with adapters are dequantized once too, if that takes little memory.
         layers = [module for module in model.modules() if self.casts and is_adapted_quantized(module)]
         quantized = [layer.base_layer.weight for layer in layers]
         full = sum(math.prod(weight.quant_state.shape) for weight in quantized) * dtype.itemsize
@@ -104,7 +104,7 @@ class Projections:
         return multiply if layer.adapter is None else _Adapted(multiply, layer.adapter, self.cast)
 
     def _read_layer(self, module: Any) -> _Weights | None:
-        """Return what a plain linear layer computes, or an adapted one; None if it computes anything else."""
+        """Return the weights of a plain or adapted linear layer; None if it computes anything else."""
         if is_changed(module):
             return None
         if type(module) is nn.Linear:
@@ -113,12 +113,12 @@ class Projections:
             return None
         if not self.compiled:
             return self._read_adapted(module)
-        # In half precision a merged weight would lose what is smaller than its own last bit.
+        # In half precision, merging would lose adapter updates smaller than the weight's last bit.
         weight = lora.compute_merged_weight(module)
         return None if weight is None else _Weights(weight, module.get_base_layer().bias)
 
     def _read_adapted(self, module: Any) -> _Weights | None:
-        """Return the weights of an adapted linear layer, not merged; None if it computes anything else."""
+        """Return the unmerged weights of an adapted linear layer; None if it computes anything else."""
         base, quantized = module.get_base_layer(), is_adapted_quantized(module)
         if not quantized and not is_adapted_linear(module):
             return None
@@ -140,8 +140,9 @@ class Projections:
         if self.tiles and dtype == torch.bfloat16:
             plain = map(_read, weights)
             return TileLinear([weight if weight.dtype in KINDS else weight.to(dtype) for weight in plain], bias)
-        # Autocast keeps casts of parameters only, and a joined weight is none, so it is cast here once. Each is cast by
-        # itself, so that no copy is in both precisions.
+        # # Autocast caches casts only of parameters, and a joined weight is not one, so cast it once here. Each part is
+        # cast
+        # # separately, so that no copy exists in both precisions.
         cast = [_read(weight).to(dtype) for weight in weights]
         weight = torch.cat(cast) if len(cast) > 1 else cast[0]
         if self.compiled:
@@ -167,9 +168,9 @@ class _Adapted:
     """Computes a linear layer and its adapter without merging their weights.
 
     Args:
-        multiply: by the layer's own weight.
-        adapter: what is added.
-        dtype: of the products; None for that of the weights.
+        multiply: multiplies by the layer's own weight.
+        adapter: adapter whose output is added.
+        dtype: dtype of the products; None for that of the weights.
     """
 
     def __init__(self, multiply: Callable[[Tensor], Tensor], adapter: Adapter, dtype: torch.dtype | None) -> None:
@@ -183,13 +184,13 @@ class _Adapted:
 
 
 class _AdaptedTogether:
-    """Computes layers of the same states and their adapters into one tensor; their weights are not copied.
+    """Computes layers with the same input, and their adapters, into one tensor, without copying the weights.
 
-    The small products of all adapters are two: a decoding step spends more time on starting each than on computing it.
+    The small products of all adapters become two, because launching each takes longer than computing it.
 
     Args:
-        layers: with weights in the dtype of the products.
-        adapters: of the layers, with one factor.
+        layers: layers with weights in the dtype of the products.
+        adapters: adapters of the layers, all with the same factor.
     """
 
     def __init__(self, layers: Sequence[_Weights], adapters: Sequence[Adapter]) -> None:
@@ -217,13 +218,13 @@ class _AdaptedTogether:
 
 
 def _join_adapters(adapters: Sequence[Adapter]) -> Adapter:
-    """Return one adapter that adds what several of the same states and factor add, one after the other."""
+    """Return one adapter whose output concatenates those of several with the same input and factor."""
     ups: Tensor = torch.block_diag(*(adapter.up for adapter in adapters))  # type: ignore[no-untyped-call]
     return Adapter(torch.cat([adapter.down for adapter in adapters]), ups, adapters[0].factor)
 
 
 class Joined(NamedTuple):
-    """Several linear layers of the same states as one product."""
+    """Several linear layers with the same input as one product."""
 
     multiply: Callable[[Tensor], Tensor]
     sizes: list[int]  # the outputs of each
@@ -245,7 +246,7 @@ class Rounded:
 
 
 class _Packed:
-    """A linear layer with a weight in the order in which oneDNN reads it, and as it was where that serves few rows."""
+    """A linear layer with a weight packed for oneDNN, and unpacked if that is faster for few rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.dtype, self.bias = weight.dtype, bias
@@ -262,7 +263,7 @@ class _Packed:
 
 
 def count_device_memory(device: torch.device) -> int:
-    """Return the total memory of a device in bytes, not what is free now, so that a run decides alike each time."""
+    """Return the total memory of a device in bytes; unlike free memory, it gives the same decisions in every run."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return host.total_memory()
@@ -270,7 +271,7 @@ def count_device_memory(device: torch.device) -> int:
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Return whether this processor multiplies few rows faster by weights of a dtype that oneDNN has packed."""
+    """Return whether this CPU multiplies few rows faster with weights of a dtype packed by oneDNN."""
     if dtype == torch.bfloat16:
         has_products = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         return has_products and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -278,13 +279,13 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 
 def has_product(dtype: torch.dtype) -> bool:
-    """Return whether there is a product in C++ for a dtype: for few rows it is faster than MKL's."""
+    """Return whether there is a C++ product for a dtype, which is faster than MKL's for few rows."""
     return dtype == torch.float32 and has_kernels()
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Return whether a module has hooks or its own forward pass; FSDP's hooks do what `gather_weights` has done."""
+    """Return whether a module has its own forward pass, or hooks other than FSDP's, which `gather_weights` replaces."""
     hooks = module._forward_hooks or module._forward_pre_hooks
-    # By its name, because one module of qed imports torch.distributed.
+    # Checked by name, because only one module of qed may import torch.distributed's FSDP.
     sharded = any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
     return has_own_forward(module) or (bool(hooks) and not sharded)

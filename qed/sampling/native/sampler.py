@@ -1,7 +1,7 @@
 """The native sampler: a decoding loop with continuous batching that reads the weights of the learner's model directly.
 
 Every prompt is computed once for all of its completions. A finished sequence makes room for a waiting one. Stop strings
-are searched every few tokens, because tokens after one are simply cut off.
+are searched only every few tokens, because tokens after one are simply cut off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qed.sampling.native.sequences import SequenceId
 from qed.types import Completion
 
 REFILL_SHARE = 4  # waiting sequences are scheduled when at least 1 in 4 slots is free
-SHARED_FROM = 128  # mean tokens of prompts from which on sequences share them; shorter prompts are copied
+SHARED_FROM = 128  # mean prompt length above which sequences share prompts; shorter ones are copied
 
 Result = TypeVar("Result")
 
@@ -49,11 +49,11 @@ class NativeSampler(HFSampler):
     without_graphs: str | None = None  # why steps cannot be CUDA graphs, once that is known
     handed_over_long: str | None = None  # why long sequences were left to the hf sampler, once there were some
 
-    kept: KeptPrefixes | None = None  # of the answers that may go on
+    kept: KeptPrefixes | None = None  # cache of answers that may be continued
 
     @contextmanager
     def keep_prefixes(self) -> Iterator[None]:
-        """Keep the keys and values of ended answers, so that calls in this context continue them in place."""
+        """Keep the keys and values of finished answers, so that calls in this context can continue them."""
         self.kept = KeptPrefixes()
         try:
             yield
@@ -77,7 +77,7 @@ class NativeSampler(HFSampler):
 
     @torch.no_grad()
     def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
-        """Generate the completions of several batches at once; a prompt that is in several is computed once."""
+        """Generate the completions of several batches at once; a prompt in several batches is computed once."""
         longest = max(batch.longest for batch in batches)
         limit = count_fixed_rotation_tokens(self.model.config)
         if longest > limit:
@@ -90,10 +90,9 @@ class NativeSampler(HFSampler):
 
     @torch.no_grad()
     def iterate(self, batches: Sequence[PromptBatch]) -> Generator[None, None, list[list[list[Completion]]]]:
-        """Do what `generate_batches` does, and pause after every step; the caller prepares the model, and changes no
-        weights.
+        """Do the same as `generate_batches`, pausing after every step; the caller must prepare the model.
 
-        Answers beyond the length at which RoPE changes are not for this function.
+        Weights must not change meanwhile, and answers beyond the length at which RoPE changes are not supported.
         """
         call = _Call(self, batches)
         while call.missing:
@@ -115,7 +114,7 @@ class NativeSampler(HFSampler):
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:
-        """Generate one completion, and show it while it grows; see `HFSampler.stream`."""
+        """Generate one completion and stream it as it grows; see `HFSampler.stream`."""
         if len(prompt) + sampling.max_tokens > count_fixed_rotation_tokens(self.model.config):
             return super().stream(prompt, seed, sampling, on_tokens)
         finished: dict[SequenceId, Completion] = {}
@@ -133,13 +132,13 @@ class NativeSampler(HFSampler):
 
 
 class _Call:
-    """The state of a call of `generate`: the completions so far, and the batch that makes the others."""
+    """The state of a call of `generate`: the completions so far, and the batch that produces the others."""
 
     def __init__(self, sampler: NativeSampler, batches: Sequence[PromptBatch]) -> None:
         self.sampler = sampler
         self.answers: dict[SequenceId, Answer] = {}
-        self._indices: dict[tuple[int, ...], int] = {}  # of prompts
-        self._counts: Counter[int] = Counter()  # of the answers to each
+        self._indices: dict[tuple[int, ...], int] = {}  # indices of prompts
+        self._counts: Counter[int] = Counter()  # number of answers to each prompt
         self.places = [self._add_answers(batch) for batch in batches]  # the ids of each prompt's answers
         prompts = {index: answer.prompt for (index, _), answer in self.answers.items()}
         self.ids = sorted(self.answers, key=lambda each: (len(prompts[each[0]]), each))
@@ -155,16 +154,16 @@ class _Call:
             sampler.kept.retain(list(prompts.values()))
 
     def _add_answers(self, batch: PromptBatch) -> list[list[SequenceId]]:
-        """Add the answers of a batch, and return their ids; those of equal prompts have the same first number.
+        """Add the answers of a batch and return their ids; equal prompts have the same first number.
 
         Raises:
-            ValueError: the given tokens of an answer leave none to sample.
+            ValueError: the given tokens of an answer leave no tokens to sample.
         """
         found = []
         lengths = batch.prefix_lengths or [0] * len(batch.prompts)
         for prompt, seeds, given in zip(batch.prompts, batch.seeds, lengths, strict=True):
             if seeds and given >= batch.sampling.max_tokens:
-                raise ValueError(f"max_tokens is {batch.sampling.max_tokens}, and {given} of them are given already")
+                raise ValueError(f"max_tokens is {batch.sampling.max_tokens}, but {given} tokens are already given")
             index = self._indices.setdefault(tuple(prompt), len(self._indices))
             own = [(index, self._counts[index] + number) for number in range(len(seeds))]
             self._counts[index] += len(seeds)
@@ -180,8 +179,8 @@ class _Call:
         return len(self.completions) < len(self.ids)
 
     def advance(self) -> None:
-        """Schedule waiting sequences or decode a step; a call after a failed one starts a batch of what is missing."""
-        # The batch is in this frame alone while it computes: if that fails, its memory is freed with the frame.
+        """Schedule waiting sequences or decode a step; after a failed call, start a batch with the missing ones."""
+        # Only this frame refers to the batch while it computes: if that fails, its memory is freed with the frame.
         batch, self.batch = self.batch, None
         if batch is None:
             self.waiting = deque(each for each in self.ids if each not in self.completions)

@@ -1,4 +1,4 @@
-"""The sequences that a sampler decodes together, one row each, with their KV cache."""
+"""The sequences that a sampler decodes together, one per row, with their KV cache."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Sequences:
     ids: list[SequenceId]
     # W columns: those of the longest answer, and one for tokens sampled after a row has finished.
     tokens: Tensor  # [R, W] int64
-    logps: Tensor  # [R, W] float32, or float64 where the model computes in it
-    output_lens: Tensor  # [R] int64: sampled tokens
-    prompt_lens: Tensor  # [R] int64: tokens of the prompt
-    max_output_lens: Tensor  # [R] int64: tokens that may be sampled
+    logps: Tensor  # [R, W] float32, or float64 if the model computes in float64
+    output_lens: Tensor  # [R] int64: number of sampled tokens
+    prompt_lens: Tensor  # [R] int64: number of prompt tokens
+    max_output_lens: Tensor  # [R] int64: largest number of tokens to sample
     uniforms: Tensor | None  # [R, W] float64: random numbers of the tokens; None if all are greedy
     finished: Tensor  # [R] bool
     mask: Tensor  # [R, columns] bool: True at the columns that belong to the row
     cache: Any  # the KV cache; the columns in use come first
-    checked: list[int]  # of each row, how many tokens are known to contain no stop string
+    checked: list[int]  # for each row, how many tokens are known to contain no stop string
     shared_prefix: SharedPrefix | None = None  # the prompts' columns, unless every row has a copy in `cache`
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Sequences:
         self.mask[:, used] = True
 
     def reserve(self, columns: int) -> None:
-        """Allocate so many columns, including the appended one.
+        """Allocate `columns` columns, including the appended one.
 
         The tensors stay the same until rows are added or removed, or more columns are needed.
         """
@@ -69,7 +69,7 @@ class Sequences:
             layer.reserve(columns)
 
     def commit_slot(self) -> None:
-        """Count the appended column as used, after its keys and values have been written."""
+        """Mark the appended column as used, after its keys and values have been written."""
         for layer in self.cache.layers:
             layer.used += 1
 
@@ -108,7 +108,7 @@ def new_sequences(
     mask: Tensor,
     cache: Any,
 ) -> Sequences:
-    """Build sequences without sampled tokens; `cache` may have one row for the prompt of several of them."""
+    """Build sequences without sampled tokens; several of them may share a row of `cache` with their prompt."""
     count, device, longest = len(ids), mask.device, max(max_output_lens) + 1
     dtype = torch.promote_types(cache.layers[0].keys.dtype, torch.float32)
     # MPS has no float64, so there the random numbers stay on the CPU.
@@ -129,11 +129,11 @@ def new_sequences(
 
 
 def append_tokens(rows: Sequences, first: int, chosen: Tensor, logps: Tensor, ended: Tensor) -> None:
-    """Write the next tokens of the rows from `first` on, and mark those that finish: at an end, or as long as allowed.
+    """Write the next tokens of the rows from `first` on; mark rows that finish, at an end token or the length limit.
 
     Args:
         rows: the sequences.
-        first: of the rows that get a token; a finished one has it written behind its end.
+        first: first row that gets a token; finished rows have it written after their end.
         chosen: [rows] int64, the tokens.
         logps: [rows], their log-probs.
         ended: [rows] bool, which of them are end tokens.
@@ -153,8 +153,8 @@ def pack_sequences(config: Any, parts: Sequence[tuple[Sequences, Tensor, Tensor]
     """Join sequences of several batches into one, right-aligned, without columns that no row uses.
 
     Args:
-        config: of the model.
-        parts: sequences, the rows to take from them, and the rows of their cache that belong to these.
+        config: config of the model.
+        parts: sequences, the rows to take from them, and these rows' cache rows.
     """
     masks = [sequences.mask[rows, : sequences.used] for sequences, rows, _ in parts]
     width = max(map(_count_needed, masks))
@@ -185,7 +185,7 @@ def _join_rows(parts: Sequence[tuple[Sequences, Tensor, Tensor]], name: str) -> 
 
 
 def _join_uniforms(parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Tensor | None:
-    """Join the random numbers; greedy rows beside sampled ones get zeros, which nothing reads."""
+    """Join the random numbers; greedy rows get unused zeros."""
     places = [sequences.uniforms for sequences, _, _ in parts if sequences.uniforms is not None]
     if not places:
         return None
@@ -199,14 +199,14 @@ def _join_uniforms(parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Tensor 
 
 
 def _fit(states: Sequence[Tensor], parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> list[Tensor]:
-    """Give tensors [rows, .] the columns that the longest of all answers may need."""
+    """Pad or cut tensors [rows, .] to the columns that the longest answer may need."""
     lengths = torch.cat([sequences.max_output_lens[rows] for sequences, rows, _ in parts])
     width = int(lengths.max()) + 1
     return [nn.functional.pad(part[:, :width], (0, width - min(width, part.shape[1]))) for part in states]
 
 
 def _count_needed(mask: Tensor) -> int:
-    """Count the columns from the first one that any row uses."""
+    """Count the columns from the first one used by any row."""
     columns = mask.any(0).nonzero()
     return mask.shape[1] - int(columns[0]) if len(columns) else 0
 

@@ -1,5 +1,5 @@
-"""Shared prefixes: all sequences of a prompt, or all whose prompts have the same beginning, read one copy of its keys
-and values."""
+"""Shared prefixes: sequences with the same prompt, or the same beginning of it, read one copy of its keys and
+values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qed.sampling.native.kv_cache import new_cache
 
 
 class SharedPrefix:
-    """The keys and values of P prompts or beginnings of prompts, each of which several of the R sequences read.
+    """The keys and values of P prompts or prompt beginnings, each read by several of the R sequences.
 
     Queries are grouped by prompt, padded to the largest group, so that one product with a prompt's keys or values
     serves all of its sequences.
 
     Args:
-        cache: of the prompts, [P, heads, columns, width] in each layer, right-aligned.
+        cache: cache of the prompts, [P, heads, columns, width] in each layer, right-aligned.
         mask: [P, columns] bool, False at padding.
         owner: [R] int64, the prompt of each sequence.
     """
@@ -35,7 +35,7 @@ class SharedPrefix:
         order = owner.argsort(stable=True)
         rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner[order]]
         slot = owner[order] * self.group_size + rank
-        # The row at each slot of [P, group_size], and the slot of each row.
+        # The row in each slot of [P, group_size], and the slot of each row.
         self.row_of_slot = order.new_zeros(len(mask) * self.group_size).index_copy_(0, slot, order)
         self.slot_of_row = torch.empty_like(order).index_copy_(0, order, slot)
 
@@ -77,7 +77,7 @@ class SharedPrefix:
 
 
 def join_prefixes(config: Any, parts: Sequence[tuple[SharedPrefix, Tensor]]) -> SharedPrefix:
-    """Join the prompts of selected rows of each part into one, without those that no row reads any more."""
+    """Join the prompts of selected rows of each part, dropping those that no row reads any more."""
     first = parts[0][0]
     if all(prefix.cache is first.cache for prefix, _ in parts):  # nothing to copy
         return SharedPrefix(first.cache, first.mask, torch.cat([prefix.owner[rows] for prefix, rows in parts]))

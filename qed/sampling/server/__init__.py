@@ -1,4 +1,4 @@
-"""Inference servers that run already: of qed, vLLM or SGLang."""
+"""Samples on inference servers that are already running: of qed, vLLM or SGLang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def connect(
     """Build this sampler for the servers at `sampling.url`.
 
     Raises:
-        UsageError: there is no address, or nobody answers at one.
+        UsageError: there is no address, or no server answers at one.
     """
     if not settings.sampling.url:
         raise UsageError(
@@ -33,5 +33,5 @@ def connect(
 
 
 def make(*_: Any) -> NoReturn:
-    """Refuse to be built without addresses, as where samplers of this process are measured."""
-    raise UsageError("The sampler server has no model of this process; take --sampling.sampler native or hf here.")
+    """Raise: this sampler cannot be built without addresses, for example to measure in-process samplers."""
+    raise UsageError("The sampler server has no model in this process; use --sampling.sampler native or hf here.")

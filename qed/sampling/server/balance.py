@@ -1,7 +1,7 @@
-"""Spread requests over servers: evenly, around those that are lost, and so that each is answered exactly once.
+"""Distributes requests evenly over servers, avoids lost ones, and has each request answered exactly once.
 
-The thread that wants the answers schedules; each request has a thread of its own that only waits for its reply. A lost
-server is left out, asked now and then whether it is back, and taken back when it is.
+The thread that needs the answers schedules the requests; each request has its own thread that only waits for the reply.
+A lost server is skipped, checked regularly, and used again once it is back.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from qed.sampling.server.dialect import ServerLost
 from qed.sampling.server.slots import FIRST_WAIT, J, R, S, Slot
 
 LONGEST_WAIT = 15.0  # seconds between two checks of a lost server; the wait doubles
-CHECK_SECONDS = 20.0  # for a lost server to show that it is back
+CHECK_SECONDS = 20.0  # time limit of such a check
 
 
 @dataclass
 class Hooks(Generic[S]):
-    """What the balancer calls: when a server is lost, in a thread of its own, and before it is used again."""
+    """Callbacks of the balancer: when a server is lost (in a separate thread), and before it is used again."""
 
     on_lost: Callable[[S], None] = field(default=lambda server: None)
     on_return: Callable[[S], None] = field(default=lambda server: None)
@@ -36,20 +36,20 @@ class Balancer(Generic[S]):
 
     Args:
         servers: the servers.
-        limit: the most requests that one has at the same time.
+        limit: largest number of concurrent requests per server.
         patience: seconds without any server after which the run ends.
-        hooks: what is called when a server is lost or back.
+        hooks: callbacks for lost and returning servers.
     """
 
     def __init__(self, servers: Sequence[S], limit: int, patience: float, hooks: Hooks[S]) -> None:
         self.slots = [Slot(server) for server in servers]
         self.limit, self.patience, self.hooks = limit, patience, hooks
-        self.counts: Counter[str] = Counter()  # of requests that were asked again, and of losses
+        self.counts: Counter[str] = Counter()  # of retried requests and lost servers
         self._lock = threading.RLock()
         self._down_since: float | None = None  # when the last server was lost
 
     def replace(self, index: int, server: S) -> None:
-        """Put another server in a place, for example after a restart at another address; it is checked before use."""
+        """Replace a server, for example after a restart at another address; the new one is checked before use."""
         with self._lock:
             slot = self.slots[index]
             slot.server, slot.retry, slot.wait = server, 0.0, FIRST_WAIT
@@ -62,13 +62,14 @@ class Balancer(Generic[S]):
         work: Callable[[S, J, Callable[[], None], CancelScope], R],
         tick: Callable[[bool], None],
     ) -> list[R]:
-        """Do each job exactly once, on whatever server, and return the results in order.
+        """Do each job exactly once, on any server, and return the results in order.
 
         Args:
-            jobs: each with the most tokens that it takes.
-            work: does a job on a server; it is called in a thread of its own, with a function to call at progress and
-                a scope that ends it. It raises `ServerLost` or `AskAgain` where the job is to be done again.
-            tick: called several times a second, with whether there was progress; its exceptions end all jobs.
+            jobs: each with its largest number of tokens.
+            work: does a job on a server; called in a separate thread, with a function to report progress and a scope
+            that
+                cancels it. It raises `ServerLost` or `AskAgain` if the job must be retried.
+            tick: called several times a second with whether there was progress; its exceptions end all jobs.
 
         Raises:
             QedError: all servers are lost for too long, or a job was lost too often.
@@ -88,7 +89,7 @@ class Balancer(Generic[S]):
         return [call.results[index] for index in range(len(jobs))]
 
     def choose(self, tokens: int) -> Slot[S] | None:
-        """Reserve a place for a job on the server with the fewest outstanding tokens; None if all are full or lost."""
+        """Reserve a slot for a job on the server with the fewest outstanding tokens; None if all are full or lost."""
         with self._lock:
             free = [slot for slot in self.slots if slot.lost is None and not slot.server.paused]
             free = [slot for slot in free if slot.running < self.limit]
@@ -99,25 +100,25 @@ class Balancer(Generic[S]):
             return slot
 
     def release(self, slot: Slot[S], tokens: int) -> None:
-        """Give up a place that `choose` reserved."""
+        """Release a slot that `choose` reserved."""
         with self._lock:
             slot.running, slot.tokens = slot.running - 1, slot.tokens - tokens
 
     def leave_out(self, slot: Slot[S], server: S, error: ServerLost) -> None:
-        """Use a server no more until it is back."""
+        """Stop using a server until it is back."""
         with self._lock:
             if slot.lost is not None or slot.server is not server:
-                return  # another request has said so
+                return  # another request has already reported it
             now = time.monotonic()
             slot.lost, slot.since, slot.retry, slot.wait = str(error), now, now + FIRST_WAIT, FIRST_WAIT
-            slot.reported = error.kind != "lost"  # a busy one, or one with old weights, needs no restart
+            slot.reported = error.kind != "lost"  # busy servers, and those with old weights, need no restart
             server.healthy = False
             self.counts["servers_lost"] += 1
             if self._down_since is None and all(each.lost is not None for each in self.slots):
                 self._down_since = now
 
     def _report_losses(self) -> None:
-        """Call `on_lost` for servers that died or hang, once each, in a thread; nobody checks them meanwhile."""
+        """Call `on_lost` once for each server that died or hangs, in a thread; pause checks of it meanwhile."""
         with self._lock:
             due = [slot for slot in self.slots if slot.lost is not None and not slot.reported]
             for slot in due:
@@ -126,10 +127,10 @@ class Balancer(Generic[S]):
             threading.Thread(target=_call_on_lost, args=(slot, self.hooks.on_lost), daemon=True).start()
 
     def _settle_restarts(self) -> None:
-        """Look at how calls of `on_lost` have ended; the server is checked before it is used again.
+        """Handle the results of finished `on_lost` calls; servers are checked before they are used again.
 
         Raises:
-            QedError: a server cannot be restarted, and there is no other; or whatever else `on_lost` raised.
+            QedError: a server cannot be restarted and there is no other, or any other error of `on_lost`.
         """
         with self._lock:
             due = [(slot, slot.restarted[0]) for slot in self.slots if slot.restarted is not None]
@@ -146,7 +147,7 @@ class Balancer(Generic[S]):
                 raise failure
 
     def _take_back(self) -> None:
-        """Use servers again that have passed a check, and plan the next check of the others."""
+        """Use servers again that passed a check, and schedule the next check of the others."""
         with self._lock:
             due = [(slot, slot.checked) for slot in self.slots if slot.checked is not None]
             for slot, _ in due:
@@ -172,7 +173,7 @@ class Balancer(Generic[S]):
                     slot.retry = time.monotonic() + slot.wait
 
     def _start_checks(self) -> None:
-        """Ask lost servers whose time has come whether they are back."""
+        """Start checks of lost servers that are due."""
         now = time.monotonic()
         with self._lock:
             due = [slot for slot in self.slots if slot.lost is not None and slot.reported]
@@ -183,27 +184,27 @@ class Balancer(Generic[S]):
             threading.Thread(target=_check, args=(slot, slot.server), daemon=True).start()
 
     def _require_servers(self, call: Call[S, Any, Any]) -> None:
-        """End the run if no server has been there for too long, or if all are paused for good."""
+        """End the run if no server has been available for too long, or if all stay paused."""
         now = time.monotonic()
-        restarting = any(slot.restarting for slot in self.slots)  # which has a deadline of its own
+        restarting = any(slot.restarting for slot in self.slots)  # a restart has its own deadline
         if not restarting and self._down_since is not None and now - self._down_since > self.patience:
             lost = "; ".join(slot.describe() for slot in self.slots)
             raise ServersGone(
-                f"All servers are lost, and none came back within {self.patience:g} s ({lost}). Look at their logs, "
-                "start them again, and resume the run; sampling.request_seconds is how long it waits."
+                f"All servers are lost, and none came back within {self.patience:g} s ({lost}). Check their logs, "
+                "restart them, and resume the run; sampling.request_seconds sets how long it waits."
             )
         if not call.waits or any(not slot.server.paused for slot in self.slots):
             call.paused_since = now
         elif now - call.paused_since > self.patience:
             names = ", ".join(slot.server.url for slot in self.slots)
-            raise QedError(f"The servers {names} are paused for {self.patience:g} s, and nothing resumes them.")
+            raise QedError(f"The servers {names} have been paused for {self.patience:g} s, and nothing resumes them.")
 
 
 def _call_on_lost(slot: Slot[S], on_lost: Callable[[S], None]) -> None:
     failure: BaseException | None = None
     try:
         on_lost(slot.server)
-    except BaseException as error:  # noqa: BLE001 -- raised in the thread that wants the answers
+    except BaseException as error:  # noqa: BLE001 -- raised in the thread that waits for the answers
         failure = error
     slot.restarted = (failure,)
 
@@ -212,6 +213,6 @@ def _check(slot: Slot[S], server: S) -> None:
     outcome: BaseException | None = None
     try:
         server.alive(CHECK_SECONDS)
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the server is not back
+    except Exception as error:  # noqa: BLE001 -- after any error, the server is not back
         outcome = error
     slot.checked = (server, outcome)

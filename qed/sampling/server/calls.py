@@ -1,4 +1,4 @@
-"""One call of a balancer: its jobs, those that wait, and what the threads that wait for replies have reported."""
+"""One call of a balancer: its jobs, the waiting ones, and reports of the threads that wait for replies."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from qed.net.deadlines import CancelScope
 from qed.sampling.server.dialect import AskAgain, ServerLost
 from qed.sampling.server.slots import J, R, S, Slot
 
-POLL = 0.05  # seconds between two looks at what other threads may have changed
+POLL = 0.05  # seconds between checks of what other threads may have changed
 MOST_ATTEMPTS = 25  # of a request, over all servers
 
 
 class Slots(Protocol[S]):
-    """What a call needs of its balancer."""
+    """The part of a balancer that a call uses."""
 
     counts: Counter[str]
 
     def choose(self, tokens: int) -> Slot[S] | None:
-        """Reserve a place for a job."""
+        """Reserve a slot for a job."""
         ...
 
     def release(self, slot: Slot[S], tokens: int) -> None:
-        """Give up a place."""
+        """Release a slot."""
         ...
 
     def leave_out(self, slot: Slot[S], server: S, error: ServerLost) -> None:
-        """Use a server no more until it is back."""
+        """Stop using a server until it is back."""
         ...
 
 
 @dataclass(frozen=True)
 class _Event(Generic[S]):
-    """What a thread reports: the outcome of a job, or that the server has advanced (`index` None)."""
+    """A thread's report: the outcome of a job, or progress of the server (`index` None)."""
 
     server: S
     index: int | None = None
@@ -66,11 +66,11 @@ class Call(Generic[S, J, R]):
 
     @property
     def waits(self) -> bool:
-        """Whether jobs wait for a server and none is under way."""
+        """Whether jobs wait for a server and none is running."""
         return bool(self.waiting) and not self.running
 
     def start_jobs(self) -> None:
-        """Start as many jobs as the servers take."""
+        """Start as many jobs as the servers accept."""
         while self.waiting:
             index = self.waiting[0]
             slot = self.balancer.choose(self.jobs[index][1])
@@ -81,7 +81,7 @@ class Call(Generic[S, J, R]):
             threading.Thread(target=self._do, args=(slot, slot.server, index), daemon=True).start()
 
     def handle_events(self) -> bool:
-        """Wait a moment for threads to report, handle what they do, and return whether there was progress."""
+        """Wait briefly for reports of threads, handle them, and return whether there was progress."""
         progress = False
         try:
             event = self.events.get(timeout=POLL)
@@ -96,7 +96,7 @@ class Call(Generic[S, J, R]):
         outcome: Any
         try:
             outcome = self.work(server, job, lambda: self.events.put(_Event(server)), self.scope)
-        except BaseException as error:  # noqa: BLE001 -- the thread that schedules raises it
+        except BaseException as error:  # noqa: BLE001 -- the scheduling thread raises it
             outcome = error
         if isinstance(outcome, ServerLost):
             self.balancer.leave_out(slot, server, outcome)
@@ -117,7 +117,7 @@ class Call(Generic[S, J, R]):
         return True
 
     def _ask_again(self, event: _Event[S]) -> None:
-        """Put a lost job first in the queue, so that it is done next."""
+        """Put a lost job at the front of the queue, so that it is done next."""
         index = event.index
         assert index is not None
         self.attempts[index] += 1
@@ -125,6 +125,6 @@ class Call(Generic[S, J, R]):
         if self.attempts[index] >= MOST_ATTEMPTS:
             raise QedError(
                 f"A request was lost {MOST_ATTEMPTS} times, the last time at {event.server.url}: "
-                f"{event.outcome or 'it was paused in the middle'}. Look at the logs of the servers."
+                f"{event.outcome or 'it was paused in the middle'}. Check the servers' logs."
             )
         self.waiting.appendleft(index)

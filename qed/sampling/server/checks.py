@@ -1,4 +1,4 @@
-"""Checks of what is sent to a server and of what comes back, so that a broken answer is never trained on."""
+"""Checks requests to a server and its replies, so that a broken answer is never trained on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qed.sampling.server.dialect import Capabilities, Job, Reader
 from qed.types import Completion, StopReason, Support
 
 LARGEST = 1e-3  # a log-prob may exceed 0 by rounding
-LOWEST = -9999.0  # stands for minus infinity in replies of vLLM, and no such token can be sampled
+LOWEST = -9999.0  # means minus infinity in vLLM's replies, and such a token cannot be sampled
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as a server returns it: why it ends, in its words, and the rest as in `Completion`."""
+    """An answer as returned by a server: `reason` is the server's finish reason, the rest as in `Completion`."""
 
     tokens: Sequence[int]
     logps: Sequence[float]
@@ -28,7 +28,7 @@ class Answer:
 
 
 def check_room(job: Job, url: str, capabilities: Capabilities) -> None:
-    """Refuse prompts that leave no room for an answer of the largest length, before anything is sent.
+    """Reject prompts that leave no room for an answer of the maximum length, before anything is sent.
 
     Raises:
         UsageError: a prompt is empty or too long.
@@ -36,19 +36,19 @@ def check_room(job: Job, url: str, capabilities: Capabilities) -> None:
     for index, (prompt, _, sampling) in enumerate(job.list_prompts()):
         room = sampling.max_tokens
         if not len(prompt):
-            raise UsageError(f"Prompt {index} has no token; a server needs at least one.")
+            raise UsageError(f"Prompt {index} has no tokens; a server needs at least one.")
         if room < 1:
-            raise UsageError(f"Prompt {index} leaves no token to sample: its given part has sampling.max_tokens.")
+            raise UsageError(f"Prompt {index} leaves no tokens to sample: its given part has sampling.max_tokens.")
         if len(prompt) + room > capabilities.window:
             raise UsageError(
-                f"Prompt {index} has {len(prompt)} tokens and its answer up to {room}, and the server {url} takes "
-                f"sequences of {capabilities.window}. Set a smaller sampling.max_tokens, leave long prompts out, or "
+                f"Prompt {index} has {len(prompt)} tokens and its answer up to {room}, but the server {url} takes "
+                f"sequences of {capabilities.window}. Lower sampling.max_tokens, drop long prompts, or "
                 "start the server with a larger window."
             )
 
 
 def check_sampling(sampling: Sampling, url: str, capabilities: Capabilities) -> None:
-    """Refuse sampling parameters whose answers the server cannot report in full.
+    """Reject sampling parameters whose answers the server cannot fully report.
 
     Raises:
         UsageError: the learner would need the support of truncated distributions.
@@ -57,18 +57,18 @@ def check_sampling(sampling: Sampling, url: str, capabilities: Capabilities) -> 
         raise UsageError(
             f"The server {url} ({capabilities.engine}) does not report which tokens sampling.top_p, top_k, min_p and "
             "min_tokens left at each position, so the learner cannot compute the log-probs that the answers were "
-            "sampled with. Leave these settings out, or sample with qed's own server: qed serve MODEL."
+            "sampled with. Remove these settings, or sample with qed's own server: qed serve MODEL."
         )
 
 
 def read_completion(url: str, reader: Reader, sampling: Sampling, answer: Answer) -> Completion:
-    """Check an answer against what was asked, and return it.
+    """Check an answer against its request, and return it.
 
     Args:
-        url: of the server, for messages.
-        reader: the tokens that end an answer, and the tokenizer.
-        sampling: of this answer; its `max_tokens` and `min_tokens` without the tokens that are given.
-        answer: as the server returned it.
+        url: address of the server, for messages.
+        reader: tokens that end an answer, and the tokenizer.
+        sampling: parameters of this answer; its `max_tokens` and `min_tokens` exclude given tokens.
+        answer: answer as returned by the server.
 
     Raises:
         QedError: the answer contradicts itself or the request.
@@ -76,7 +76,7 @@ def read_completion(url: str, reader: Reader, sampling: Sampling, answer: Answer
     """
     tokens, logps = answer.tokens, answer.logps
     if not all(isinstance(logp, float | int) and math.isfinite(logp) for logp in logps):
-        raise Diverged(f"Log-probs of the server {url} are not finite: its model is broken, maybe by its last update.")
+        raise Diverged(f"Log-probs of the server {url} are not finite: its model is broken, maybe by the last update.")
     stopped = _is_stopped(reader, sampling, tokens)
     wrong = _find_contradiction(reader, sampling, answer, stopped)
     if wrong is not None:
@@ -91,19 +91,19 @@ def read_completion(url: str, reader: Reader, sampling: Sampling, answer: Answer
 
 
 def _find_contradiction(reader: Reader, sampling: Sampling, answer: Answer, stopped: bool) -> str | None:
-    """Return what is wrong with an answer; None if nothing is."""
+    """Describe what is wrong with an answer; None if nothing is."""
     tokens, logps, reason = answer.tokens, answer.logps, answer.reason
     if not tokens or len(tokens) > sampling.max_tokens or len(tokens) != len(logps):
         return f"there are {len(tokens)} tokens and {len(logps)} log-probs"
     ends = set(reader.find_ends(sampling.stop))
-    # SGLang and older versions of vLLM check the length before the end.
+    # SGLang and older versions of vLLM check the length before end tokens.
     full = len(tokens) == sampling.max_tokens
     fits = reason == ("stop" if stopped else "length") or (full and reason == "length")
     contradictions = {
         f"its log-probs lie between {min(logps):g} and {max(logps):g}": max(logps) > LARGEST or min(logps) <= LOWEST,
-        "it goes on after an end token": not ends.isdisjoint(tokens[:-1]),
+        "it continues after an end token": not ends.isdisjoint(tokens[:-1]),
         f"its finish reason is {reason}": not fits,
-        "its finish reason is length before the largest length": not stopped and not full,
+        "its finish reason is length, but it is shorter than the maximum": not stopped and not full,
         f"it ends before sampling.min_tokens, {sampling.min_tokens}": stopped and len(tokens) <= sampling.min_tokens,
     }
     return next((what for what, holds in contradictions.items() if holds), None)

@@ -1,4 +1,4 @@
-"""qed's own server: batches that have the bits of the native sampler in this process, and its routes for training."""
+"""qed's own server: batches bit-identical to the in-process native sampler, and routes for training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS = {kind.__name__: kind for kind in (Diverged, UsageError, ModelError, Data
 
 
 class NativeServer(Server):
-    """A server that `qed serve` has started with the engine `native`."""
+    """A server started by `qed serve` with the engine `native`."""
 
     dialect = "native"
     batches = True
@@ -40,7 +40,7 @@ class NativeServer(Server):
     def complete(
         self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
     ) -> list[list[Completion]]:
-        """Sample a batch as the native sampler of this process would; see `Server.complete`."""
+        """Sample a batch as the in-process native sampler would; see `Server.complete`."""
         content = {"batches": [*map(_describe_batch, job.batches)], "session": job.session}
         with self.fly(scope) as flight:
             lines = self.client.stream(
@@ -57,7 +57,7 @@ class NativeServer(Server):
     def score(
         self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
     ) -> list[list[float]]:
-        """Return log-probs that the learner's own code computes with the server's weights; see `Server.score`."""
+        """Return log-probs computed by the learner's own code with the server's weights; see `Server.score`."""
         content = {"prompts": [*map(list, prompts)], "outputs": [*map(list, outputs)], "temperature": temperature}
         logps: list[list[float]] = self.ask("POST", "/qed/score", content, self.seconds)["logps"]
         return logps
@@ -65,11 +65,11 @@ class NativeServer(Server):
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:
-        """Sample one answer and show it while it grows; see `Server.stream`."""
+        """Sample one answer and stream it as it grows; see `Server.stream`."""
         return openai.stream(self, self.capabilities.model, prompt, seed, sampling, on_tokens)
 
     def alive(self, seconds: float) -> None:
-        """Let the engine's loop pass a request that computes nothing; see `Server.alive`."""
+        """Send a request through the engine's loop that computes nothing; see `Server.alive`."""
         self.ask("GET", "/health", seconds=seconds)
 
     def load_weights(self, folder: Path, version: int) -> None:
@@ -78,15 +78,15 @@ class NativeServer(Server):
         self.version = int(self.ask("POST", "/qed/update", content, LOADING)["version"])
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load an adapter onto the base model that is served; see `Server.load_adapter`."""
+        """Load an adapter onto the served base model; see `Server.load_adapter`."""
         self.load_weights(folder, int(name.rpartition("@")[2]))
 
     def clear_caches(self) -> None:
-        """Forget cached prompts; this engine keeps none between batches but those of a session."""
+        """Clear cached prompts; between batches, this engine keeps only those of a session."""
         self.ask("POST", "/reset_prefix_cache")
 
     def read_version(self) -> int | None:
-        """Return the version that the server names."""
+        """Return the version reported by the server."""
         card = self.ask("GET", "/v1/models")["data"][0]
         self.version = int(card["qed"]["weight_version"])
         return self.version
@@ -114,13 +114,13 @@ class NativeServer(Server):
         if kind == "AnswerAborted":
             raise AskAgain
         if kind == "EngineDied":
-            raise ServerLost(message, "busy")  # it starts its engine again by itself
+            raise ServerLost(message, "busy")  # it restarts its engine by itself
         raise KINDS.get(kind, QedError)(message)
 
     def _read_batch(self, job: Job, reply: dict[str, Any]) -> list[list[Completion]]:
         version, rows, asked = int(reply["version"]), reply["completions"], list(job.list_prompts())
         if [len(row) for row in rows] != [len(each.seeds) for each in asked]:
-            raise QedError(f"The server {self.url} returned another number of answers than it was asked for.")
+            raise QedError(f"The server {self.url} returned a different number of answers than requested.")
         return [
             [self._read_answer(each.sampling, answer, version) for answer in row]
             for each, row in zip(asked, rows, strict=True)

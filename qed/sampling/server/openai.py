@@ -1,4 +1,4 @@
-"""Completions over the route of OpenAI's API with vLLM's fields for token ids, whole and streamed."""
+"""Completions over OpenAI's API with vLLM's fields for token ids, complete or streamed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ROUTE = "/v1/completions"
 
 
 def build_body(model: str, prompt: Sequence[int], seed: int, sampling: Sampling, reader: Reader) -> dict[str, Any]:
-    """Build the request of one answer: ids in, ids out, every parameter named, so that no default of the server counts.
+    """Build the request for one answer: ids in, ids out, and every parameter set, so that no server default applies.
 
-    The server's own end tokens are ignored, and those of this run end an answer.
+    The server's end tokens are ignored; those of this run end an answer.
     """
-    greedy = sampling.temperature == 0  # whose log-probs are those of the whole distribution, as for all samplers
+    greedy = sampling.temperature == 0  # its log-probs are those of the full distribution, as in all samplers
     return {
         "model": model,
         "prompt": list(prompt),
@@ -75,9 +75,9 @@ def stream(
     sampling: Sampling,
     on_tokens: Callable[[list[int]], None],
 ) -> Completion:
-    """Sample one answer, and call `on_tokens` with all its tokens so far whenever there are more.
+    """Sample one answer, and call `on_tokens` with all tokens so far whenever new ones arrive.
 
-    An exception of `on_tokens` ends the answer, also at the server.
+    An exception raised by `on_tokens` ends the answer, also on the server.
     """
     body = {**build_body(model, prompt, seed, sampling, server.reader), "stream": True}
     tokens, logps, reason = list[int](), list[float](), ""
@@ -112,12 +112,12 @@ def _find_choice(server: Server, reply: Any) -> dict[str, Any]:
 
 
 def _require_prompt(server: Server, choice: dict[str, Any], prompt: Sequence[int]) -> None:
-    """Refuse an answer to other token ids than were sent."""
+    """Require that the answer is to the token ids that were sent."""
     echoed = choice.get("prompt_token_ids")
     if echoed is not None and list(echoed) != list(prompt):
         raise QedError(
-            f"The server {server.url} answered another prompt than it was sent: {len(echoed)} tokens in place of "
-            f"{len(prompt)}. It must not add or cut tokens."
+            f"The server {server.url} answered a different prompt than it was sent: {len(echoed)} tokens instead of "
+            f"{len(prompt)}. It must not add or drop tokens."
         )
 
 
@@ -126,7 +126,7 @@ def _read_tokens(server: Server, choice: dict[str, Any]) -> tuple[list[int], lis
     logps = logprobs.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logps, list):
         raise QedError(
-            f"The server {server.url} returns no token ids or no log-probs of them (fields return_token_ids and "
-            "logprobs). vLLM does so from version 0.10.2 on."
+            f"The server {server.url} returns no token ids or no log-probs (fields return_token_ids and "
+            "logprobs). vLLM returns both from version 0.10.2 on."
         )
     return tokens, logps

@@ -1,4 +1,4 @@
-"""Find out which engine answers at an address, and what it can do."""
+"""Detect the engine of a server and its capabilities."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from qed.sampling.server.native import NativeServer
 from qed.sampling.server.sglang import SglangServer
 from qed.sampling.server.vllm import VllmServer
 
-SECONDS = 30.0  # to answer what it is
+SECONDS = 30.0  # timeout of requests for what a server is
 DIALECTS: dict[str, type[Server]] = {"qed": NativeServer, "vllm": VllmServer, "sglang": SglangServer}
 
 
 def recognise(url: str, reader: Reader, seconds: float, model: str = "", samples: bool = True) -> Server:
-    """Ask a server what it is, and return it in its dialect.
+    """Detect a server's engine, and return a `Server` of its dialect.
 
     Args:
-        url: its address, with or without /v1.
-        reader: of its answers.
-        seconds: after which a request without progress is given up.
-        model: the name of the model to use, where it serves several; empty for its first one that is no adapter.
-        samples: whether it is to sample, and not only to score.
+        url: address, with or without /v1.
+        reader: determines how answers end.
+        seconds: timeout of a request without progress.
+        model: name of the model to use if it serves several; empty for the first that is not an adapter.
+        samples: whether the server is used to sample, not only to score.
 
     Raises:
-        UsageError: nobody answers there, or the server is of no engine that is known, or does not report the log-probs
-            that it samples from.
+        UsageError: no server answers there, its engine is unknown, or it does not report the log-probs that it samples
+            from.
     """
     client = _connect(url)
     base, card = client.url, _read_card(client, model)
@@ -35,7 +35,7 @@ def recognise(url: str, reader: Reader, seconds: float, model: str = "", samples
     engine = owner if owner in DIALECTS else _find_engine(client)
     if engine is None:
         raise UsageError(
-            f"The server {base} is of '{owner}', and qed samples from servers of qed, vLLM and SGLang, which take and "
+            f"The server {base} is of '{owner}', but qed samples from servers of qed, vLLM and SGLang, which take and "
             "return token ids. Any OpenAI-compatible server can be evaluated: qed evaluate --model openai:NAME --url."
         )
     describe = {"qed": _describe_native, "vllm": _describe_vllm, "sglang": _describe_sglang}[engine]
@@ -54,7 +54,7 @@ def find_served_model(url: str) -> tuple[str, str]:
     """Return the name of the model that a server serves, and the folder or hub name of its weights.
 
     Raises:
-        UsageError: nobody answers there, or it lists no model.
+        UsageError: no server answers there, or it lists no model.
     """
     client = _connect(url)
     try:
@@ -69,10 +69,10 @@ def _connect(url: str) -> HttpClient:
 
 
 def _read_card(client: HttpClient, model: str = "") -> dict[str, Any]:
-    """Return what a server says of its model, or of the one with a name; an adapter has a parent.
+    """Return a server's description of its first model, or of the named one; adapters have a parent.
 
     Raises:
-        UsageError: nobody answers, or the server has no model of the name.
+        UsageError: no server answers, or it has no model of that name.
     """
     try:
         cards = client.ask("GET", "/v1/models", seconds=SECONDS)["data"]
@@ -82,7 +82,7 @@ def _read_card(client: HttpClient, model: str = "") -> dict[str, Any]:
         raise UsageError(_explain(client.url, error)) from error
     except (KeyError, TypeError, StopIteration, AttributeError) as error:
         raise UsageError(
-            f"What answers at {client.url} lists no model at /v1/models: it is no inference server."
+            f"{client.url} lists no model at /v1/models, so it is not an inference server."
         ) from error
     if model and model not in names:
         raise UsageError(f"The server {client.url} serves no model {model}; it has {', '.join(names)}.")
@@ -90,7 +90,7 @@ def _read_card(client: HttpClient, model: str = "") -> dict[str, Any]:
 
 
 def _find_engine(client: HttpClient) -> str | None:
-    """Return the engine that has the routes of the server; None if no engine is known to."""
+    """Detect a server's engine by its routes; None if it is unknown."""
     for engine, route in (("sglang", "/get_model_info"), ("vllm", "/version")):
         if _ask(client, route) is not None:
             return engine
@@ -98,7 +98,7 @@ def _find_engine(client: HttpClient) -> str | None:
 
 
 def _ask(client: HttpClient, route: str) -> dict[str, Any] | None:
-    """Return what a route says, or None if the server has no such route."""
+    """Return the reply of a route, or None if the server has no such route."""
     try:
         found = client.ask("GET", route, seconds=SECONDS)
         return found if isinstance(found, dict) else None
@@ -124,7 +124,7 @@ def _describe_native(client: HttpClient, card: dict[str, Any]) -> Capabilities:
 def _describe_vllm(client: HttpClient, card: dict[str, Any]) -> Capabilities:
     version = str((_ask(client, "/version") or {}).get("version", "?"))
     config = (_ask(client, "/server_info?config_format=json") or {}).get("vllm_config")
-    config = config if isinstance(config, dict) else {}  # older ones return a text
+    config = config if isinstance(config, dict) else {}  # older versions return text
     mode = (config.get("model_config") or {}).get("logprobs_mode")
     worker = (config.get("parallel_config") or {}).get("worker_extension_cls")
     details = {"root": str(card.get("root") or card["id"]), "logprobs_mode": mode, "worker": worker}
@@ -132,7 +132,7 @@ def _describe_vllm(client: HttpClient, card: dict[str, Any]) -> Capabilities:
 
 
 def _require_processed(url: str, capabilities: Capabilities) -> None:
-    """Refuse a server whose log-probs of an answer are not those that it samples from."""
+    """Require that a server reports the log-probs that it samples from."""
     mode = capabilities.details["logprobs_mode"]
     if mode not in (None, "processed_logprobs"):
         raise UsageError(
@@ -153,4 +153,4 @@ def _explain(base: str, error: RequestError) -> str:
         return f"The server {base} refuses the key: {error}. Put its key into the environment variable {KEY_VARIABLE}."
     if error.kind == "refused":
         return f"No server answers at {base} ({error}). Start one with: qed serve MODEL."
-    return f"The server {base} does not say what it is: {error}."
+    return f"The server {base} does not report what it is: {error}."

@@ -1,4 +1,4 @@
-"""The sampler that asks inference servers: token ids out, token ids back, whatever happens to the servers meanwhile."""
+"""The sampler on inference servers: sends and receives token ids, and tolerates lost servers."""
 
 from __future__ import annotations
 
@@ -25,38 +25,39 @@ from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
 from qed.sampling.server.recognise import recognise
 from qed.types import Completion
 
-SCORED_AT_ONCE = 32  # rows that a server of qed scores in one request
+SCORED_AT_ONCE = 32  # rows that a qed server scores in one request
 
 
 class Sync(Protocol):
-    """Gives new weights to servers."""
+    """Sends new weights to servers."""
 
     def __call__(self, model: nn.Module, version: int) -> None:
-        """Give them the weights of a model."""
+        """Send them the weights of a model."""
         ...
 
     def prepare(self, model: nn.Module, version: int) -> Callable[[], None]:
-        """Copy the weights of a model, and return what gives the copy to the servers."""
+        """Copy the weights of a model, and return a function that sends the copy to the servers."""
         ...
 
 
 class ServerSampler:
-    """Samples on inference servers, which are all of one engine. `generate` may be called from several threads.
+    """Samples on inference servers, all of one engine. `generate` may be called from several threads.
 
-    With servers of qed, a call is split into as many parts, of consecutive prompts, as there are servers, whichever of
-    them are there: the answers depend on that number, up to rounding, and on nothing else. With one they are those of
-    the native sampler, also where it keeps what it has computed. With other engines each answer is a request of its
-    own, and they keep what they like.
+    With qed servers, a call is split into as many parts of consecutive prompts as there are servers, even if some are
+    lost,
+    so the answers depend only on that number, up to rounding. With one server they are those of the native sampler,
+    even if
+    it keeps prefixes. With other engines, each answer is a separate request, and they manage their own caches.
 
     Args:
         tokenizer: finds stop strings, to check how answers end.
-        ends: all token ids that end an answer.
-        rows_per_batch: the most requests for single answers that a server has at the same time.
-        precision: of the learner.
-        seconds: without progress after which a request is asked again; so long may all servers be lost.
+        ends: token ids that end an answer.
+        rows_per_batch: largest number of concurrent requests per server, if each is for a single answer.
+        precision: precision of the learner.
+        seconds: time without progress after which a request is retried, and for which all servers may be lost.
     """
 
-    remote = True  # it reads no weights of this process while it samples
+    remote = True  # it does not read this process's weights while it samples
     handed_over: str | None = None
 
     def __init__(
@@ -64,79 +65,79 @@ class ServerSampler:
     ) -> None:
         self.reader = Reader(tokenizer, tuple(ends))
         self.rows_per_batch, self.precision, self.seconds = rows_per_batch, precision, seconds
-        self.version: int | None = None  # of the weights that servers must have at least
-        self.newest = 0  # version of the weights that were given out last, or are being given out
-        self.allowed: frozenset[int | None] = frozenset()  # versions of which answers may be; empty: of any
-        self.rounding: torch.dtype | None = None  # the servers' precision, where it is not the learner's
-        self.sync: Sync | None = None  # gives new weights to the servers
-        self.on_lost: Callable[[Server], None] | None = None  # called when a server died or hangs, before its work goes
+        self.version: int | None = None  # oldest version of the weights that servers may have
+        self.newest = 0  # version of the weights that were sent last or are being sent
+        self.allowed: frozenset[int | None] = frozenset()  # versions that answers may have; empty allows any
+        self.rounding: torch.dtype | None = None  # the servers' precision if it is not the learner's
+        self.sync: Sync | None = None  # sends new weights to the servers
+        self.on_lost: Callable[[Server], None] | None = None  # called when a server died or hangs
         self.on_return: Callable[[Server], None] | None = None  # called before a lost server with old weights is used
         self._hooks = Hooks[Server](self._report_lost, self._prepare_return)
         self._balancer = Balancer[Server]([], rows_per_batch, seconds, self._hooks)
         self._lock = threading.Lock()
-        self._of_thread = threading.local()  # `session`: of the calls that continue their answers
+        self._of_thread = threading.local()  # `session`: that of calls which continue their answers
 
     @property
     def servers(self) -> list[Server]:
-        """The servers, in the order of their addresses; `healthy` is False of one that is left out."""
+        """The servers, in the order of their addresses; `healthy` is False for those not in use."""
         return [slot.server for slot in self._balancer.slots]
 
     @property
     def window(self) -> int:
-        """Return the longest sequence that every server takes, in tokens."""
+        """Return the longest sequence that every server accepts, in tokens."""
         return min((server.capabilities.window for server in self.servers), default=1 << 30)
 
     @property
     def counts(self) -> Counter[str]:
-        """How many requests were asked again (`asked_again`) and servers lost (`servers_lost`)."""
+        """Numbers of retried requests (`asked_again`) and lost servers (`servers_lost`)."""
         return self._balancer.counts
 
     def count_finished(self, index: int) -> int:
-        """Return how many requests the server in a place has answered, over its restarts."""
+        """Return how many requests the server at an index has answered, across restarts."""
         return self._balancer.slots[index].finished
 
     @property
     def exact_logps(self) -> bool:
-        """Return whether all servers say that their log-probs are the learner's, and compute in its precision."""
+        """Return whether all servers report log-probs equal to the learner's and compute in its precision."""
         precision = str(self.precision).removeprefix("torch.")
         found = [server.capabilities for server in self.servers]
         return bool(found) and all(each.exact_logps and each.precision == precision for each in found)
 
     def set_servers(self, urls: Sequence[str], model: str = "", samples: bool = True) -> None:
-        """Sample on the servers at these addresses from now on.
+        """Use the servers at these addresses from now on.
 
         Args:
             urls: the addresses.
-            model: the name of the model to use, where they serve several.
-            samples: whether they are to sample, and not only to score.
+            model: name of the model to use if they serve several.
+            samples: whether they are used to sample, not only to score.
 
         Raises:
-            UsageError: nobody answers at one of them, an address is given twice, or their engines differ.
+            UsageError: no server answers at an address, an address is given twice, or their engines differ.
         """
         servers = [recognise(url, self.reader, self.seconds, model, samples) for url in urls]
         if len({server.url for server in servers}) != len(servers):
             raise UsageError(f"An address is given twice: {', '.join(urls)}.")
         dialects = {server.dialect for server in servers}
         if len(dialects) > 1:
-            raise UsageError(f"The servers are of different engines ({', '.join(sorted(dialects))}); take one engine.")
-        # A batch fills a server of qed, and of others the engine batches requests.
+            raise UsageError(f"The servers have different engines ({', '.join(sorted(dialects))}); use one engine.")
+        # A batch fills a qed server; other engines batch requests themselves.
         limit = 1 if servers and servers[0].batches else self.rows_per_batch
         self._balancer = Balancer(servers, limit, self.seconds, self._hooks)
 
     def replace_server(self, index: int, url: str) -> None:
-        """Put the server at another address in the place of one, for example after a restart.
+        """Replace a server by the one at another address, for example after a restart.
 
         Raises:
-            UsageError: nobody answers there, or the server is of another engine.
+            UsageError: no server answers there, or it has another engine.
         """
         server, before = recognise(url, self.reader, self.seconds), self.servers[index]
         if server.dialect != before.dialect:
-            raise UsageError(f"The server {url} is not of the engine {before.dialect} as the one in its place.")
+            raise UsageError(f"The server {url} does not have the engine {before.dialect} of its predecessor.")
         self._balancer.replace(index, server)
 
     @contextmanager
     def keep_prefixes(self) -> Iterator[None]:
-        """Let qed's servers keep what they compute of an answer for the calls in this context that continue it."""
+        """Within the context, let qed servers cache their computations for answers that later calls continue."""
         self._of_thread.session = uuid.uuid4().hex
         try:
             yield
@@ -154,12 +155,12 @@ class ServerSampler:
 
         Raises:
             UsageError: a prompt is too long for a server, or the servers cannot report what the learner needs.
-            QedError: all servers are lost for too long, or one breaks its contract.
+            QedError: all servers are lost for too long, or a reply is invalid.
         """
         return self.generate_batches([PromptBatch(prompts, seeds, sampling, prefix_lengths)])[0]
 
     def generate_batches(self, batches: Sequence[PromptBatch]) -> list[list[list[Completion]]]:
-        """Ask for the completions of several batches at once; see `generate`."""
+        """Generate the completions of several batches at once; see `generate`."""
         servers, places = self._require_servers(), list_places(batches)
         for server in servers:
             for batch in batches:
@@ -175,10 +176,10 @@ class ServerSampler:
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:
-        """Generate one completion and show it while it grows, where the engine can; see `HFSampler.stream`.
+        """Generate one completion and stream it as it grows, if the engine can; see `HFSampler.stream`.
 
         Raises:
-            QedError: no server answers. What was shown cannot be taken back, so it is not asked again.
+            QedError: no server answers. Streamed text cannot be taken back, so the request is not retried.
         """
         server = min(self._require_servers(), key=lambda each: not each.healthy)
         check_room(Job([PromptBatch([prompt], [[seed]], sampling)]), server.url, server.capabilities)
@@ -188,15 +189,15 @@ class ServerSampler:
             raise QedError(f"The server {server.url} did not finish its answer: {error}.") from error
 
     def score(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0) -> list[list[float]]:
-        """Return the log-probs of outputs after prompts, with the whole distribution at a temperature.
+        """Return the log-probs of outputs given prompts, under the full distribution at a temperature.
 
         Args:
-            rows: each the token ids of a prompt and of an output.
+            rows: token ids of a prompt and an output, each.
             temperature: divides the logits.
 
         Raises:
-            UsageError: the servers cannot score at the temperature, or so long a sequence.
-            QedError: all servers are lost for too long, or one returns another number of log-probs, or what is none.
+            UsageError: the servers cannot score at this temperature, or cannot score such long sequences.
+            QedError: all servers are lost for too long, or one returns invalid log-probs or a wrong number of them.
         """
         size = SCORED_AT_ONCE if self._require_servers()[0].batches else 1
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -208,14 +209,14 @@ class ServerSampler:
         return [logps for part in self._balancer.run(jobs, work, _tick) for logps in part]
 
     def load(self, weights: nn.Module, version: int) -> None:
-        """Give the servers new weights through `sync`; without it they keep their own, as in an evaluation."""
+        """Send the servers new weights through `sync`; without it they keep their own, as in an evaluation."""
         if self.sync is not None:
             self.newest = version
             self.sync(weights, version)
             self.version = version
 
     def prepare(self, weights: nn.Module, version: int) -> Callable[[], None]:
-        """Copy new weights for the servers, and return what gives them the copy, from any thread."""
+        """Copy new weights for the servers, and return a function that sends them from any thread."""
         if self.sync is None:
             return lambda: None
         load = self.sync.prepare(weights, version)
@@ -228,7 +229,7 @@ class ServerSampler:
         return give
 
     def close(self) -> None:
-        """End all requests."""
+        """Cancel all requests."""
         for server in self.servers:
             server.close()
 
@@ -240,11 +241,11 @@ class ServerSampler:
         versions = {completion.version for row in rows for completion in row}
         if self.allowed and (others := (versions | {server.read_version()}) - self.allowed):
             raise UsageError(
-                f"The server {server.url} got other weights meanwhile (version {others.pop()} in place of "
-                f"{', '.join(map(str, self.allowed))}): a training run updates it. Use a server of its own."
+                f"The server {server.url} received other weights meanwhile (version {others.pop()} instead of "
+                f"{', '.join(map(str, self.allowed))}): a training run updates it. Use a separate server."
             )
         if least is not None:
-            # A newer version than any of this run's is another run's.
+            # A version newer than any of this run's belongs to another run.
             newest = max(least, self.newest)
             if any(version is None or not least <= version <= newest for version in versions):
                 raise ServerLost(f"{server.url} sampled with another version of the weights than {least}", "stale")
@@ -256,10 +257,10 @@ class ServerSampler:
                 self.on_lost(server)
 
     def _prepare_return(self, server: Server) -> None:
-        """Let a server that is back have the present weights.
+        """Make sure that a server that is back has the current weights.
 
         Raises:
-            ServerLost: it has other ones.
+            ServerLost: it has other weights.
         """
         if self.version is None or server.read_version() == self.version:
             return
@@ -279,17 +280,17 @@ class ServerSampler:
 def _score(
     server: Server, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
 ) -> list[list[float]]:
-    """Ask a server for the log-probs of outputs after prompts, and check that each token has a finite one."""
+    """Request the log-probs of outputs given prompts, and check that each token has a finite one."""
     try:
         found = server.score([prompt for prompt, _ in rows], [output for _, output in rows], temperature)
         scored = [[float(value) for value in each] for each in found]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise QedError(
-            f"The reply of the server {server.url} holds no log-probs of the tokens that it was asked for "
+            f"The reply of the server {server.url} has no log-probs of the requested tokens "
             f"({type(error).__name__}: {error})."
         ) from error
     if [len(each) for each in scored] != [len(output) for _, output in rows]:
-        raise QedError(f"The server {server.url} returned another number of log-probs than it was asked for.")
+        raise QedError(f"The server {server.url} returned a different number of log-probs than requested.")
     if not all(math.isfinite(value) for each in scored for value in each):
         raise QedError(
             f"The server {server.url} returned log-probs that are not finite: its model computes NaN or infinity, as "

@@ -1,4 +1,4 @@
-"""SGLang's dialect: its own route for token ids, pauses, and weights from a folder."""
+"""SGLang's dialect: its route for token ids, pauses, and weights from a folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qed.sampling.server.checks import Answer, read_completion
 from qed.sampling.server.dialect import LOADING, MAX_REPLY, AskAgain, Job, Mode, NotDrained, Server, ServerLost
 from qed.types import Completion
 
-SEED_BITS = 31  # its kernels hash seeds of 32 bits, and a sign is refused
+SEED_BITS = 31  # its kernels hash 32-bit seeds, and negative ones are rejected
 
 
 class SglangServer(Server):
-    """A server of SGLang; with --enable-deterministic-inference its answers repeat by their seeds."""
+    """A server of SGLang; with --enable-deterministic-inference its answers are reproducible by seed."""
 
     dialect = "sglang"
-    adapters: tuple[str, ...] = ()  # that are loaded, the newest last
+    adapters: tuple[str, ...] = ()  # loaded adapters, the newest last
 
     def complete(
         self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
@@ -52,7 +52,7 @@ class SglangServer(Server):
             rows = meta["output_token_logprobs"]
             logps, tokens = [row[0] for row in rows], [int(row[1]) for row in rows]
             if meta.get("prompt_tokens", len(prompt)) != len(prompt):
-                raise QedError(f"The server {self.url} answered another prompt than it was sent.")
+                raise QedError(f"The server {self.url} answered a different prompt than it was sent.")
         except (KeyError, TypeError, IndexError) as error:
             raise QedError(f"The reply of the server {self.url} is not SGLang's: {str(reply)[:200]}") from error
         named = str(meta.get("weight_version"))
@@ -80,9 +80,9 @@ class SglangServer(Server):
     def score(
         self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
     ) -> list[list[float]]:
-        """Return the log-probs of outputs, as those of a prompt; see `Server.score`."""
+        """Return the log-probs of outputs, scored as part of a prompt; see `Server.score`."""
         if temperature != 1:
-            raise UsageError(f"The server {self.url} scores at temperature 1 only.")
+            raise UsageError(f"The server {self.url} scores only at temperature 1.")
         scored = []
         for prompt, output in zip(prompts, outputs, strict=True):
             body: dict[str, Any] = {
@@ -110,7 +110,7 @@ class SglangServer(Server):
         self.version, self.adapter = version, None
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter, and unload the one before the last; see `Server.load_adapter`."""
+        """Load a LoRA adapter, and unload all but the last two; see `Server.load_adapter`."""
         path = str(Path(folder).resolve())
         if name not in self.adapters:
             body = {"lora_name": name, "lora_path": path}
@@ -123,7 +123,7 @@ class SglangServer(Server):
         self.adapters = self.adapters[-2:]
 
     def clear_caches(self) -> None:
-        """Forget cached prompts; see `Server.clear_caches`."""
+        """Clear cached prompts; see `Server.clear_caches`."""
         self.ask("POST", "/flush_cache")
 
     def sleep(self) -> None:
@@ -131,11 +131,11 @@ class SglangServer(Server):
         self.ask("POST", "/release_memory_occupation", {})
 
     def wake(self) -> None:
-        """Take the device's memory again; see `Server.wake`."""
+        """Allocate the device's memory again; see `Server.wake`."""
         self.ask("POST", "/resume_memory_occupation", {})
 
     def read_version(self) -> int | None:
-        """Return the version that the server names."""
+        """Return the version reported by the server."""
         if self.adapter is None:
             named = str(self.ask("GET", "/get_model_info").get("weight_version"))
             self.version = int(named) if named.isdecimal() else None
@@ -147,7 +147,7 @@ class SglangServer(Server):
             raise QedError(f"The server {self.url} cannot {what}: {message}")
 
     def _pause(self, mode: Mode, seconds: float) -> None:
-        # Its pause ends or freezes running answers, so they are waited for here: no further one is sent.
+        # SGLang's pause ends or freezes running answers, so wait for them here; no new ones are sent.
         if mode == "wait" and not self.wait_for_flights(seconds):
             raise NotDrained(f"The server {self.url} has not finished its answers in {seconds:g} s.")
         self.ask("POST", "/pause_generation", {"mode": "abort"}, seconds)

@@ -1,4 +1,4 @@
-"""vLLM's dialect: one request an answer, weights by folder through its development routes, adapters by name@version."""
+"""vLLM's dialect: one request per answer, weights by folder through development routes, adapters by name@version."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qed.sampling.server import openai
 from qed.sampling.server.dialect import LOADING, Job, Mode, NotDrained, Server, ServerLost, find_status, has_timed_out
 from qed.types import Completion
 
-KEPT_ADAPTERS = 2  # of a run: what answers under way may still use, and the newest
+KEPT_ADAPTERS = 2  # per run: the one that running answers may still use, and the newest
 DEV_MODE = (
-    "It takes weights only if it was started with VLLM_SERVER_DEV_MODE=1, on loopback; the sampler vllm starts it so."
+    "It accepts weights only if started with VLLM_SERVER_DEV_MODE=1, on loopback, as the sampler vllm does."
 )
 
 
@@ -24,8 +24,8 @@ class VllmServer(Server):
     """A server of vLLM, started with --logprobs-mode processed_logprobs."""
 
     dialect = "vllm"
-    adapters: tuple[str, ...] = ()  # that are loaded, the newest last
-    folder: str = ""  # of the weights that it has; empty: those that it was started with
+    adapters: tuple[str, ...] = ()  # loaded adapters, the newest last
+    folder: str = ""  # of its current weights; empty for those that it was started with
 
     def complete(
         self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
@@ -39,15 +39,15 @@ class VllmServer(Server):
     def score(
         self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
     ) -> list[list[float]]:
-        """Return the log-probs of outputs, as those of a prompt; see `Server.score`.
+        """Return the log-probs of outputs, scored as part of a prompt; see `Server.score`.
 
         Raises:
-            UsageError: another temperature than 1, which vLLM does not apply to prompts.
+            UsageError: the temperature is not 1; vLLM applies none to prompts.
         """
         if temperature != 1:
             raise UsageError(
-                f"The server {self.url} scores at temperature 1 only, because vLLM does not divide the logits of a "
-                f"prompt by the temperature, and the log-prob of a token alone cannot be brought to {temperature:g}."
+                f"The server {self.url} scores only at temperature 1, because vLLM does not divide the logits of a "
+                f"prompt by the temperature, and single log-probs cannot be converted to temperature {temperature:g}."
             )
         return [self._score(list(prompt), list(output)) for prompt, output in zip(prompts, outputs, strict=True)]
 
@@ -66,35 +66,36 @@ class VllmServer(Server):
     def stream(
         self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
     ) -> Completion:
-        """Sample one answer and show it while it grows; see `Server.stream`."""
+        """Sample one answer and stream it as it grows; see `Server.stream`."""
         return openai.stream(self, self.capabilities.model, prompt, seed, sampling, on_tokens)
 
     def alive(self, seconds: float) -> None:
-        """Let the engine sample one token, because its health route does not ask the scheduler; see `Server.alive`."""
+        """Let the engine sample one token, because its health route bypasses the scheduler; see `Server.alive`."""
         self.ask("GET", "/health", seconds=seconds)
         if not self.paused:
             body = {"model": self.capabilities.model, "prompt": [0], "max_tokens": 1}
             self.ask("POST", openai.ROUTE, body, seconds)
 
     def load_weights(self, folder: Path, version: int) -> None:
-        """Load weights, or those from before if that fails; see `Server.load_weights`."""
+        """Load weights, or the previous ones again if that fails; see `Server.load_weights`."""
         path = str(Path(folder).resolve())
         try:
             self._reload(path)
         except QedError as error:
-            # What has failed may have left the engine without some tensors: the next answer would end it.
+            # The failure may have left the engine without some tensors, so the next answer would crash it.
             try:
                 self._reload(self.folder or self.capabilities.details["root"])
             except QedError as again:
                 raise ServerLost(f"{self.client.name} has lost its weights: {again}") from error
             raise QedError(f"The server {self.url} cannot load the weights in {path}: {error}") from error
         self.folder, self.version, self.adapter = path, version, None
-        with suppress(QedError):  # only newer ones remember a version
+        with suppress(QedError):  # only newer versions of vLLM store it
             self.ask("POST", "/update_weight_version", {"new_version": str(version)})
 
     def _reload(self, path: str) -> None:
-        # vLLM's own way leaves the old output layer on a CPU where it is tied to the embeddings; servers that a run
-        # starts have a worker that does not.
+        # # vLLM's reload leaves the old output layer on a CPU if it is tied to the embeddings; servers started by a run
+        # have a
+        # # worker that avoids this.
         own = str(self.capabilities.details["worker"]).endswith("FolderWeights")
         body: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}
         if own:
@@ -109,7 +110,7 @@ class VllmServer(Server):
             raise QedError(f"{error} {DEV_MODE}" if find_status(error) == 404 else str(error)) from error
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter, and unload the oldest ones; see `Server.load_adapter`."""
+        """Load a LoRA adapter, and unload the oldest; see `Server.load_adapter`."""
         path = str(Path(folder).resolve())
         if name not in self.adapters:
             try:
@@ -118,8 +119,9 @@ class VllmServer(Server):
                 if "already been loaded" not in str(error):
                     raise
             except ServerLost as error:
-                # Success is a sentence and not JSON. An adapter that does not fit is refused with status 500, and the
-                # engine lives.
+                # # Success is reported as text, not JSON. An adapter that does not fit is rejected with status 500, and
+                # the engine
+                # # stays alive.
                 if find_status(error) != 200:
                     raise QedError(f"The server {self.url} cannot load the adapter in {path}: {error}") from error
         self.adapters = (*(each for each in self.adapters if each != name), name)
@@ -130,17 +132,17 @@ class VllmServer(Server):
         self.adapters = self.adapters[-KEPT_ADAPTERS:]
 
     def clear_caches(self) -> None:
-        """Forget cached prompts; see `Server.clear_caches`.
+        """Clear cached prompts; see `Server.clear_caches`.
 
         Raises:
-            QedError: it has not, because answers are under way.
+            QedError: it did not, because answers are running.
         """
         reply = self.ask("POST", "/reset_prefix_cache")
         if isinstance(reply, dict) and reply.get("success") is False:
-            raise QedError(f"The server {self.url} did not clear its prefix cache, because answers are under way.")
+            raise QedError(f"The server {self.url} did not clear its prefix cache, because answers are running.")
 
     def read_version(self) -> int | None:
-        """Return the version that the server names, or the adapter's; None if it was started again since."""
+        """Return the version reported by the server, or the adapter's; None if it has been restarted since."""
         if self.adapter is None:
             with suppress(QedError, ServerLost):
                 named = str(self.ask("GET", "/weight_info").get("weight_version"))
