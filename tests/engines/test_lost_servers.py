@@ -137,7 +137,10 @@ def break_reply(server: StandIn, change: Callable[[dict[str, Any]], None]) -> No
     ("change", "message"),
     [
         (lambda done: done.update(tokens=[], logps=[]), "contradicts itself: there are 0 tokens and 0 log-probs"),
-        (lambda done: done.update(tokens=done["tokens"][:2], logps=done["logps"][:2], reason="length"), "shorter than the maximum"),
+        (
+            lambda done: done.update(tokens=done["tokens"][:2], logps=done["logps"][:2], reason="length"),
+            "shorter than the maximum",
+        ),
         (lambda done: done.update(reason="content_filter"), "finish reason is content_filter"),
         (lambda done: done.update(logps=[0.5] * len(done["logps"])), "log-probs lie between 0.5 and 0.5"),
         (lambda done: done.update(logps=[-9999.0] * len(done["logps"])), "log-probs lie between -9999"),

@@ -123,7 +123,7 @@ class Capture:
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
-        """Run a step once, then capture it, so that the graph excludes the first run's handles, workspaces and casts."""
+        """Run a step once, then capture it, so that the graph has no handles, workspaces and casts of a first run."""
         current, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
         side.wait_stream(current)
         try:

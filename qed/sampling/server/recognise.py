@@ -81,9 +81,7 @@ def _read_card(client: HttpClient, model: str = "") -> dict[str, Any]:
     except RequestError as error:
         raise UsageError(_explain(client.url, error)) from error
     except (KeyError, TypeError, StopIteration, AttributeError) as error:
-        raise UsageError(
-            f"{client.url} lists no model at /v1/models, so it is not an inference server."
-        ) from error
+        raise UsageError(f"{client.url} lists no model at /v1/models, so it is not an inference server.") from error
     if model and model not in names:
         raise UsageError(f"The server {client.url} serves no model {model}; it has {', '.join(names)}.")
     return {**card, **names[model]} if model else card

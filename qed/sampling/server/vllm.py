@@ -15,9 +15,7 @@ from qed.sampling.server.dialect import LOADING, Job, Mode, NotDrained, Server, 
 from qed.types import Completion
 
 KEPT_ADAPTERS = 2  # per run: the one that running answers may still use, and the newest
-DEV_MODE = (
-    "It accepts weights only if started with VLLM_SERVER_DEV_MODE=1, on loopback, as the sampler vllm does."
-)
+DEV_MODE = "It accepts weights only if started with VLLM_SERVER_DEV_MODE=1, on loopback, as the sampler vllm does."
 
 
 class VllmServer(Server):
