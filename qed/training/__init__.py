@@ -1,1 +1,1 @@
-"""One optimizer step over rollouts: batches, packing, log-probs, the learner, checkpoints."""
+"""Optimizer steps over rollouts: batches, packing, log-probs, the learner, checkpoints."""

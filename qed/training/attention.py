@@ -1,8 +1,8 @@
 """Attention for packed rows, which have no padding between them, as an attention implementation for transformers.
 
 Every linear layer and norm of a model processes one row of all tokens; only attention must know which tokens belong
-together, and reads it from a layout (`packing.py`). So this works for every model whose attention transformers can
-replace, together with adapters, gradient checkpointing and autocast.
+together, and reads that from a layout (`packing.py`). So this works for every model whose attention transformers can
+replace, including with adapters, gradient checkpointing and autocast.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ NAME = "qed_packed"
 # The rows on which `supports_packing` tests a model; the first two share a prompt.
 PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 2], [2, 2])
 PROBE_PROMPTS = (8, 8, 1, 1)
-READ_SHARE = 0.875  # of a row, up to which it is worth leaving the other inputs out of the last layer
+READ_SHARE = 0.875  # largest share of inputs to read for which skipping the others in the last layer pays
 
 
 def compute_packed_states(body: nn.Module, layout: Layout, read: Tensor | None = None, **extra: Any) -> Tensor:
-    """Compute the hidden states of a packed row, [N, H], or those at some positions.
+    """Compute the hidden states of a packed row, [N, H], or only those at some positions.
 
     Args:
         body: the decoder.
-        layout: of the row.
-        read: [M] int64, the positions of the states to return, [M, H]; None for all.
+        layout: layout of the row.
+        read: [M] int64, positions of the states to return, [M, H]; None for all.
         extra: passed to every layer's attention.
     """
     if not extra and can_compile_layers(body, layout.longest):
@@ -95,14 +95,14 @@ def supports_packing(body: nn.Module) -> bool:
 
 
 def _can_read_probe(config: Any) -> bool:
-    """Return whether a model has the probe's tokens and positions; a very small one has not, and needs no packing."""
+    """Return whether a model has the probe's tokens and positions; a very small one may not, and needs no packing."""
     tokens, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
     return (tokens is None or tokens > max(map(max, PROBE))) and (not positions or positions >= max(map(len, PROBE)))
 
 
 @contextmanager
 def use_packed_attention(config: Any) -> Iterator[None]:
-    """Replace a model's attention by this one; also needed around a backward pass with gradient checkpointing."""
+    """Replace a model's attention with this one; also needed around backward passes with gradient checkpointing."""
     original = config._attn_implementation
     config._attn_implementation = NAME
     try:
@@ -134,12 +134,12 @@ def _attend(
     return _attend_by_choice(layout, query, key, value, settings.get("scaling"), window), None
 
 
-# Blocks have a kernel that is compiled by itself, and spans would be compiled anew for each number of segments.
+# Blocks have a kernel that is compiled separately, and spans would be recompiled for each number of segments.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_by_choice(
     layout: Layout, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
-    """Compute the attention of a packed row by blocks if possible, else by spans, [1, N, heads, D]."""
+    """Compute the attention of a packed row by blocks if possible, otherwise by spans, [1, N, heads, D]."""
     shape = Shape(query.device, read_compute_dtype(query), query.shape[1], key.shape[1], query.shape[-1])
     if not find_refusal(shape):
         try:

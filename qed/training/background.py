@@ -1,4 +1,4 @@
-"""Runs the writing of one checkpoint at a time in a thread, while training goes on."""
+"""Writes one checkpoint at a time in a thread, while training continues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class BackgroundSaver:
-    """Runs work in a thread; at most one piece of work is in flight, and an error is raised in the caller's thread.
+    """Runs work in a thread, one piece at a time; errors are raised in the caller's thread.
 
     `has_failed` is True from the time such an error is raised until other work starts.
     """
@@ -18,14 +18,14 @@ class BackgroundSaver:
         self._error: BaseException | None = None
 
     def start(self, *works: Callable[[], None]) -> None:
-        """Run functions one after another in a thread, once the work before has ended.
+        """Run functions one after another in a thread, once the previous work has ended.
 
         Raises:
-            QedError: the work before has failed.
+            QedError: the previous work has failed.
         """
         self.wait()
         self.has_failed = False
-        # The process may end without it: a later signal ends a run at once, and a half checkpoint is no checkpoint.
+        # A daemon: a second signal ends the run at once, and a partial checkpoint is ignored anyway.
         self._thread = threading.Thread(target=self._run, args=(works,), name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -39,7 +39,7 @@ class BackgroundSaver:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the work in flight has ended.
+        """Wait until the current work has ended.
 
         Raises:
             QedError: the work has failed.

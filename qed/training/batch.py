@@ -1,6 +1,6 @@
-"""Padded batches of rollouts, aligned on labels, and micro-batches within a budget of tokens.
+"""Padded batches of rollouts, aligned on labels, and micro-batches within a token budget.
 
-Masks follow positions, never a comparison with pad or end ids. A row is never split.
+Masks are made by position, never by comparing ids with pad or end tokens. Rows are never split.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from qed.training.support import RowSupport
 from qed.types import Column, Rollout
 
-DTYPES = {"i": np.int32, "d": np.float64, "b": np.int8}  # of a rollout's columns
-UNKNOWN = ("behaviour_logps", "returns")  # the columns that are NaN where there is no value
-# Rows, those with a gradient, trained tokens, all computed ones: several updates add them up, and average the others.
+DTYPES = {"i": np.int32, "d": np.float64, "b": np.int8}  # of a rollout's columns, by typecode
+UNKNOWN = ("behaviour_logps", "returns")  # columns that are NaN where there is no value
+# Counts of rows, rows with a gradient, trained tokens and computed tokens: summed over updates, not averaged.
 COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
 MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 
@@ -29,35 +29,36 @@ MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 class Batch:
     """The rows of a step as columns [B, T] aligned on labels; T is the length of the longest row minus one.
 
-    `attention` marks the inputs that are not padding, `mask` the labels that are trained response tokens. A response
-    token that is not trained, such as one of a tool's result, is an ordinary input; its other columns have the values
-    of padding.
+    `attention` marks inputs that are not padding, `mask` labels that are trained response tokens. A response token that
+    is
+    not trained, such as one of a tool's result, is an ordinary input; its other columns have padding values.
     """
 
     inputs: Tensor  # collate: int64, right-padded
     labels: Tensor  # collate: int64, the next tokens
     attention: Tensor  # collate: int64, 1 where the input is not padding
     mask: Tensor  # collate: float, 1 where the label is a trained response token
-    advantages: Tensor  # collate: float, of every response token
+    advantages: Tensor  # collate: float, advantages of all response tokens
     expert: Tensor  # collate: float, 1 where a trained label is from a demonstration or a replay
-    behaviour_logps: Tensor  # collate: float, of the labels under their author; NaN where unknown
+    behaviour_logps: Tensor  # collate: float, labels' log-probs under the policy that wrote them; NaN if unknown
     sampled_logps: Tensor  # collate: float, the sampler's; NaN if unknown or in SFT data, 0 where `expert` is 1
-    old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampler's
-    ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
-    values: Tensor  # collate: float, the critic's before the first update of the step; 0 where there is none
-    returns: Tensor  # collate: float, what the critic learns; NaN where it learns nothing
+    old_logps: Tensor  # collate: float, the learner's if it scored them, otherwise the sampler's
+    ref_logps: Tensor  # collate: float, the reference model's; 0 without one
+    values: Tensor  # collate: float, the critic's before the step's first update; 0 without a critic
+    returns: Tensor  # collate: float, the critic's targets; NaN where it learns nothing
     weights: Tensor  # with_weights: float, the weight of each token in the step's loss; 0 until then
     prepared: Tensor  # prepare: float, values that the algorithm computed over all rows; 0 until then
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
-    # collate: of each row, which tokens could be sampled at its labels; empty where every token could in all rows
+    # collate: for each row, which tokens could be sampled at its labels; empty if all tokens could in all rows
     support: tuple[RowSupport | None, ...] = ()
-    # collate: the same rows behind the prompts that the teacher sees, with weights of 1 in the rows whose prompt is
-    # another one; None where all are the same
+    # # collate: the same rows with the prompts that the teacher sees, with weights of 1 in rows whose prompt differs;
+    # None
+    # # if no prompt differs
     teacher: Batch | None = None
-    # learner: float [B, T], the current values of a head on the policy's trunk, with a gradient, if there is one
+    # learner: float [B, T], current values of a value head on the policy's trunk, with a gradient, if there is one
     predicted: Tensor | None = None
     divergence: Tensor | None = (
-        None  # learner: float [B, T], to the teacher, with a gradient, if the algorithm reads it
+        None  # learner: float [B, T], divergence to the teacher, with a gradient, if the algorithm reads it
     )
 
     def __len__(self) -> int:
@@ -66,11 +67,11 @@ class Batch:
 
     def select(self, rows: Tensor | Sequence[int]) -> Batch:
         """Return a batch of the selected rows, in that order, cut to the longest of them."""
-        # Made a tensor once: torch would do so for each column.
+        # Convert to a tensor once; torch would do so for each column.
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.inputs.device)
         attention = self.attention.index_select(0, index)
         width = int(attention.sum(1).max()) if len(attention) else 0
-        # Cut the columns first, so that the copy of the rows does not include them.
+        # Cut the columns first, so that the copied rows do not include them.
         columns = {name: getattr(self, name)[:, :width].index_select(0, index) for name in COLUMNS}
         support = tuple(self.support[int(row)] for row in rows) if self.support else ()
         return Batch(**columns, support=support, teacher=None if self.teacher is None else self.teacher.select(rows))
@@ -93,12 +94,12 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     """Pad rollouts on the right into one batch; its weights are 0 until `with_weights`.
 
     Args:
-        rollouts: the rows, at least one.
-        pad: the padding id; any id will do, nothing reads it.
-        dtype: of the float columns, float32 or float64.
+        rollouts: rows of the batch, at least one.
+        pad: padding id; any id will do, as nothing reads it.
+        dtype: dtype of the float columns, float32 or float64.
     """
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
-    # NumPy writes a few numbers into a part of a row in a tenth of torch's time.
+    # NumPy writes a few numbers into part of a row in a tenth of torch's time.
     ids, attention = np.full((rows, width + 1), pad, np.int64), np.zeros((rows, width), np.int64)
     blank = {name: np.nan if name in UNKNOWN else 0.0 for name in COLUMNS[3:]}
     kind = np.float64 if dtype == torch.float64 else np.float32
@@ -109,7 +110,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
             if tokens:
                 ids[row, begin : begin + len(tokens)] = read_numbers(tokens)
         attention[row, : end - 1] = 1
-        # The label of the last prompt token is the first response token; without a prompt the first token is no label.
+        # The last prompt token's label is the first response token; without a prompt, the first token is not a label.
         first, unlabelled = max(0, start - 1), int(start == 0)
         for name, values in _read_columns(rollout).items():
             if isinstance(values, float | int):
@@ -139,7 +140,7 @@ def _collate_teacher(rollouts: Sequence[Rollout], pad: int, dtype: torch.dtype) 
 
 
 def show_teacher(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return the rollouts behind the prompts that the teacher sees."""
+    """Return the rollouts with the prompts that the teacher sees."""
     return [
         replace(rollout, prompt=rollout.teacher_prompt, teacher_prompt=()) if rollout.teacher_prompt else rollout
         for rollout in rollouts
@@ -152,7 +153,7 @@ def _read_columns(rollout: Rollout) -> dict[str, NDArray[Any] | float | None]:
     return {
         "mask": read_numbers(rollout.loss_mask) if rollout.loss_mask else 1.0,
         "advantages": advantage if isinstance(advantage, float | int) else read_numbers(advantage),
-        # Of tokens that are not trained, `collate` removes it.
+        # `collate` removes it from tokens that are not trained.
         "expert": 1 - read_numbers(sampled) if sampled else 0.0,
         "behaviour_logps": read_numbers(rollout.behaviour),
         "sampled_logps": read_numbers(rollout.logps) if rollout.logps else torch.nan,
@@ -164,7 +165,7 @@ def _read_columns(rollout: Rollout) -> dict[str, NDArray[Any] | float | None]:
 
 
 def read_numbers(values: Sequence[float]) -> NDArray[Any]:
-    """Return numbers as an array, a column's on the same memory; float64 if there are none."""
+    """Return numbers as an array; a `Column` shares its memory, anything else becomes float64."""
     if type(values) is Column:
         return np.frombuffer(values.numbers, DTYPES[values.numbers.typecode])
     return np.asarray(values, np.float64)
@@ -173,7 +174,7 @@ def read_numbers(values: Sequence[float]) -> NDArray[Any]:
 def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
     """Split a column of the batch that `collate` builds into columns aligned on the output of each rollout.
 
-    A first token without a prompt before it is no label, and gets 0.
+    A first token without a prompt before it is not a label, and gets 0.
     """
     outputs: list[Sequence[float]] = []
     for row, rollout in zip(values.double().cpu().numpy(), rollouts, strict=True):
@@ -187,15 +188,16 @@ def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[Sequence[flo
 def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     """Return the rows of each micro-batch, sorted by length, with at most `budget` padded tokens.
 
-    Every `together` consecutive rows stay in one micro-batch, such as the two of a preference pair. Rows longer than
-    the budget get a micro-batch of their own.
+    Every `together` consecutive rows, such as the two of a preference pair, stay in one micro-batch. Rows longer than
+    the
+    budget get their own micro-batch.
     """
     lengths = batch.attention.sum(1).tolist()
     bundles = [range(start, start + together) for start in range(0, len(batch), together)]
     widths = [max(lengths[row] for row in bundle) for bundle in bundles]
     parts: list[list[int]] = []
     for number in sorted(range(len(bundles)), key=widths.__getitem__):
-        # Bundles come in order of width, so this one sets the width of the part that it joins.
+        # Bundles are sorted by width, so this one sets the width of the part that it joins.
         if parts and (len(parts[-1]) + together) * widths[number] <= budget:
             parts[-1] += bundles[number]
         else:
@@ -210,7 +212,7 @@ def compute_row_means(columns: Tensor, batch: Batch) -> list[list[float]]:
 
 
 def has_sampled_logp(batch: Batch) -> Tensor:
-    """Return the trained tokens with a log-prob from the sampler, [B, T] bool.
+    """Return which tokens are trained and have a log-prob from the sampler, [B, T] bool.
 
     Tokens of demonstrations have none, and a sampler may report NaN.
     """
@@ -218,16 +220,16 @@ def has_sampled_logp(batch: Batch) -> Tensor:
 
 
 def split_by_gradient(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[Rollout], list[Rollout]]:
-    """Split rows into those with a gradient (`live`) and the others; an empty `live` means all."""
+    """Split rows into those with a gradient (`live`) and the others; an empty `live` means all have one."""
     flags = live or [True] * len(rollouts)
     pairs = list(zip(rollouts, flags, strict=True))
     return [row for row, flag in pairs if flag], [row for row, flag in pairs if not flag]
 
 
 def measure_mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Compare the sampler's log-probs with the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
+    """Compare the sampler's log-probs with the learner's: return sums of |d| and of the KL estimate e^d - 1 - d.
 
-    The sums are over the tokens of `has_sampled_logp`. From a step's second update on they include the change of the
+    The sums are over the tokens of `has_sampled_logp`. From a step's second update on, they include the change of the
     policy itself.
     """
     difference = (logps - batch.sampled_logps).masked_fill(~has_sampled_logp(batch), 0)
@@ -239,11 +241,13 @@ def compute_means(sums: Mapping[str, Tensor | float], step_means: Sequence[str],
     """Turn the sums of a step's micro-batches into its metrics.
 
     Args:
-        sums: over all micro-batches, by name.
-        step_means: the names of metrics that are weighted by the step's token weights already, as the loss is. These,
-            counts and maxima are not divided; every other one is divided by the number of trained tokens, and
-            `MISMATCH` by that of `has_sampled_logp`: it is left out where there are none.
-        batch: the rows of all micro-batches.
+        sums: sums over all micro-batches, by name.
+        step_means: names of metrics that are already weighted by the step's token weights, as the loss is. These,
+        counts
+            and maxima are not divided; all others are divided by the number of trained tokens, and `MISMATCH` by that
+            of
+            `has_sampled_logp`, or left out if there are none.
+        batch: rows of all micro-batches.
     """
     tokens, compared = float(batch.mask.sum()) or 1.0, float(has_sampled_logp(batch).sum())
     final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *step_means}

@@ -12,21 +12,21 @@ from qed.runs import manifest
 from qed.runs.run import Run, read_evaluations, read_lines
 from qed.training import checkpoints
 
-PREFERRED = f"eval/{VALIDATION}/preferred"  # the share of validation pairs ranked correctly, relative to the reference
-LOSS = f"eval/{VALIDATION}/loss"  # the mean negative log-probability of a token of the validation demonstrations
+PREFERRED = f"eval/{VALIDATION}/preferred"  # share of validation pairs ranked correctly, relative to the reference
+LOSS = f"eval/{VALIDATION}/loss"  # mean negative log-prob of the validation demonstrations' tokens
 
-PERPLEXITY = f"eval/{VALIDATION}/perplexity"  # the exponential of that
+PERPLEXITY = f"eval/{VALIDATION}/perplexity"  # exponential of the loss
 
 
 def read_scores(folder: Path, first: int = 1) -> dict[int, float]:
     """Read the validation score after each evaluated step; the largest is the best.
 
     It is the accuracy; for preference pairs, the share ranked correctly; for demonstrations without an answer, the
-    negative loss. A step whose score is NaN has none: nothing compares with it.
+    negative loss. A step whose score is NaN is skipped, because NaN cannot be compared.
 
     Args:
-        folder: of the run.
-        first: the first step whose score is read; 0 for the model before training.
+        folder: folder of the run.
+        first: first step whose score is read; 0 includes the model before training.
     """
     evaluations = dict(read_evaluations(folder))
     scores = {
@@ -41,12 +41,12 @@ def read_scores(folder: Path, first: int = 1) -> dict[int, float]:
 
 
 def is_best(scores: Mapping[int, float], step: int) -> bool:
-    """Whether the score after a step is higher than after every earlier step."""
+    """Return whether the score after a step is higher than after every earlier step."""
     return step in scores and all(score < scores[step] for earlier, score in scores.items() if earlier < step)
 
 
 def keep_best(run: Run, settings: RunSettings, scores: Mapping[int, float], protected: frozenset[int]) -> None:
-    """Delete the checkpoints that are neither among the newest, nor among the best by score, nor protected.
+    """Delete checkpoints that are neither among the newest, nor among the best by score, nor protected.
 
     Of equal scores the earlier step ranks first.
     """

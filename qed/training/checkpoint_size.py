@@ -12,14 +12,14 @@ from qed.models.weights import identify
 from qed.sampling.device_memory import count_state_bytes
 from qed.training.slices import Part, Slice
 
-MARGIN = 32 * 2**20  # bytes for the rest: the tokenizer, and what the run writes at the same time
+MARGIN = 32 * 2**20  # bytes for everything else: the tokenizer, and what the run writes at the same time
 
 
 def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> int:
-    """Compute the bytes of a checkpoint, of all ranks together.
+    """Compute the size of a checkpoint of all ranks together, in bytes.
 
     Args:
-        model: the model, whose weights are each counted once.
+        model: the model; shared weights count once.
         others: bytes besides the weights; None estimates them before the first step, as AdamW's state.
         copies: further copies of the weights, such as a reference model.
     """
@@ -31,7 +31,7 @@ def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> 
 
 
 def count_bytes(part: Part) -> int:
-    """Count the bytes of a whole tensor, also where this rank holds only rows of it."""
+    """Count the bytes of a complete tensor, even if this rank holds only some of its rows."""
     if isinstance(part, Slice):
         return math.prod(part.layout.shape) * part.rows.dtype.itemsize
     return part.nbytes

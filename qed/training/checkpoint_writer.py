@@ -1,6 +1,6 @@
 """Writes atomic checkpoints: to a temporary folder with a manifest of checksums, which is then renamed.
 
-A checkpoint is written in phases, between which many ranks agree that all of them have succeeded: rank 0 makes the
+A checkpoint is written in phases; between them, all ranks agree that every one has succeeded: rank 0 creates the
 folder, every rank writes its slices while the model is gathered for rank 0, and rank 0 writes the rest and renames.
 """
 
@@ -31,7 +31,7 @@ from qed.training.checkpoints import EXACT, STATE
 from qed.training.parallel import Parallel
 from qed.training.slices import Part, copy_to_host, write_slices
 
-FAILED = "failed"  # a file that a rank leaves which cannot write in the background
+FAILED = "failed"  # file left by a rank that failed to write in the background
 DEADLINE = 1800.0  # seconds for the other ranks to write their slices after rank 0 has written its own
 
 
@@ -45,10 +45,10 @@ class Ranks:
     """The processes that write a checkpoint together.
 
     Args:
-        rank: of this process, from 0.
-        world: their number.
-        token: in the name of the temporary folder, the same on all ranks.
-        agree: runs a phase on every rank, waits for all of them, and raises on all if one has raised.
+        rank: rank of this process, from 0.
+        world: number of ranks.
+        token: part of the temporary folder's name, the same on all ranks.
+        agree: runs a phase on every rank, waits for all, and raises on all if any has raised.
     """
 
     rank: int = 0
@@ -58,7 +58,7 @@ class Ranks:
 
 
 def build_ranks(parallel: Parallel) -> Ranks:
-    """Return the ranks that write the next checkpoint of a run; all of them call this together."""
+    """Return the ranks that write a run's next checkpoint; all of them must call this together."""
     if parallel.world == 1:
         return Ranks()
 
@@ -71,15 +71,16 @@ def build_ranks(parallel: Parallel) -> Ranks:
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint has besides the model.
+    """The content of a checkpoint besides the model.
 
     Args:
-        tensors: the optimizer's state, sharded or not.
+        tensors: optimizer state, sharded or not.
         state: other small values, as JSON.
-        rows: completions that the run holds for later steps, one per line.
-        dtype: of the weights in `hf/`. Below that of the model the exact weights are saved too, to resume from; with
-            adapters, `adapter/` has what is trained.
-        critic: a model that is saved in `critic/` for other programs, in the same precision.
+        rows: completions kept for later steps, one per line.
+        dtype: dtype of the weights in `hf/`. If it is less precise than the model's, the exact weights are saved too,
+        to
+            resume from; with adapters, `adapter/` has what is trained.
+        critic: model saved in `critic/` for other programs, in the same precision.
     """
 
     tensors: Mapping[str, Part]
@@ -90,18 +91,18 @@ class Content:
 
 
 class CheckpointWriter:
-    """Writes the checkpoint of a step, or a model alone, in phases: `prepare`, `write`, `commit`; always `discard`.
+    """Writes a step's checkpoint, or only a model, in phases: `prepare`, `write`, `commit`, and always `discard`.
 
-    Every rank calls every phase, and starts one after all ranks have finished the one before.
+    Every rank calls every phase, and starts one only after all ranks have finished the previous one.
 
     Args:
         run: the run.
-        step: of the run.
-        model: its adapters are merged in `hf/`, and also saved separately.
+        step: step number within the run.
+        model: the model; its adapters are merged in `hf/`, and also saved separately.
         tokenizer: saved with the model.
-        target: the folder to write.
-        content: of a checkpoint; None writes the model alone, into the folder itself.
-        ranks: that write it together.
+        target: folder to write.
+        content: content of a checkpoint; None writes only the model, directly into the folder.
+        ranks: ranks that write it together.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class CheckpointWriter:
         self.hf = self.temporary / "hf" if content is not None else self.temporary
         self.state = self.answers = ""
         dtype = content.dtype if content else ""
-        # The files of each model, by the folder that they are written to.
+        # Files of each model, by the folder that they are written to.
         self.files = {self.hf: ModelFiles(model, dtype)}
         if content is not None and content.critic is not None:
             self.files[self.temporary / "critic"] = ModelFiles(content.critic, dtype)
@@ -136,14 +137,14 @@ class CheckpointWriter:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes all that is not sliced."""
+        """Whether this is rank 0, which writes everything that is not sliced."""
         return self.ranks.rank == 0
 
     def run_phases(self) -> None:
-        """Write everything and rename the folder, or leave no trace of it.
+        """Write everything and rename the folder, or leave nothing behind.
 
         Raises:
-            QedError: the disk is full or cannot be written, on any rank; the old folder, if any, is unchanged.
+            QedError: the disk is full or not writable, on any rank; the old folder, if any, is unchanged.
         """
         try:
             for phase in (self.prepare, self.write, self.commit):
@@ -155,7 +156,7 @@ class CheckpointWriter:
         """Copy what this rank writes to host memory and write the small files; `finish` writes the rest in a thread.
 
         Raises:
-            QedError: the disk is full or cannot be written.
+            QedError: the disk is full or not writable.
         """
         adapters = self._gather_adapters()
         for files in self.files.values():
@@ -169,10 +170,10 @@ class CheckpointWriter:
                 self._save_adapters(adapters)
 
     def finish(self) -> None:
-        """Write and commit after `detach`, without communication; ranks leave a file for rank 0 when they are done.
+        """Write and commit after `detach`, without communication; each rank leaves a file for rank 0 when done.
 
         Raises:
-            QedError: the disk is full or cannot be written, on this rank, or on rank 0: on any rank.
+            QedError: the disk is full or not writable on this rank; on rank 0, on any rank.
         """
         done = [self.temporary / f"rank-{rank}.done" for rank in range(self.ranks.world)]
         try:
@@ -186,16 +187,16 @@ class CheckpointWriter:
             self.commit()
         except BaseException:
             with contextlib.suppress(OSError):
-                (self.temporary / FAILED).touch()  # rank 0 need not wait
+                (self.temporary / FAILED).touch()  # tells rank 0 not to wait
             raise
         finally:
             self.discard()
 
     def prepare(self) -> None:
-        """Check the disk space and make the temporary folder, on rank 0.
+        """Check the disk space and create the temporary folder, on rank 0.
 
         Raises:
-            QedError: there is no space, or the folder cannot be made.
+            QedError: there is not enough space, or the folder cannot be created.
         """
         if self.is_first:
             with self._explain_disk_errors():
@@ -211,10 +212,10 @@ class CheckpointWriter:
         """Write the model on rank 0, and the slices of this rank.
 
         Raises:
-            QedError: the disk is full or cannot be written. The ranks that gather have finished all the same.
+            QedError: the disk is full or not writable. Collective operations have still completed.
         """
         with self._explain_disk_errors():
-            # Everything that the ranks do together comes before what may fail on one of them.
+            # Collective operations come before anything that may fail on a single rank.
             adapters = None if self.detached else self._gather_adapters()
             self._write_models()
             faults.hit("save")
@@ -222,14 +223,14 @@ class CheckpointWriter:
                 self._save_adapters(adapters)
             for name, tensors in self.slices.items():
                 for file in write_slices(self.temporary, name, tensors, self.ranks.rank, self.ranks.world):
-                    manifest.fsync(file)  # here, because rank 0 may be on another machine
+                    manifest.fsync(file)  # on this rank, because rank 0 may be on another machine
             faults.hit("save")
 
     def commit(self) -> None:
         """Write the rest with the manifest, and rename the folder, on rank 0.
 
         Raises:
-            QedError: the disk is full or cannot be written.
+            QedError: the disk is full or not writable.
         """
         if not self.is_first:
             return
@@ -242,12 +243,12 @@ class CheckpointWriter:
             folders.commit(self.temporary, self.target)
 
     def discard(self) -> None:
-        """Remove what is left of the temporary folder, on rank 0."""
+        """Remove any remains of the temporary folder, on rank 0."""
         if self.is_first:
             folders.discard(self.temporary, self.target)
 
     def _write_models(self) -> None:
-        """Write the model and the critic; what fails is raised once the ranks have gathered both."""
+        """Write the model and the critic; raise errors only after the ranks have gathered both."""
         failed: list[Exception] = []
         for folder, files in self.files.items():
             try:
@@ -261,17 +262,17 @@ class CheckpointWriter:
             raise failed[0]
 
     def _gather_adapters(self) -> dict[str, Tensor] | None:
-        """Return the adapters of the model whole; None if it has none, or is written alone."""
+        """Return the model's complete adapters; None if it has none, or if only the model is written."""
         return lora.gather_adapters(self.model) if self.content is not None and lora.has_adapters(self.model) else None
 
     def _save_adapters(self, adapters: Mapping[str, Tensor] | None) -> None:
         if adapters is not None:
             lora.save_adapters(self.model, self.temporary / "adapter", adapters)
-            self.tokenizer.save_pretrained(self.temporary / "adapter")  # with its chat template: a model too
+            self.tokenizer.save_pretrained(self.temporary / "adapter")  # makes the adapter usable alone
 
     @contextlib.contextmanager
     def _explain_disk_errors(self) -> Iterator[None]:
-        """Turn an error while writing into a QedError about the disk."""
+        """Convert disk errors while writing into a QedError."""
         try:
             yield
         except Exception as error:
@@ -280,12 +281,12 @@ class CheckpointWriter:
             earlier = "Earlier checkpoints are complete. " if manifest.list_checkpoints(self.run.folder) else ""
             raise QedError(
                 f"Cannot write {self.target}: {error}. {earlier}{advise_space(error) or 'Free some space'}, or fix the "
-                f"folder, and continue with --resume --out {self.run.home}."
+                f"folder, and resume with --resume --out {self.run.home}."
             ) from error
 
 
 def _rounds(model: Any, dtype: str) -> bool:
-    """Whether a precision is not enough for all weights of a model."""
+    """Return whether a dtype cannot hold all weights of a model exactly."""
     kind: torch.dtype = getattr(torch, dtype)
     return any(torch.promote_types(weight.dtype, kind) != kind for weight in model.parameters())
 
@@ -294,13 +295,14 @@ def save_checkpoint(writer: CheckpointWriter, then: Callable[[], None], saver: B
     """Write the checkpoint of a step with a manifest.
 
     Args:
-        writer: of the checkpoint, on every rank.
-        then: called on rank 0 once the checkpoint is complete, to point to it.
+        writer: writer of the checkpoint, on every rank.
+        then: called on rank 0 once the checkpoint is complete, to set pointers to it.
         saver: writes in the background; the state is copied to host memory first.
 
     Raises:
-        QedError: the disk is full or cannot be written; earlier checkpoints are unchanged. With a `saver` it raises
-            what fails later.
+        QedError: the disk is full or not writable; earlier checkpoints are unchanged. With a `saver`, later failures
+        are
+            raised by the saver.
     """
     finish = then if writer.is_first else (lambda: None)
     if saver is None:
@@ -317,16 +319,16 @@ def save_checkpoint(writer: CheckpointWriter, then: Callable[[], None], saver: B
 
 
 def save_reference(run: Run, step: int, model: Any, tokenizer: Any, target: Path, ranks: Ranks | None = None) -> None:
-    """Write the current model alone, with a manifest.
+    """Write only the current model, with a manifest.
 
     Raises:
-        QedError: the disk is full or cannot be written.
+        QedError: the disk is full or not writable.
     """
     CheckpointWriter(run, step, model, tokenizer, target, ranks=ranks).run_phases()
 
 
 def _wait_for_files(files: Sequence[Path]) -> None:
-    """Wait until other ranks have made all of some files.
+    """Wait until other ranks have created all of these files.
 
     Raises:
         OSError: a rank has failed, or is too slow.
@@ -336,5 +338,5 @@ def _wait_for_files(files: Sequence[Path]) -> None:
         if (files[0].parent / FAILED).exists():
             raise OSError("another rank could not write its slices; its log says why")
         if time.monotonic() > end:
-            raise OSError(f"after {DEADLINE:.0f} s there is still no {missing[0]} of another rank")
+            raise OSError(f"after {DEADLINE:.0f} s another rank has still not written {missing[0]}")
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: found, verified, read, pointed to and deleted. `checkpoint_writer.py` writes them.
+"""Finds, verifies, reads, points to and deletes checkpoints of a run; `checkpoint_writer.py` writes them.
 
 `hf/` loads with `from_pretrained`; `state.safetensors`, `state.json` and `answers.jsonl` hold the rest of what a run
 needs to resume. Nothing is pickled.
@@ -19,14 +19,14 @@ from qed.runs.run import Row, Run, read_json, read_lines
 from qed.training.folders import ASIDE, TEMPORARY, remove, restore_replaced
 from qed.training.slices import Part, has_slices, read_slices
 
-EXACT = "weights"  # the name of the files with the exact weights, where `hf/` has a lower precision
-STATE = "state"  # the name of the files with the state's tensors
+EXACT = "weights"  # name of the files with the exact weights, if `hf/` has a lower precision
+STATE = "state"  # name of the files with the state's tensors
 
 
 def delete_old(run: Run, keep_last: int, protected: Collection[int]) -> None:
     """Delete all checkpoints except the newest `keep_last`; 0 keeps all.
 
-    Those that LATEST, BEST or `final` point to, those of `protected` steps, and any newer than LATEST stay.
+    Checkpoints that LATEST, BEST or `final` point to, those of `protected` steps, and any newer than LATEST are kept.
     """
     latest = manifest.read_pointer(run.folder, "LATEST")
     if not keep_last or latest is None:
@@ -45,7 +45,7 @@ def delete_old(run: Run, keep_last: int, protected: Collection[int]) -> None:
 
 
 def delete(run: Run, folder: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so that nothing finds a part of it."""
+    """Delete a checkpoint; rename it first, so that nothing finds a partial one."""
     removed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
     try:
         faults.hit("save")
@@ -57,7 +57,7 @@ def delete(run: Run, folder: Path) -> None:
 
 
 def remove_leftovers(run: Run) -> None:
-    """Remove partial folders of a killed process, and restore those that it was replacing.
+    """Remove partial folders of a killed process, and restore folders that it was replacing.
 
     Called when a run is opened, before anything is saved.
     """
@@ -69,15 +69,15 @@ def remove_leftovers(run: Run) -> None:
 
 
 def find_newest_complete(run: Run, say: Callable[[str], None], fast: bool = False) -> Path | None:
-    """Find the newest checkpoint whose files match its manifest, and set LATEST and BEST as they were then.
+    """Find the newest checkpoint whose files match its manifest, and reset LATEST and BEST to its state.
 
     Args:
         run: the run.
-        say: receives a line about each damaged checkpoint, with the damaged file.
+        say: prints a line about each damaged checkpoint, with the damaged file.
         fast: compare file sizes only, not checksums.
 
     Raises:
-        DataError: there are checkpoints, and none of them is complete.
+        DataError: there are checkpoints, but none is complete.
     """
     newest_damage = ""
     for step, folder in manifest.list_checkpoints(run.folder).items():
@@ -97,7 +97,7 @@ def find_newest_complete(run: Run, say: Callable[[str], None], fast: bool = Fals
 
 
 def load_exact_weights(model: Any, checkpoint: Path) -> None:
-    """Load the exact weights of a checkpoint into its model, on one process, if its `hf/` has a lower precision.
+    """Load a checkpoint's exact weights into its model if `hf/` has a lower precision; for a single process.
 
     Raises:
         DataError: a weight of the model is missing.
@@ -107,7 +107,7 @@ def load_exact_weights(model: Any, checkpoint: Path) -> None:
     tensors = read_slices(checkpoint, EXACT)
     missing = model.load_state_dict(tensors, strict=False).missing_keys
     weights = model.state_dict(keep_vars=True)
-    loaded = {id(weights[name]) for name in tensors if name in weights}  # a weight that layers share is saved once
+    loaded = {id(weights[name]) for name in tensors if name in weights}  # a weight shared by layers is saved once
     if absent := [name for name in missing if id(weights[name]) not in loaded]:
         raise DataError(f"{checkpoint} lacks exact weights of the model: {absent[0]}. Resume from another checkpoint.")
 
@@ -124,7 +124,7 @@ def read_tensors(folder: Path, like: Mapping[str, Part] | None = None) -> dict[s
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Read the completions that a run held for later steps."""
+    """Read the completions that a run has kept for later steps."""
     return read_lines(folder / "answers.jsonl")
 
 
@@ -132,7 +132,7 @@ def set_pointer(run: Run, pointer: str, step: int) -> None:
     """Point LATEST or BEST to the checkpoint of a step, atomically.
 
     Raises:
-        QedError: it cannot be written; it keeps its old value.
+        QedError: it cannot be written, and keeps its old value.
     """
     path = run.folder / "checkpoints" / pointer
     temporary = path.with_name(f"{TEMPORARY}{pointer}")
@@ -146,7 +146,7 @@ def set_pointer(run: Run, pointer: str, step: int) -> None:
     except OSError as error:
         remove(temporary)
         raise QedError(
-            f"Cannot write {path}: {error}. The checkpoints themselves are complete; free some space and continue with "
+            f"Cannot write {path}: {error}. The checkpoints themselves are complete; free some space and resume with "
             f"--resume --out {run.home}."
         ) from error
 
@@ -157,14 +157,14 @@ def name_folder(folder: Path, step: int) -> Path:
 
 
 def has_checkpoint(folder: Path, step: int) -> bool:
-    """Whether a run's folder has a checkpoint of a step."""
+    """Return whether a run's folder has a checkpoint of a step."""
     return name_folder(folder, step).is_dir()
 
 
 def _reset_pointers(run: Run, step: int, best: int | None) -> None:
     """Set the pointers of a run that resumes from a step.
 
-    They may be damaged, point to steps after it, or not have been set yet when the process was killed.
+    They may be damaged, point to later steps, or not have been set yet when the process was killed.
     """
     set_pointer(run, "LATEST", step)
     if best is None:

@@ -1,4 +1,4 @@
-"""The tiles of an output layer on a processor, each read once by a function in C++."""
+"""Computes the tiles of an output layer on a CPU; a C++ function reads each once."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from qed.training.support import LabelSupport
 def can_compile_tiles(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, support: LabelSupport | None
 ) -> bool:
-    """Return whether the functions compute log-probs of hidden states [N, H]: logits need no more than a divisor.
+    """Return whether the C++ functions can compute log-probs of hidden states [N, H]: logits may only be divided.
 
     Args:
-        hidden: decide by their device and precision.
-        weight: of the output layer.
-        bias: of the output layer, or None.
-        transform: of the logits.
-        support: the tokens that the softmax is over; None for all.
+        hidden: hidden states, whose device and precision decide.
+        weight: weight of the output layer.
+        bias: bias of the output layer, or None.
+        transform: transform of the logits.
+        support: tokens that the softmax is over; None for all.
     """
     plain = bias is None and support is None and transform.cap is None and transform.scale > 0
     return plain and hidden.device.type == weight.device.type == "cpu" and hidden.dtype in KINDS and has_kernels()
 
 
 def reduce_tiles(layer: OutputLayer, labels: Tensor, _: bool, keep: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Reduce all tiles, see `TileKernels`; squares cost next to nothing."""
+    """Reduce all tiles, see `TileKernels`; squares cost almost nothing."""
     labels, kept = labels.contiguous(), []
     chosen = layer.allocate(len(labels)).zero_()
     sums = layer.allocate(4, len(layer.columns), len(labels))
@@ -50,7 +50,7 @@ def reduce_tiles(layer: OutputLayer, labels: Tensor, _: bool, keep: bool) -> tup
 def differentiate_tiles(
     layer: OutputLayer, labels: Tensor, slopes: LogitSlopes, kept: list[Tensor], total: Tensor | None
 ) -> Iterator[TileGradient]:
-    """Yield the gradient of each tile's logits; for that of the weight also in float32, see `TileGradient`."""
+    """Yield the gradient of each tile's logits, also in float32 for the weight's gradient; see `TileGradient`."""
     labels, slopes = labels.contiguous(), slopes.make_contiguous()
     splits = total is not None and keeps_states(total, layer.hidden)
     adds = total is not None and not splits
@@ -75,7 +75,7 @@ def _multiply(layer: OutputLayer, tile: Tile) -> Tensor:
 
 
 def _needs_transpose(hidden: Tensor) -> bool:
-    """Return whether the gradient of a tile's weight needs one: in half precision, or where oneDNN would make it."""
+    """Return whether a tile's weight gradient needs a transposed copy: in half precision, or for oneDNN."""
     return hidden.dtype != torch.float32 or (is_faster() and not is_narrow(hidden))
 
 

@@ -1,4 +1,4 @@
-"""A critic with weights of its own: the values of answers, its updates, and its state for checkpoints."""
+"""A critic with separate weights: the values of answers, its updates, and its state for checkpoints."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from qed.training.parallel import Parallel
 from qed.training.slices import Part, get_local, take_rows
 from qed.types import Rollout
 
-WEIGHTS, OPTIMIZER = "critic.weights.", "critic.optimizer."  # of names in a checkpoint's state
-ROUNDING = 1e-12  # of a variance, as a share of the mean square
-# The metrics of an update of the critic, and their names beside those of the policy.
+WEIGHTS, OPTIMIZER = "critic.weights.", "critic.optimizer."  # prefixes of names in a checkpoint's state
+ROUNDING = 1e-12  # rounding error of a variance, relative to the mean square
+# Metrics of a critic's update, and their names in a step's metrics.
 RENAMED = {
     "train/loss": "critic/loss",
     "optim/grad_norm": "critic/grad_norm",
@@ -38,13 +38,13 @@ RENAMED = {
 
 
 def choose_settings(critic: Critic, settings: LearnerSettings) -> LearnerSettings:
-    """Return the settings of the critic's optimizer and updates from those of the policy."""
+    """Derive the settings of the critic's optimizer and updates from the policy's."""
     return replace(
         settings,
         lr=critic.lr or FASTER * settings.lr,
         passes=critic.passes or settings.passes,
         batch_size=critic.batch_size or settings.batch_size,
-        skip_norm=0.0,  # a bound for the policy's gradients
+        skip_norm=0.0,  # limits only the policy's gradients
         offload_for_sampling=False,  # `ValueLearner` moves the weights too
     )
 
@@ -59,11 +59,11 @@ class ValueLearner:
     """Trains a critic, and scores answers with it.
 
     Args:
-        model: with a scalar head, already on its device.
-        algorithm: of the policy; it has settings of a critic.
-        settings: of the policy's optimizer.
-        length: the generation budget in tokens, for averages by a constant.
-        precision: of the computation.
+        model: model with a scalar head, already on its device.
+        algorithm: the policy's algorithm, with settings of a critic.
+        settings: settings of the policy's optimizer.
+        length: generation budget in tokens, for averages by a constant.
+        precision: precision of the computation.
         parallel: the ranks that share the work.
     """
 
@@ -93,7 +93,7 @@ class ValueLearner:
         write_values(rollouts, values)
 
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
-        """Take one optimizer step, see `Learner.update`; the metrics have names of the critic.
+        """Take one optimizer step, see `Learner.update`; the metrics have the critic's names.
 
         Raises:
             Diverged: the loss or the gradient is not finite; the weights are unchanged.
@@ -112,7 +112,7 @@ class ValueLearner:
         return self.learner.model
 
     def pop_flops(self) -> int:
-        """Return the operations of the critic since the last call."""
+        """Return the critic's floating-point operations since the last call."""
         return self.learner.flops.pop()
 
     def state(self) -> dict[str, Part]:
@@ -121,7 +121,7 @@ class ValueLearner:
         return {WEIGHTS + name: weight for name, weight in self._list_trained().items()} | optimizer
 
     def describe(self) -> dict[str, Tensor]:
-        """Return the weights by the names in a checkpoint whose rows `load` needs."""
+        """Return the weights by their names in a checkpoint; `load` needs the same names and rows."""
         trained = self._list_trained()
         return {prefix + name: weight for prefix in (WEIGHTS, OPTIMIZER) for name, weight in trained.items()}
 
@@ -141,7 +141,7 @@ class ValueLearner:
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Have the critic on its device within the context; afterwards it goes to host memory if it is offloaded."""
+        """Keep the critic on its device within the context; move it to host memory afterwards if it is offloaded."""
         move_back(self.hosted)
         self.hosted = []
         try:
@@ -156,8 +156,9 @@ class ValueLearner:
 def measure_values(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Compare the values of a step's answers with their returns, over the tokens with a return.
 
-    The explained variance is 1 - var(R - V) / var(R): 1 for a critic that knows every return, 0 for one that knows
-    their mean, below 0 for a worse one. It is left out where all returns are equal but for rounding.
+    The explained variance is 1 - var(R - V) / var(R): 1 for a critic that predicts every return, 0 for one that
+    predicts
+    only their mean, below 0 for a worse one. It is left out if all returns are equal up to rounding.
     """
     known = [_select_known(rollout) for rollout in rollouts if rollout.values and rollout.returns]
     values, returns = torch.from_numpy(np.concatenate([np.empty((2, 0)), *known], axis=1))

@@ -1,7 +1,7 @@
 """The tiles of an output layer on a CUDA device in half precision, each read once by a kernel in Triton.
 
-Their logits stay in half precision as the product gives them. Nothing is kept for the backward pass: there the products
-are computed again, which takes less time than writing and reading exponentials in float32.
+Logits stay in the half precision of the product. Nothing is kept for the backward pass, which computes the products
+again, as that is faster than writing and reading exponentials in float32.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from qed.models.families import IDENTITY, LogitTransform
 from qed.training.output_tiles import ALIGNED, LogitSlopes, OutputLayer, Tile, TileGradient, TileKernels
 from qed.training.support import LabelSupport
 
-# Rows, width and vocabulary of the layer on which the kernels are tried: some blocks of columns, and a part of one.
+# Rows, width and vocabulary of the layer that tests the kernels: several blocks of columns and a partial one.
 TRIAL = (70, 64, 5008)
-TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.005
+TRIAL_ERROR = 0.02  # largest relative error allowed; bfloat16 rounding alone stays below 0.005
 
 
 def has_tile_kernels(
     hidden: Tensor, bias: Tensor | None, transform: LogitTransform, support: LabelSupport | None
 ) -> bool:
-    """Return whether the kernels compute log-probs of these hidden states [N, H]: logits need no more than a divisor.
+    """Return whether the kernels can compute log-probs of hidden states [N, H]: logits may only be divided.
 
     Args:
-        hidden: decide by their device and precision.
-        bias: of the output layer, or None.
-        transform: of the logits.
-        support: the tokens that the softmax is over; None for all.
+        hidden: hidden states, whose device and precision decide.
+        bias: bias of the output layer, or None.
+        transform: transform of the logits.
+        support: tokens that the softmax is over; None for all.
     """
     plain = bias is None and support is None and transform.cap is None
     place = hidden.device, hidden.dtype
@@ -43,7 +43,7 @@ def has_tile_kernels(
 @cache
 @torch.no_grad()
 def find_fault(device: torch.device, dtype: torch.dtype) -> str:
-    """Compare the kernels with torch's own operations on a small layer, and return what is wrong, or ""."""
+    """Compare the kernels with torch's operations on a small layer; return a description of a fault, or ""."""
     rows, width, vocabulary = TRIAL
     source = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(each, width, generator=source).to(device, dtype) for each in (rows, vocabulary))
@@ -71,7 +71,7 @@ def find_fault(device: torch.device, dtype: torch.dtype) -> str:
 
 def reduce_tiles(layer: OutputLayer, labels: Tensor, squares: bool, _: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Reduce all tiles, see `TileKernels` and `reduce_tile`; no logits are kept."""
-    from qed.kernels.cuda.output_tiles import reduce_tile  # noqa: PLC0415 -- Triton is not everywhere
+    from qed.kernels.cuda.output_tiles import reduce_tile  # noqa: PLC0415 -- loads Triton, which may be missing
 
     labels, memory = labels.contiguous(), _allocate(layer)
     chosen = layer.allocate(len(labels)).zero_()
@@ -100,7 +100,7 @@ def differentiate_tiles(
 
 
 def _allocate(layer: OutputLayer) -> Tensor:
-    """Allocate memory for a tile; its rows are far enough apart for each to be aligned."""
+    """Allocate memory for a tile, with a stride that aligns every row."""
     apart = -(-layer.width // ALIGNED) * ALIGNED
     return layer.hidden.new_empty(layer.height, apart)
 

@@ -1,4 +1,4 @@
-"""The scores of a micro-batch that a loss reads, a teacher's part in them included."""
+"""Computes the scores of a micro-batch that a loss reads, including a teacher's contribution."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from qed.training.parallel import call_scores
 
 
 def can_pack_teacher(teacher: nn.Module, policy: nn.Module) -> bool:
-    """Return whether a teacher can compute packed rows where the policy can, which is tried unless it is of its family.
+    """Return whether a teacher can compute packed rows if the policy can; tested unless both have the same family.
 
     Raises:
-        ModelError: the teacher computes its logits from hidden states in a way that is not known.
+        ModelError: it is unknown how the teacher computes logits from hidden states.
     """
     body, own = split_head(teacher)[0], split_head(policy)[0]
     if type(body) is type(own):
@@ -45,16 +45,16 @@ def compute_part_scores(
     observe: Callable[[Batch], OutputStates],
     value_head: nn.Linear | None = None,
 ) -> tuple[Tensor, Tensor, Batch]:
-    """Compute log-probs and entropies with their gradients, and the part with what else the algorithm reads.
+    """Compute log-probs and entropies with gradients; return them with the part, extended by what the algorithm reads.
 
     Args:
         model: the policy; for a critic or a reward model see `compute_scores`.
-        algorithm: says whether it reads `log_squares` or the divergence to a teacher.
-        part: a micro-batch.
+        algorithm: determines whether `log_squares` or the divergence to a teacher is needed.
+        part: the micro-batch.
         temperature: divides the logits.
-        layout: of packed rows.
-        observe: computes the teacher's output states for the micro-batch; called where the divergence is read.
-        value_head: of a critic on the model's trunk; None without one.
+        layout: layout of packed rows; None for padded ones.
+        observe: computes the teacher's output states for the micro-batch; called if the divergence is needed.
+        value_head: value head of a critic on the model's trunk; None without one.
     """
     if value_head is not None:
         logps, entropy, predicted = call_scores(
@@ -86,12 +86,12 @@ def compute_part_scores(
 def observe_teacher(
     teacher: nn.Module | AdapterDisabled, part: Batch, device: torch.device, packing: bool, sharded: bool
 ) -> OutputStates:
-    """Compute a teacher's output states at the trained labels of a micro-batch, behind the prompts that it sees.
+    """Compute a teacher's output states at a micro-batch's trained labels, given the prompts that it sees.
 
     Args:
         teacher: a frozen model, which may stay on the host, the policy itself, or the policy without its adapters.
-        part: a micro-batch.
-        device: where it computes.
+        part: the micro-batch.
+        device: device of the computation.
         packing: whether rows are packed.
         sharded: whether the ranks share the teacher's weights.
     """
@@ -100,7 +100,7 @@ def observe_teacher(
             return observe_teacher(teacher.model, part, device, packing, sharded)
     seen = part if part.teacher is None else part.teacher
     layout = pack_batch(seen) if packing else None
-    # A model of the host takes its weights back, and a sharded one frees them, before they are used.
+    # A model on the host takes its weights back, and a sharded one frees them, before the states are used.
     gone = sharded or next(teacher.parameters()).device != device
     with lend_device(teacher, device):
         return call_scores(teacher, compute_output_states, seen, layout, keep=gone)
@@ -108,7 +108,7 @@ def observe_teacher(
 
 @torch.no_grad()
 def count_teacher(flops: FlopCounter, algorithm: Algorithm, teacher: nn.Module | AdapterDisabled, batch: Batch) -> None:
-    """Count the operations of a teacher's pass over the rows of a step, if the algorithm reads a divergence to it."""
+    """Count the operations of a teacher's pass over a step's rows, if the algorithm reads a divergence to it."""
     if algorithm.teacher_divergence is not None:
         network = teacher.model if isinstance(teacher, AdapterDisabled) else teacher
         flops.add(network, batch if batch.teacher is None else batch.teacher)

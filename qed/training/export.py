@@ -25,7 +25,7 @@ from qed.training.checkpoints import load_exact_weights
 from qed.training.folders import write_folder_atomically
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-SHARD_SIZE = "5GB"  # the usual largest file of weights on the hub
+SHARD_SIZE = "5GB"  # the usual maximum size of a weights file on the hub
 CARD = "README.md"
 
 
@@ -33,8 +33,9 @@ CARD = "README.md"
 class Export:
     """What to export: a checkpoint of a run, to a folder.
 
-    `adapter` exports its adapter alone, and else the complete weights, adapters merged. `dtype` is a name in `DTYPES`,
-    or empty for that of the checkpoint. `card` is the text of the model card. `overwrite` replaces an earlier export.
+    `adapter` exports only its adapter, otherwise the complete weights with adapters merged. `dtype` is a name in
+    `DTYPES`,
+    or empty for the checkpoint's. `card` is the text of the model card. `overwrite` replaces an earlier export.
     """
 
     checkpoint: Path
@@ -52,14 +53,14 @@ def check_export(export: Export) -> None:
         UsageError: the folder cannot be used.
         DataError: the checkpoint is damaged; the message names the file.
         ModelError: it has no adapter.
-        QedError: the disk has too little space.
+        QedError: there is not enough disk space.
     """
     _check_target(export.out, export.overwrite)
     damage = manifest.list_damage(export.checkpoint.resolve())
     if damage:
         raise DataError(
-            f"The checkpoint {export.checkpoint.name} is damaged, and nothing is exported: {'; '.join(damage)}. Choose "
-            "another one with --checkpoint; `qed checkpoint verify RUN` says which are whole."
+            f"The checkpoint {export.checkpoint.name} is damaged, so nothing is exported: {'; '.join(damage)}. Choose "
+            "another one with --checkpoint; `qed checkpoint verify RUN` lists the complete ones."
         )
     if export.adapter and not (export.checkpoint / "adapter" / adapters.CONFIG).is_file():
         raise ModelError(f"The checkpoint {export.checkpoint} has no adapter; it has complete weights.")
@@ -67,8 +68,8 @@ def check_export(export: Export) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise QedError(
-            f"The export needs {needed / 2**30:.2f} GiB, and the disk of {export.out} has {free / 2**30:.2f} GiB free. "
-            "Nothing has been written. Free some space, take --dtype bfloat16, or write elsewhere with --out."
+            f"The export needs {needed / 2**30:.2f} GiB, but the disk of {export.out} has {free / 2**30:.2f} GiB free. "
+            "Nothing has been written. Free some space, use --dtype bfloat16, or write elsewhere with --out."
         )
 
 
@@ -89,7 +90,7 @@ def write_export(export: Export) -> None:
         if not is_disk_error(error):
             raise
         raise QedError(
-            f"Cannot write {export.out}: {error}. Nothing of it is left behind, and the run is unchanged."
+            f"Cannot write {export.out}: {error}. Nothing is left behind, and the run is unchanged."
         ) from error
 
 
@@ -102,7 +103,7 @@ def estimate_bytes(export: Export) -> int:
 
 
 def choose_dtype(export: Export) -> str:
-    """Return the dtype of the exported weights: the one asked for, or that of the checkpoint."""
+    """Return the dtype of the exported weights: the requested one, or the checkpoint's."""
     return export.dtype or _read_dtype(export)
 
 
@@ -114,14 +115,14 @@ def _read_dtype(export: Export) -> str:
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
-    """Refuse a folder that has files, unless it is an earlier export that may be replaced."""
+    """Reject a folder that has files, unless it is an earlier export that may be replaced."""
     if not out.exists() and not out.is_symlink():
         return
     if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
         return
     names = ("config.json", adapters.CONFIG)
     if not out.is_dir() or out.is_symlink() or not any((out / name).is_file() for name in names):
-        raise UsageError(f"{out} already exists and is no exported model; choose another folder with --out.")
+        raise UsageError(f"{out} already exists and is not an exported model; choose another folder with --out.")
     if (out / manifest.NAME).is_file() or (out.parent / manifest.NAME).is_file():
         raise UsageError(f"{out} belongs to a checkpoint; choose another folder with --out.")
     if not overwrite:
@@ -158,7 +159,7 @@ def _write_adapter(export: Export, folder: Path) -> None:
 
 
 def _require_range(name: str, weight: Tensor, dtype: torch.dtype) -> None:
-    """Refuse a weight that would become infinite."""
+    """Reject a weight that would become infinite."""
     largest = float(weight.detach().abs().amax()) if weight.numel() else 0.0
     if largest > torch.finfo(dtype).max:
-        raise UsageError(f"{name} has a weight of {largest:g}, too large for {dtype}: take --dtype bfloat16.")
+        raise UsageError(f"{name} has a weight of {largest:g}, too large for {dtype}: use --dtype bfloat16.")

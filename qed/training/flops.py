@@ -1,12 +1,12 @@
-"""Counts the floating-point operations that a step needs at least: those of model-flops utilisation.
+"""Counts the minimum number of floating-point operations of a step, as in model-flops utilisation (MFU).
 
-A multiplication and an addition are two. For each token and weight of a matrix a forward pass needs 2 operations, a
-backward pass 2 for the states and, where the weight is trained, 2 for its gradient: 6 in all. Attention needs 4 for
-each query, key and number of a head in the forward pass, and 8 in the backward pass. The output layer sees only trained
-tokens, and a prompt that rows share counts once. What is computed twice does not count: gradient checkpointing,
-padding, prompts on several ranks (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Every layer counts as
-attending to the whole row, also one with a window, and every token counts in every layer, also a prompt's in the last
-one, whose feed-forward block leaves it out (`models/own_layers.py`).
+A multiplication and an addition count as two. Per token and matrix weight, a forward pass needs 2 operations, and a
+backward pass 2 for the states and, if the weight is trained, 2 for its gradient: 6 in total. Attention needs 4 for each
+query, key and element of a head in the forward pass, and 8 in the backward pass. The output layer sees only trained
+tokens, and a prompt shared by rows counts once. Repeated work does not count: gradient checkpointing, padding, prompts
+on several ranks (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Every layer counts as attending to the
+whole row, even with a window, and every token counts in every layer, even a prompt's in the last one, whose
+feed-forward block skips it (`models/own_layers.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qed.types import Groups
 
 
 class Work(NamedTuple):
-    """What passes through a model: tokens, those of them with log-probs, and pairs of a query and a key."""
+    """The work of a pass: tokens, tokens with log-probs, and pairs of a query and a key."""
 
     tokens: int
     labels: int
@@ -34,13 +34,13 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model that decide its operations: weights in matrices, by whether they are trained."""
+    """The sizes of a model that determine its operations: numbers of matrix weights, all and trained."""
 
-    body: int  # used by each token: of a mixture of experts only the chosen ones
+    body: int  # used by each token; in a mixture of experts, only the chosen experts
     head: int
     trained_body: int
     trained_head: int
-    attention: int  # numbers of all queries of a token
+    attention: int  # elements of all queries of a token
 
     def count_forward(self, work: Work) -> int:
         """Count the operations of a forward pass."""
@@ -60,7 +60,7 @@ class FlopCounter:
         self._sizes: dict[int, ModelSize] = {}
 
     def add(self, model: nn.Module, batch: Batch) -> None:
-        """Count a pass of a model over a step's rows; with gradients it is a backward pass too."""
+        """Count a pass of a model over a step's rows; with gradients enabled, a backward pass too."""
         size = self.measure(model)
         self.total += (size.count_update if torch.is_grad_enabled() else size.count_forward)(count_work(batch))
 
@@ -106,7 +106,7 @@ def _list_matrices(module: nn.Module) -> list[tuple[nn.Parameter, int]]:
 
 
 def count_work(batch: Batch) -> Work:
-    """Count what a pass over rows needs; a prompt that several of them share counts once."""
+    """Count the work of a pass over rows; a prompt shared by several of them counts once."""
     lengths = batch.attention.sum(1)
     shared = Counter(list_prompts(batch))
     repeated = [(prompt.length, count - 1) for prompt, count in shared.items()]
@@ -118,7 +118,7 @@ def count_work(batch: Batch) -> Work:
 
 
 def count_sampled_work(groups: Groups) -> Work:
-    """Count what sampling the answers of groups needs; the prompt of a group counts once."""
+    """Count the work of sampling groups' answers; the prompt of a group counts once."""
     tokens = labels = pairs = 0
     for group in groups:
         prompt = len(group[0].prompt) if group else 0
@@ -132,5 +132,5 @@ def count_sampled_work(groups: Groups) -> Work:
 
 
 def _count_pairs(length: int) -> int:
-    """Count the queries and keys of a causal row."""
+    """Count the query-key pairs of a causal row."""
     return length * (length + 1) // 2

@@ -1,4 +1,4 @@
-"""Folders that are whole or absent: written under a temporary name, then renamed."""
+"""Writes folders atomically: under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from qed.guards import faults
 from qed.runs import manifest
 
-ASIDE = ".replaced-"  # the prefix of a folder that is being replaced
-TEMPORARY = ".tmp-"  # the prefix of a folder that is being written
+ASIDE = ".replaced-"  # prefix of a folder that is being replaced
+TEMPORARY = ".tmp-"  # prefix of a folder that is being written
 
 
 @contextlib.contextmanager
 def write_folder_atomically(target: Path) -> Iterator[Path]:
-    """Provide a temporary folder that replaces the target once all of its files are on the disk; see `commit`."""
+    """Yield a temporary folder that replaces the target once all of its files are on disk; see `commit`."""
     temporary = name_temporary(target, secrets.token_hex(4))
     try:
         temporary.mkdir(parents=True)
@@ -29,14 +29,14 @@ def write_folder_atomically(target: Path) -> Iterator[Path]:
 
 
 def name_temporary(target: Path, token: str) -> Path:
-    """Return the folder that is written before it replaces the target; several processes name it by the same token."""
+    """Return the temporary folder of a target; several processes find the same one by the same token."""
     return target.with_name(f"{TEMPORARY}{target.name}-{token}")
 
 
 def commit(temporary: Path, target: Path) -> None:
-    """Replace the target by a temporary folder, with all files on the disk.
+    """Replace the target with a temporary folder, with all files on disk.
 
-    Whenever the process ends, the target is the new folder or the old one. Between the two renames the old one has the
+    Whenever the process ends, the target is the new or the old folder. Between the two renames the old one has the
     prefix `ASIDE`, and `restore_replaced` restores it.
     """
     manifest.fsync_tree(temporary)
@@ -50,13 +50,13 @@ def commit(temporary: Path, target: Path) -> None:
 
 
 def discard(temporary: Path, target: Path) -> None:
-    """Remove a temporary folder that has not replaced the target, and what the target has replaced if it has."""
+    """Remove a temporary folder, and restore or delete the folder that the target was to replace."""
     remove(temporary)
     restore_replaced(target.with_name(ASIDE + target.name))
 
 
 def restore_replaced(aside: Path) -> None:
-    """Delete a replaced folder if the new one is in place, else rename it back."""
+    """Delete a replaced folder if the new one is in place, otherwise rename it back."""
     target = aside.with_name(aside.name.removeprefix(ASIDE))
     if target.exists():
         remove(aside)
@@ -65,12 +65,12 @@ def restore_replaced(aside: Path) -> None:
 
 
 def link_checkpoint(folder: Path, name: str, checkpoint: str) -> Path:
-    """Link a name in the run's folder to a checkpoint; where the disk has no links, copy its model.
+    """Link a name in the run's folder to a checkpoint; if links are not supported, copy its model.
 
-    A copy of the model under that name, as `cp -L` makes of the link, is replaced; what else is there stays.
+    A copy of the model under that name, as made by `cp -L`, is replaced; anything else is kept.
 
     Returns:
-        the link, or the checkpoint if something of the user's own has that name.
+        The link, or the checkpoint if something else has that name.
     """
     link, target = folder / name, folder / "checkpoints" / checkpoint
     is_copy = (link / "hf").is_dir() and not link.is_symlink()
@@ -78,7 +78,7 @@ def link_checkpoint(folder: Path, name: str, checkpoint: str) -> Path:
         return target
     if not target.is_dir():
         return link
-    # Renamed into place, so that the link never points nowhere.
+    # Rename into place, so that the link always points to a checkpoint.
     temporary, aside = folder / f".{name}.part", folder / (ASIDE + name)
     temporary.unlink(missing_ok=True)
     try:

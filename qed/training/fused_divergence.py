@@ -10,20 +10,20 @@ GKDTrainer. For a logit z_j of the student
 
     dD/dz_j = (1 - beta) p_j (log(p_j / m_j) - KL(p || m)),    p_j - q_j,    p_j (log(p_j / q_j) - KL(p || q))
 
-With a clip c the divergence is sum_v min(d_v, c), as in OPSD (arXiv 2601.18734) and TRL's OPSDTrainer. With K the
-tokens whose d_v is below c, and s_v = p_v d(d_v)/d(p_v)
+With a clip c, the divergence is sum_v min(d_v, c), as in OPSD (arXiv 2601.18734) and TRL's OPSDTrainer. Let K be the
+tokens whose d_v is below c, and s_v = p_v d(d_v)/d(p_v):
 
     s_v = -q_v at beta = 0,  d_v + p_v at beta = 1,  (1 - beta) p_v log(p_v / m_v) else
     dD/dz_j = [j in K] s_j - p_j sum_(v in K) s_v
 
-With a top k the tokens that are not among the teacher's k likeliest are one outcome, whose probabilities under both are
-the sums of theirs. So it is a divergence of distributions still, and at most that of the whole vocabulary. With p', q'
-and m' those of a token's outcome, the logarithms above are those of p', q' and m', and at beta = 0
+With top k, the tokens that are not among the teacher's k most likely form one outcome, with the sum of their
+probabilities under each policy. So it is still a divergence of distributions, and at most that over the whole
+vocabulary. With p', q' and m' of a token's outcome, the logarithms above are those of p', q' and m', and at beta = 0
 
     dD/dz_j = p_j - p_j q'_j / p'_j
 
-A tile of both is computed three times in all, and with a top k five times: for the normalisers, for the divergence, and
-in the backward pass.
+Each tile of both is computed three times, or five times with top k: for the normalisers, for the divergence, and in the
+backward pass.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from qed.training.output_tiles import OutputLayer, Tile, add_product, choose_acc
 
 
 class OutputStates(NamedTuple):
-    """What a model's output layer computes logits from: states [N, H], weight [V, H], bias [V] or None, transform."""
+    """The inputs of a model's output layer: states [N, H], weight [V, H], bias [V] or None, and logit transform."""
 
     hidden: Tensor
     weight: Tensor
@@ -57,18 +57,18 @@ def compute_linear_divergence(
     clip: float = math.inf,
     top_k: int = 0,
 ) -> Tensor:
-    """Compute the divergence of every row, [N], float32 or float64 where the student's states are.
+    """Compute the divergence of every row, [N], in float32, or float64 if the student's states are.
 
-    Output layers may be padded to different sizes: the softmax of both is over the tokens that both have.
+    Output layers may be padded to different sizes; the softmax of both is over the tokens they share.
 
     Args:
-        student: has the gradient.
-        teacher: of the same rows; has none.
-        beta: between 0, the forward KL, and 1, the reverse KL.
+        student: output states with a gradient.
+        teacher: output states of the same rows, without a gradient.
+        beta: from 0, the forward KL, to 1, the reverse KL.
         temperature: divides the logits of both.
         into_grad: add the gradient of the student's weight to `weight.grad`, see `compute_linear_scores`.
-        clip: the most that one token of the vocabulary adds, in nats; not with a top k.
-        top_k: compare only the teacher's so many likeliest tokens, and the sum of the others; 0 compares all.
+        clip: largest contribution of one token of the vocabulary, in nats; not with `top_k`.
+        top_k: compare only the teacher's `top_k` most likely tokens and the sum of the others; 0 compares all.
     """
     shared = min(len(student.weight), len(teacher.weight))
     weight = student.weight
@@ -100,7 +100,7 @@ class _Options(NamedTuple):
 
 
 class _Top(NamedTuple):
-    """The log-prob of the teacher's k-th likeliest token, [N], and of all tokens below it together, of both [2, N]."""
+    """The log-prob of the teacher's k-th most likely token, [N], and of all less likely ones, for both [2, N]."""
 
     thresholds: Tensor
     rests: Tensor
@@ -116,7 +116,7 @@ class _Pair:
         self.teacher = OutputLayer(teacher.hidden, teacher.weight, teacher.bias, temperature, teacher.transform)
         self.beta, self.clip = options.beta, options.clip
         self.top: _Top | None = None
-        # Two tiles, and what mixing them needs.
+        # Two tiles, and scratch memory for mixing them.
         self.memory = [self.student.allocate(self.student.largest) for _ in range(4)]
 
     def compute_normalisers(self) -> Tensor:
@@ -138,7 +138,7 @@ class _Pair:
         return own, other
 
     def find_top(self, normalisers: Tensor, count: int) -> _Top:
-        """Find the teacher's likeliest tokens, and the log-probs of the others together."""
+        """Find the teacher's most likely tokens, and the combined log-probs of the others."""
         thresholds, *masses = self.student.allocate(3, len(self.student.hidden)).zero_().unbind()
         for block in self.student.blocks:
             kept = self.student.allocate(len(self.student.hidden[block[0].rows]), 0)
@@ -155,7 +155,7 @@ class _Pair:
         return _Top(thresholds, rests.clamp_(min=torch.finfo(rests.dtype).tiny).log_())
 
     def join_rest(self, tile: Tile, own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probs of the outcomes to which the tokens of a tile belong."""
+        """Return the log-probs of the outcomes that a tile's tokens belong to."""
         if self.top is None:
             return own, other
         inside = other >= self.top.thresholds[tile.rows, None]
@@ -163,7 +163,7 @@ class _Pair:
         return own.where(inside, of_student), other.where(inside, of_teacher)
 
     def compute_target(self, tile: Tile, own: Tensor, other: Tensor) -> Tensor:
-        """Compute the log-probs that the student's are compared with: the teacher's, or those of the mixture."""
+        """Compute the log-probs to compare the student's with: the teacher's, or those of the mixture."""
         if self.beta in (0, 1):
             return other
         scaled = torch.add(other, math.log(self.beta), out=tile.view_in(self.memory[2]))
@@ -171,7 +171,7 @@ class _Pair:
         return torch.logaddexp(scaled, shifted, out=scaled)
 
     def compute_terms(self, own: Tensor, other: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the clipped d_v of each token of a tile, and s_v where it is below the clip, else 0."""
+        """Compute the clipped d_v of each token of a tile, and s_v where d_v is below the clip, otherwise 0."""
         p, q = own.exp(), other.exp()
         if self.beta == 0:
             terms, slopes = q * (other - own), -q
@@ -194,7 +194,7 @@ class _Pair:
         return total, sums
 
     def compute_divergences(self, normalisers: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute D and, unless beta is 0, the KL of the student to the mixture, [N] each; or as with a clip."""
+        """Compute D and, unless beta is 0, the student's KL to the mixture, [N] each; with a clip, see above."""
         if self.clip < math.inf:
             return self.compute_clipped_divergences(normalisers)
         total, kl = self.student.allocate(2, len(self.student.hidden)).zero_().unbind()
@@ -218,7 +218,7 @@ class _Pair:
             return slopes.sub_(own.exp_().mul_(kl[tile.rows, None]))
         of_student, of_teacher = self.join_rest(tile, own, other)
         if self.beta == 0:
-            # A token's own share of its outcome comes first: q' / p' alone may be infinite where p is rounded to 0.
+            # Compute a token's share of its outcome first: q' / p' alone may be infinite where p rounds to 0.
             share = other if self.top is None else (own - of_student).add_(of_teacher)
             return own.exp_().sub_(share.exp_())
         factor = 1 - self.beta if self.beta < 1 else 1.0

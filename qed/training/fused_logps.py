@@ -1,8 +1,8 @@
-"""Log-probs and entropy of an output layer without all of its logits in memory: they are computed tile by tile.
+"""Log-probs and entropy of an output layer, computed tile by tile without all logits in memory.
 
 A tile is a block of rows by a slice of the vocabulary. The forward pass reduces each tile to a few sums per row and
-combines these. The backward pass computes the tiles again, or reads what was stored of them if all are small.
-Where there are kernels, each logit is read once, see compiled_tiles.py for processors and device_tiles.py for CUDA.
+combines them. The backward pass recomputes the tiles, or reads stored results if they are small. With kernels, each
+logit is read once; see compiled_tiles.py for CPUs and device_tiles.py for CUDA.
 Related: arXiv 2411.09009, 2410.10989.
 """
 
@@ -30,7 +30,7 @@ from qed.training.output_tiles import (
 )
 from qed.training.support import LabelSupport
 
-# Exponentials or logits of all tiles are stored for the backward pass if they take at most 256 MiB.
+# Store exponentials or logits of all tiles for the backward pass if they take at most 256 MiB.
 KEPT_BYTES = 1 << 28
 
 
@@ -56,14 +56,16 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
         squares: compute the third result, which has no gradient; it is empty otherwise.
         into_grad: add the weight's gradient to `weight.grad`, see below.
         transform: applied to the logits before the temperature divides them.
-        support: the tokens that the softmax is over; None for all.
+        support: tokens that the softmax is over; None for all.
 
     Returns:
-        three [N] tensors in float32, or float64 where the hidden states are.
+        Three [N] tensors in float32, or float64 if the hidden states are.
 
-    With `into_grad` the backward pass adds the weight's gradient directly to `weight.grad`, so that an existing
-    gradient, of an earlier micro-batch or of tied embeddings, needs no second tensor. It is for `loss.backward()` on a
-    weight that is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
+    With `into_grad`, the backward pass adds the weight's gradient directly to `weight.grad`, so that an existing
+    gradient,
+    of an earlier micro-batch or of tied embeddings, needs no second tensor. Use it with `loss.backward()` on a weight
+    that
+    is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
     """
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
     kernels = _find_kernels(hidden, weight, bias, transform, support)
@@ -72,7 +74,7 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
         temperature,
         transform,
         squares,
-        # The slope of a cap needs the logit, which is lost where the exponential is rounded to 0.
+        # The slope of a cap needs the logit, which is lost where the exponential rounds to 0.
         keep=graph and transform.cap is None and len(hidden) * len(weight) * kept.itemsize <= KEPT_BYTES,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
         support=support,
@@ -103,7 +105,7 @@ class _Options(NamedTuple):
     kernels: TileKernels | None
 
     def build_layer(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> OutputLayer:
-        """Build the output layer, for some kernels with the whole weight in the precision of the hidden states."""
+        """Build the output layer; some kernels need the weight cast to the precision of the hidden states."""
         weight = weight.to(hidden.dtype) if self.kernels is not None and self.kernels.casts_weight else weight
         return OutputLayer(hidden, weight, bias, self.temperature, self.transform, self.support)
 
