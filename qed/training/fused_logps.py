@@ -111,10 +111,11 @@ class _Options(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """The results of the forward pass that the backward pass reads.
+    """The results of the forward pass that the backward pass needs.
 
-    `normaliser` is log sum_v e^(z_v), and `entropy` that of each row. `kept` has the exponentials of all tiles, or is
-    empty; the log of an exponential, plus `shifts` of its tile and row, is the log-prob.
+    `normaliser` is log sum_v e^(z_v) of each row, and `entropy` its entropy. `kept` has the exponentials of all tiles,
+    or is
+    empty; the log of an exponential plus the `shifts` of its tile and row is the log-prob.
     """
 
     normaliser: Tensor
@@ -126,7 +127,7 @@ class _Softmax(NamedTuple):
         """Compute the log-probs of a tile."""
         if not len(self.kept):
             return layer.compute_logits(tile, memory).sub_(self.normaliser[tile.rows, None])
-        # An exponential rounded to 0 has no finite log; clamped, its product with the probability is still 0.
+        # An exponential rounded to 0 has no finite log; after clamping, its product with the probability is still 0.
         exponentials = tile.view_within(self.kept, len(layer.weight))
         clamped = torch.clamp(exponentials, min=torch.finfo(memory.dtype).tiny, out=tile.view_in(memory))
         return clamped.log_().add_(self.shifts[tile.number, tile.rows, None])
@@ -184,7 +185,7 @@ class _LinearLogps(torch.autograd.Function):
             rows, columns, number = gradient.tile
             add_product(d_hidden[rows], gradient.of_logits, layer.slice_weight(gradient.tile))
             if d_weight is not None:
-                if number == 0:  # most processors add in the precision of the weight: a block of states is cast once
+                if number == 0:  # most CPUs accumulate in the weight's precision, so cast a block of states once
                     keeps = hidden.is_cuda or keeps_states(d_weight, hidden)
                     states = hidden[rows] if keeps else hidden[rows].to(d_weight.dtype)
                 add_tile(d_weight, gradient, states)
@@ -194,7 +195,7 @@ class _LinearLogps(torch.autograd.Function):
 
 
 def _reduce_tiles(layer: OutputLayer, labels: Tensor, options: _Options) -> tuple[Tensor, Tensor, _Softmax]:
-    """Reduce all tiles with torch's own operations: the logit of each label, log sum_v p_v^2, and the softmax."""
+    """Reduce all tiles with torch's operations: the logit of each label, log sum_v p_v^2, and the softmax."""
     count, vocabulary = len(layer.hidden), len(layer.weight)
     chosen = layer.allocate(count).zero_()
     normaliser, entropy, log_squares = layer.allocate(3, count).unbind()

@@ -1,4 +1,4 @@
-"""How a process that was started as a rank finds the others."""
+"""Lets a process that was started as a rank find the others."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from qed.errors import RankLost, UsageError
 from qed.training.parallel import ALONE, NOT_SHARDED, Parallel
 
 LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))  # in torchrun's environment
-FOREVER = datetime.timedelta(days=7)  # a wait that the watch over the ranks ends: it knows who is to blame
-SILENT = 30.0  # seconds after which, and as often, a rank says that it waits for the others
+FOREVER = datetime.timedelta(days=7)  # the rank monitor ends such a wait and knows which rank failed
+SILENT = 30.0  # seconds between messages of a rank that waits for the others
 
 
 def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHARDED, seconds: float = 0.0) -> Parallel:
-    """Join the other ranks, if this process was started as one of several; it leaves them when it ends.
+    """Join the other ranks if this process was started as one of several; leave them at its exit.
 
     Args:
-        device: of the model; CUDA tensors are exchanged by NCCL, all others by gloo.
+        device: device of the model; CUDA tensors are exchanged by NCCL, all others by gloo.
         settings: what is sharded.
-        seconds: that a rank may wait for the others to start; 0 for ever.
+        seconds: how long a rank may wait for the others to start; 0 waits forever.
 
     Raises:
-        UsageError: the environment of torchrun is incomplete, or the ranks cannot use this device.
+        UsageError: torchrun's environment variables are incomplete, or the ranks cannot use this device.
         RankLost: another rank has not started.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -47,7 +47,7 @@ def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHAR
                 start = datetime.timedelta(seconds=seconds) if seconds else FOREVER
                 store, rank, _ = next(rendezvous("env://", timeout=start))
                 dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
-        except (ValueError, RuntimeError) as error:  # of the environment, or of torch.distributed
+        except (ValueError, RuntimeError) as error:  # from the environment variables, or from torch.distributed
             reason = str(error).rstrip(".")
             raise (UsageError if isinstance(error, ValueError) else RankLost)(
                 f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {reason}. "
@@ -58,7 +58,7 @@ def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHAR
 
 
 def _claim_device(device: torch.device, local_rank: int) -> None:
-    """Make the CUDA device of this rank the current one: each rank of a machine has a device of its own.
+    """Make this rank's CUDA device the current one: each rank of a machine has its own device.
 
     Raises:
         UsageError: there are fewer devices than ranks, or all ranks would use the same one.
@@ -68,7 +68,7 @@ def _claim_device(device: torch.device, local_rank: int) -> None:
     if device.type != "cuda" or device.index is not None:
         raise UsageError(
             f"The device {device} cannot be shared by several ranks. Use model.device cuda, which gives each rank of a "
-            "machine a device of its own, or cpu."
+            "machine its own device, or cpu."
         )
     if local_rank >= torch.cuda.device_count():
         raise UsageError(
@@ -80,7 +80,7 @@ def _claim_device(device: torch.device, local_rank: int) -> None:
 
 @contextmanager
 def _tell_of_waiting(world: int) -> Iterator[None]:
-    """Say on standard error what this rank waits for, if that takes long; on each machine the first rank says it."""
+    """Report on standard error what this rank waits for if that takes long; only each machine's first rank does."""
     found = threading.Event()
     rank, address, port = (os.environ.get(name, "?") for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
 
@@ -89,8 +89,8 @@ def _tell_of_waiting(world: int) -> Iterator[None]:
         while not found.wait(SILENT):
             waited += SILENT
             sys.stderr.write(
-                f"Rank {rank} of {world} has waited {waited:.0f} s for the others to come to {address}:{port} "
-                "(MASTER_ADDR, MASTER_PORT). Are all started, and can they reach that address?\n"
+                f"Rank {rank} of {world} has waited {waited:.0f} s for the others to connect to {address}:{port} "
+                "(MASTER_ADDR, MASTER_PORT). Have all been started, and can they reach that address?\n"
             )
             sys.stderr.flush()
 

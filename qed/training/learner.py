@@ -1,8 +1,8 @@
 """One optimizer step over rollouts, for any algorithm.
 
 A step collates all rows, lets the algorithm compute their token weights, selects the rows with a gradient, cuts them
-into micro-batches within a budget of tokens, accumulates the gradients, clips once and steps once. The micro-batches
-cannot change the gradient, because the loss is a sum.
+into micro-batches within a token budget, accumulates the gradients, clips once and steps once. How rows are cut into
+micro-batches cannot change the gradient, because the loss is a sum.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Learner:
     """Trains a model in place.
 
     Args:
-        model: a causal language model, already on its device.
-        algorithm: which rows are trained, how they are averaged, and the loss.
-        settings: those of the optimizer and the micro-batches.
+        model: causal language model, already on its device.
+        algorithm: determines which rows are trained, how they are averaged, and the loss.
+        settings: settings of the optimizer and the micro-batches.
         temperature: divides the logits in every log-prob, as in sampling.
-        length: the generation budget in tokens, for averages by a constant.
-        precision: of the computation; the weights keep theirs.
-        reference: the frozen reference model, if the algorithm needs one; by default a copy of the current model.
-        parallel: the ranks that share the work; all of them call the same methods with the same arguments.
+        length: generation budget in tokens, for averages by a constant.
+        precision: precision of the computation; the weights keep theirs.
+        reference: frozen reference model, if the algorithm needs one; by default a copy of the current model.
+        parallel: the ranks that share the work; all must call the same methods with the same arguments.
     """
 
     def __init__(  # noqa: PLR0913 -- a learner has many parts
@@ -93,17 +93,17 @@ class Learner:
         self.parallel = parallel
         self.initial_weights: dict[str, Tensor] = {}
         self.budget = share_budget(settings.tokens_per_microbatch, parallel)
-        self.hosted: Places = []  # what `sleep` has moved to the host
+        self.hosted: Places = []  # tensors that `sleep` has moved to the host
         self.value_head: TrunkCritic | None = None  # a critic on the policy's trunk, which updates train too
-        self.served: Scores | None = None  # asks a teacher behind a server for the log-probs of rollouts
-        self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
-        self.unscored_from: int | None = None  # the version from which on an update takes its own log-probs as old ones
+        self.served: Scores | None = None  # requests the log-probs of rollouts from a teacher's server
+        self.moved = 0.0  # approximate change of each weight since the rollouts were scored, by AdamW's steps
+        self.unscored_from: int | None = None  # version from which an update uses its own log-probs as old ones
         self.device = next(model.parameters()).device
         with parallel.gather_weights(model), self._autocast():
             require_known_logits(model)
             self.packing = settings.packing and supports_packing(split_head(model)[0])
         if settings.compile:
-            # In place, so that weights keep their names; dynamic, because the shapes of micro-batches differ.
+            # Compile in place, so that weights keep their names; dynamic, because shapes of micro-batches differ.
             split_head(model)[0].compile(dynamic=True)
         self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
         networks = [model, *([self.reference] if isinstance(self.reference, nn.Module) else [])]
@@ -111,7 +111,7 @@ class Learner:
             for each in networks[1:]:
                 self.packing &= can_pack_teacher(each.requires_grad_(False), model)
             for each in networks:
-                parallel.shard_model(each)  # which replaces parameters
+                parallel.shard_model(each)  # replaces parameters
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = optim.make_optimizer(model, settings)
         self.flops = FlopCounter()
@@ -126,22 +126,23 @@ class Learner:
     ) -> None:
         """Write `old_logps` and `ref_logps` of rollouts, before the first update of a step.
 
-        `old_logps` are needed with several updates, because only the first one sees the policy that sampled, and with a
-        sampler that is not exact; `ref_logps` by algorithms with a reference. Both are computed as in the update.
+        `old_logps` are needed with several updates, because only the first one sees the sampling policy, and with an
+        inexact
+        sampler; `ref_logps` by algorithms with a reference. Both are computed as in the update.
 
         Args:
-            rollouts: the rows; rows that belong together, such as pairs, must all be included.
+            rollouts: rows to score; rows that belong together, such as pairs, must all be included.
             old: whether to compute `old_logps`.
-            reference: the reference model, if the learner has none.
-            version: rollouts of an older policy than this keep their sampler's log-probs, if known, as the old ones.
-            in_update: the old log-probs are those that the step's only update computes, which saves a forward pass.
+            reference: reference model, if the learner has none.
+            version: rollouts of an older policy than this keep their sampler's log-probs, if known, as old ones.
+            in_update: use the log-probs of the step's only update as old ones, which saves a forward pass.
         """
         self.moved, self.unscored_from = 0.0, version if in_update else None
         if old:
             batch = self.collate(rollouts) if self.algorithm.has_ratio and rollouts else None
             live = [] if batch is None else self.algorithm.has_gradient(batch).tolist()
-            batch = batch if len(set(live)) == 1 else None  # else each part has a batch of its own
-            # The same micro-batches as in the update, so that bfloat16 rounds alike.
+            batch = batch if len(set(live)) == 1 else None  # otherwise each part has its own batch
+            # Use the same micro-batches as the update, so that bfloat16 rounds in the same way.
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part, batch), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
@@ -151,29 +152,29 @@ class Learner:
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Store a copy of the initial weights of the phase, for `restore_initial_weights`."""
+        """Store a copy of the phase's initial weights, for `restore_initial_weights`."""
         self.initial_weights = copy_sharded(weights, self.model.state_dict())
 
     def restore_initial_weights(self) -> None:
-        """Restore the initial weights of the phase, and clear the optimizer's state."""
+        """Restore the phase's initial weights, and clear the optimizer's state."""
         self.wake()
         self.model.load_state_dict(self.initial_weights)
         optim.reset_optimizer(self.optimizer)
 
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
-        """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
+        """Compute the mean entropy and the mean log-prob of each rollout's trained tokens under the current policy."""
         batch = self.collate(rollouts)
         logps, entropy = compute_row_means(self.forward_logps(self.model, batch), batch)
         return list(zip(entropy, logps, strict=True))
 
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
-        """Take one optimizer step; `step` counts from 0 within the schedule. Without a gradient it changes nothing.
+        """Take one optimizer step; `step` counts from 0 within the schedule. Without a gradient, nothing changes.
 
         A gradient norm above `skip_norm`, if set, skips the step and counts it in `optim/skipped`.
 
         Raises:
             Diverged: an input, the loss or the gradient is not finite; the weights are unchanged.
-            QedError: the weights have changed since the rollouts were scored, and yet every ratio is exactly 1.
+            QedError: the weights have changed since the rollouts were scored, yet every ratio is exactly 1.
         """
         require_finite(rollouts)
         self.wake()
@@ -197,12 +198,12 @@ class Learner:
             self.optimizer.step()
         if self.value_head is not None:
             self.value_head.step(step)
-        self._drop_gradients()  # sampling needs the memory
+        self._drop_gradients()  # frees memory for sampling
         self.moved += rate * min(1.0, norm)
         return stats | {"optim/grad_norm": norm} | ({"optim/skipped": 0.0} if self.settings.skip_norm else {})
 
     def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Accumulate the gradient of the rollouts' loss, summed over the ranks, and return metrics."""
+        """Accumulate the gradient of the rollouts' loss, summed over the ranks; return metrics."""
         stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
         if not rollouts:
             return stats
@@ -213,7 +214,7 @@ class Learner:
         stats |= {"train/live_rows": len(live), "train/tokens": float(batch.mask.sum())}
         if not len(live):
             return stats
-        # Rows without a gradient are dropped first, to free memory.
+        # Drop rows without a gradient first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         self.flops.add(self.model, batch)
         count_teacher(self.flops, self.algorithm, self.reference or self.model, batch)
@@ -225,7 +226,7 @@ class Learner:
         return stats | compute_means(sums, self.algorithm.step_means, batch)
 
     def _accumulate_parts(self, batch: Batch) -> dict[str, Tensor | float]:
-        """Accumulate the gradient of this rank's micro-batches, and return metrics as sums over their tokens."""
+        """Accumulate the gradient of this rank's micro-batches; return metrics as sums over their tokens."""
         sums: dict[str, Tensor | float] = defaultdict(float)
         parts = self._cut(batch)
         for number, rows in enumerate(self.budget.watch(parts, batch, self.algorithm.together)):
@@ -237,7 +238,7 @@ class Learner:
         return sums
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
-        """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
+        """Accumulate the gradient of a micro-batch; return metrics as sums over its tokens."""
         layout = pack_batch(part) if self.packing else None
         network, sharded, critic = self.reference or self.model, self.parallel.shards, self.value_head
         observe = partial(observe_teacher, network, device=self.device, packing=self.packing, sharded=sharded)
@@ -248,7 +249,7 @@ class Learner:
                 )
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss = faults.pass_through("loss", loss)
-            # A blank micro-batch has no loss, but takes part in the backward pass of the other ranks.
+            # A blank micro-batch has no loss, but must take part in the other ranks' backward pass.
             (loss if bool(part.mask.any()) else loss + 0 * logps.sum()).backward()  # type: ignore[no-untyped-call]
         sums: dict[str, Tensor | float] = {**extra, **measure_mismatch(logps.detach(), part)}
         sums |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
@@ -256,11 +257,11 @@ class Learner:
         return sums
 
     def adapt(self, stats: Mapping[str, float]) -> None:
-        """Let the algorithm adapt its coefficients for the next step by the metrics of this one."""
+        """Let the algorithm adapt its coefficients for the next step to the metrics of this step."""
         self.algorithm = self.algorithm.adapt(stats)
 
     def weights(self) -> nn.Module:
-        """Return the weights for a sampler: the model itself, which in-process samplers share."""
+        """Return the weights for a sampler: the model itself, shared with in-process samplers."""
         if self.settings.offload_for_sampling:
             self.sleep()  # until the next update
         return self.model
@@ -279,7 +280,7 @@ class Learner:
         self.hosted += move_to_host([*optim.list_state_tensors(self.optimizer), *self.initial_weights.values()])
 
     def wake(self) -> None:
-        """Move back what `sleep` has moved; `update` does so by itself."""
+        """Move back what `sleep` has moved; `update` does this automatically."""
         move_back(self.hosted)
         self.hosted = []
 
@@ -296,9 +297,9 @@ class Learner:
         return self.algorithm.prepare(batch, *self.forward_logps(self.model, batch))
 
     def _cut(self, batch: Batch) -> list[list[int]]:
-        """Return the rows of each micro-batch of this rank; a sharded model has equally many on every rank.
+        """Return the rows of each micro-batch of this rank; with a sharded model, every rank has the same number.
 
-        An empty list stands for a micro-batch that only takes part in what the other ranks compute.
+        An empty list is a micro-batch that only takes part in the other ranks' computations.
         """
         cut = partial(cut_packed_microbatches if self.packing else cut_microbatches, together=self.algorithm.together)
         return spread_microbatches(batch, cut, self.budget.tokens, self.parallel, self.packing)
@@ -312,7 +313,7 @@ class Learner:
         return compute_batches_in(self.device.type, self.precision, self.settings.compile)
 
     def _score_outputs(self, model: Any, rows: Sequence[Rollout], whole: Batch | None = None) -> list[Sequence[float]]:
-        """Compute the log-probs of each output, 0 where it is not trained; `whole` is their batch, if known."""
+        """Compute the log-probs of each output, 0 where it is not trained; `whole` is the rows' batch, if known."""
         if not rows:
             return []
         if isinstance(model, AdapterDisabled):
@@ -329,7 +330,7 @@ class Learner:
     @torch.no_grad()
     def forward_columns(self, model: nn.Module, batch: Batch, scores: Scores, count: int, at: str = "") -> Tensor:
         """Compute the first columns of `scores(model, part, temperature, layout=…)` for all rows, [count, B, T]."""
-        check_signals(at or "score")  # here, because a rank may have no micro-batch
+        check_signals(at or "score")  # here, because a rank may have no micro-batches
         self.flops.add(model, batch)
         parts = self.budget.repeat(lambda: self._forward_parts(model, batch, scores, count, at))
         return self.parallel.sum_in_place(parts)

@@ -39,11 +39,13 @@ def compute_scores(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Compute log-probs, entropies and log sum_v p_v^2; the latter has no gradient, and is None without `squares`.
 
-    Where the batch has a support, all three are of the softmax over it. With right padding the first token of a row has
-    position 0, so absolute and rotary embeddings need no position ids.
-    With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
-    `loss.backward()`, see `compute_linear_scores`. A model with a scalar head has values in place of log-probs, and
-    entropies of 0.
+    If the batch has a support, all three use the softmax over it. With right padding, the first token of a row has
+    position
+    0, so absolute and rotary embeddings need no position ids. With a `layout` of the batch, rows are packed, which does
+    not
+    change the results. `into_grad` is for callers of `loss.backward()`, see `compute_linear_scores`. A model with a
+    scalar
+    head returns values in place of log-probs, and entropies of 0.
     """
     if find_scalar_head(model) is not None:
         (values,) = compute_values(model, batch, layout=layout)
@@ -71,10 +73,10 @@ def compute_distilled_scores(
 
     Args:
         model: the student.
-        batch: the rows.
+        batch: batch of rows.
         temperature: divides the logits of both.
         measure: `compute_linear_divergence` with the teacher's states at the same labels, in the order of the rows.
-        layout: of packed rows.
+        layout: layout of packed rows.
         into_grad: see `compute_scores`.
     """
     labels = _read_labels(batch)
@@ -89,8 +91,9 @@ def compute_values(
 ) -> tuple[Tensor]:
     """Compute the value of a model with a scalar head at each trained label, [B, T], 0 elsewhere.
 
-    The value of a label is read at the input before it, so it does not know the label. The head computes in float32 at
-    least. `temperature` is not read: it is there so that a learner can call this in place of `compute_scores`.
+    The value of a label is read at the input before it, so it does not depend on the label. The head computes at least
+    in
+    float32. `temperature` is ignored; it lets a learner call this in place of `compute_scores`.
     """
     return compute_trunk_values(model, batch, temperature, head=split_head(model)[1], layout=layout)
 
@@ -98,7 +101,7 @@ def compute_values(
 def compute_trunk_values(
     model: nn.Module, batch: Batch, temperature: float = 1.0, *, head: nn.Linear, layout: Layout | None = None
 ) -> tuple[Tensor]:
-    """Compute the value of a head on a policy's trunk at each trained label, [B, T]; see `compute_values`."""
+    """Compute a value head's values on a policy's trunk at each trained label, [B, T]; see `compute_values`."""
     return (_spread(apply_scalar_head(head, compute_states(model, batch, layout)), batch),)
 
 
@@ -111,7 +114,7 @@ def compute_valued_scores(
     layout: Layout | None = None,
     into_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute log-probs, entropies and the values of a head on the trunk, [B, T] each; see `compute_scores`."""
+    """Compute log-probs, entropies and the values of a value head on the trunk, [B, T] each; see `compute_scores`."""
     labels = _read_labels(batch)
     states = compute_output_states(model, batch, layout)
     logps, entropy, _ = _score_states(states, labels, batch, temperature, squares=False, into_grad=into_grad)
@@ -120,7 +123,7 @@ def compute_valued_scores(
 
 
 def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:
-    """Return the values of hidden states, [N] from [N, H], in float32 at least."""
+    """Return the values of hidden states, [N] from [N, H], computed at least in float32."""
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     bias = None if head.bias is None else head.bias.to(dtype)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -128,7 +131,7 @@ def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:
 
 
 def _read_labels(batch: Batch) -> Tensor:
-    """Return the trained labels, [N]; before the layers, because this waits for what a device was given to do."""
+    """Return the trained labels, [N]; called before the layers, because this waits for the device's queued work."""
     return batch.labels[batch.mask.bool()]
 
 
@@ -158,12 +161,12 @@ def _spread(values: Tensor, batch: Batch) -> Tensor:
 def compute_output_states(
     model: nn.Module, batch: Batch, layout: Layout | None = None, keep: bool = False
 ) -> OutputStates:
-    """Compute what a model's output layer computes the logits of a batch's trained labels from.
+    """Compute the inputs of a model's output layer for a batch's trained labels.
 
     Args:
-        model: a causal language model.
-        batch: the rows.
-        layout: of packed rows.
+        model: causal language model.
+        batch: batch of rows.
+        layout: layout of packed rows.
         keep: copy the weights, because the model is sharded and gathers them only for this call.
     """
     _, head = split_head(model)
@@ -172,7 +175,7 @@ def compute_output_states(
 
 
 def compute_states(model: nn.Module, batch: Batch, layout: Layout | None = None) -> Tensor:
-    """Compute the last hidden states at the trained labels of a batch, [N, H], in the precision of the computation."""
+    """Compute the last hidden states at the trained labels of a batch, [N, H], in the compute dtype."""
     body, _ = split_head(model)
     chosen = batch.mask.bool()
     if layout is not None:
@@ -180,5 +183,5 @@ def compute_states(model: nn.Module, batch: Batch, layout: Layout | None = None)
     else:
         attention = None if bool(batch.attention.all()) else batch.attention
         hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
-    # Autocast does not apply to a custom backward pass, so the precision of both passes is set here.
+    # Autocast does not apply to a custom backward pass, so set the precision of both passes here.
     return hidden.to(read_compute_dtype(hidden))

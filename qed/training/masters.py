@@ -1,11 +1,11 @@
 """Float32 copies of bfloat16 weights, the masters, which an optimizer updates in place of the weights.
 
-An update is mostly smaller than half the distance between two bfloat16 numbers, 2^-9 of the weight, so a weight that is
-updated directly would not change at all. A master adds up what is too small, and is rounded to the weight after each
-update (mixed precision training, arXiv 1710.03740).
+Most updates are smaller than half the distance between two bfloat16 numbers, 2^-9 of the weight, so a weight that is
+updated directly would not change at all. A master accumulates such small updates, and is rounded to the weight after
+each update (mixed precision training, arXiv 1710.03740).
 
 Gradients are accumulated in float32 too: each micro-batch adds a small part, and in bfloat16 a sum of n parts has a
-relative error of about 2^-9 sqrt(n). Autograd does that by itself once `grad_dtype` is set.
+relative error of about 2^-9 sqrt(n). Autograd does this once `grad_dtype` is set.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from torch import Tensor, nn
 
 from qed.models.weights import is_sharded
 
-MASTER = "master"  # the name of a master in an optimizer's state
+MASTER = "master"  # name of a master in an optimizer's state
 
 
 def needs_master(parameter: Tensor) -> bool:
-    """Whether a trained weight is in half precision."""
+    """Return whether a trained weight is in half precision."""
     return parameter.dtype in (torch.bfloat16, torch.float16)
 
 
 def accumulate_in_float32(parameters: Iterable[Tensor]) -> None:
-    """Accumulate the gradients of weights in half precision in float32; those of sharded ones are FSDP's."""
+    """Accumulate the gradients of half-precision weights in float32; FSDP handles sharded ones."""
     for parameter in filter(needs_master, parameters):
         if not is_sharded(parameter):
             parameter.grad_dtype = torch.float32
 
 
 class MasterOptimizer(torch.optim.Optimizer):
-    """Another optimizer on the masters of weights in half precision; weights of other precisions have none.
+    """Applies another optimizer to the masters of half-precision weights; other weights have no master.
 
     Args:
-        groups: parameter groups, as of the other optimizer.
+        groups: parameter groups, as for the other optimizer.
         build: builds the other optimizer from parameter groups.
     """
 
@@ -55,11 +55,11 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every master whose weight has a gradient, which is dropped, and round it to the weight."""
+        """Update every master whose weight has a gradient, drop the gradient, and round the master to the weight."""
         for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner["lr"] = group["lr"]
         for weight, master in self.masters.items():
-            # Sharded gradients are in half precision, and all of them in both precisions would be a step's peak.
+            # Sharded gradients are in half precision; holding all of them in both would raise the step's peak memory.
             master.grad, weight.grad = None if weight.grad is None else weight.grad.to(master.dtype), None
         self.inner.step()
         for weight, master in self.masters.items():
@@ -87,7 +87,7 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Clear the state, and begin from the weights as they are."""
+        """Clear the state, and start from the current weights."""
         self.inner.state.clear()
         for weight, master in self.masters.items():
             master.copy_(weight)

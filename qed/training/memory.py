@@ -1,8 +1,8 @@
-"""Computes the memory of training and sampling from a model's shape and the settings, part by part.
+"""Computes the memory of training and sampling, part by part, from a model's shape and the settings.
 
-The preflight, the dry run and `qed doctor --fit --device-memory` use these functions, and benchmarks/memory.py
-compares them with measured peaks. All results are bytes that tensors take at the peak of a step. What the allocator
-keeps besides is not counted: on a GPU its fragments, on a CPU the holes in glibc's heap (docs/scale.md).
+The preflight check, the dry run and `qed doctor --fit --device-memory` use these functions, and benchmarks/memory.py
+compares them with measured peaks. All results are bytes of tensors at the peak of a step. Memory that the allocator
+keeps in addition is not counted: fragments on a GPU, holes in glibc's heap on a CPU (docs/scale.md).
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ from qed.training.parallel import BUCKET
 from qed.training.short_attention import COLUMNS
 
 FLOAT = 4  # bytes
-SIZES = {"float32": 4, "bfloat16": 2, "float64": 8}  # bytes of a number
-# Bytes of AdamW's two moments for a weight, by optimizer.
+SIZES = {"float32": 4, "bfloat16": 2, "float64": 8}  # bytes per element
+# Bytes of AdamW's two moments per weight, by optimizer.
 MOMENTS = {"adamw": 8, "adamw_offload": 8, "adamw8bit": 2}
-TILES = 3  # of logits at a time: two, and one more for the gradient of an entropy
-DIVERGENCE_TILES = 10  # of a divergence to a teacher: two of logits, two that mix them, and what the terms need
-OFFLOADED = ("moments", "float32 copies", "initial weights")  # by learner.offload_for_sampling
-STATE = 20  # bytes that the sampler stores for each token of an answer: an id, a log-prob and a random number
+TILES = 3  # tiles of logits at a time: two, and one for the gradient of an entropy
+DIVERGENCE_TILES = 10  # for a divergence to a teacher: two of logits, two that mix them, and others for its terms
+OFFLOADED = ("moments", "float32 copies", "initial weights")  # parts that learner.offload_for_sampling offloads
+STATE = 20  # bytes that the sampler stores per answer token: an id, a log-prob and a random number
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What decides the memory of a learner's step, besides the model.
+    """The parameters of a learner's step that determine its memory, besides the model.
 
-    `precision` is that of the computation, `dtype` that of the weights; below float32 the optimizer holds float32
-    copies of them. `shard` and `reduce` are those of `ParallelSettings`.
+    `precision` is that of the computation, `dtype` that of the weights; if it is below float32, the optimizer holds
+    float32 copies of them. `shard` and `reduce` are as in `ParallelSettings`.
     """
 
-    tokens: int  # inputs of the longest micro-batch of a rank
+    tokens: int  # inputs of a rank's longest micro-batch
     row: int  # inputs of its longest row
-    microbatches: int = 2  # of an optimizer step, on a rank
+    microbatches: int = 2  # per optimizer step and rank
     shared_prompts: bool = False  # whether rows share prompts, whose attention needs a mask on a CPU
     checkpointing: bool = False
     optimizer: str = "adamw"
     dtype: str = "float32"
     precision: str = "float32"
-    quantized: bool = False  # whether the linear layers under adapters are in 4 bits
-    copies: int = 0  # of the initial weights, for an algorithm that restores them
-    reference: str = ""  # the dtype of a separate reference model's weights; empty without one
-    reference_weights: int = 0  # parameters of a reference model that is another one than the policy; 0: as many
-    critic: bool = False  # whether a critic of the policy's size has weights and an optimizer of its own
-    critic_offload: bool = False  # whether these are on the host while they are not used
-    divergence: bool = False  # whether whole distributions are compared with a teacher's
+    quantized: bool = False  # whether the linear layers under adapters are quantized to 4 bits
+    copies: int = 0  # copies of the initial weights, for an algorithm that restores them
+    reference: str = ""  # dtype of a separate reference model's weights; empty without one
+    reference_weights: int = 0  # parameters of a reference model other than the policy; 0: as many as the policy
+    critic: bool = False  # whether there is a critic of the policy's size with its own weights and optimizer
+    critic_offload: bool = False  # whether the critic is on the host while it is not used
+    divergence: bool = False  # whether full distributions are compared with a teacher's
     reference_offload: bool = False
     offload_for_sampling: bool = False
     on_cpu: bool = False
-    kernels: bool = False  # whether layers that have kernels of a CUDA device are computed with them
+    kernels: bool = False  # whether layers with CUDA kernels use them
     ranks: int = 1
     shard: str = "none"
     reduce: str = "step"
 
     @property
     def divided(self) -> int:
-        """The ranks over which weights, gradients and the optimizer's state are divided; 1 if they are not."""
+        """The number of ranks over which weights, gradients and optimizer state are sharded; 1 if they are not."""
         return self.ranks if self.shard != "none" else 1
 
     @property
     def offloads_models(self) -> bool:
-        """Whether a reference model or a critic can be on the host; one that is sharded stays on its devices."""
+        """Whether a reference model or a critic can be on the host; a sharded one stays on its devices."""
         return not self.on_cpu and self.divided == 1
 
     @property
@@ -79,7 +79,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """What decides the memory of the native sampler, besides the model; lengths in tokens."""
+    """The parameters that determine the native sampler's memory, besides the model; lengths are in tokens."""
 
     rows: int  # answers at a time
     prompt: int
@@ -90,7 +90,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by part on the device of the model, and those that are offloaded to the host."""
+    """Bytes by part on the model's device, and of parts offloaded to the host."""
 
     parts: dict[str, int]
     host: dict[str, int] = field(default_factory=dict)
@@ -101,12 +101,12 @@ class Memory:
         return sum(self.parts.values())
 
     def without(self, *parts: str) -> int:
-        """Bytes on the device without some parts."""
+        """Return the bytes on the device without some parts."""
         return sum(size for part, size in self.parts.items() if part not in parts)
 
 
 def estimate_state(shape: ModelShape, plan: StepPlan) -> Memory:
-    """Estimate what a rank holds between two steps: its share of weights, optimizer state and frozen copies."""
+    """Estimate a rank's memory between steps: its share of weights, optimizer state and frozen copies."""
     size = max(FLOAT, SIZES[plan.dtype])
     moments = {"moments": MOMENTS[plan.optimizer] * (size // FLOAT) * shape.trained // plan.divided}
     if plan.dtype == "bfloat16" and not shape.adapters:
@@ -128,18 +128,19 @@ def estimate_state(shape: ModelShape, plan: StepPlan) -> Memory:
 def estimate_training(shape: ModelShape, plan: StepPlan) -> Memory:
     """Estimate the memory of a rank at the peak of an optimizer step.
 
-    The peak is mostly in the backward pass of the last micro-batch, when the gradients of earlier ones are there. With
-    a single micro-batch, gradients come into being while activations are freed. The part `after` is what the end of
-    the step takes more than that: when the last gradients are summed over the ranks, or when the weights are updated.
+    The peak is usually in the backward pass of the last micro-batch, when the gradients of earlier ones exist. With a
+    single micro-batch, gradients are created while activations are freed. The part `after` is the additional memory at
+    the
+    end of the step, when the last gradients are summed over the ranks or the weights are updated.
     """
     state, size = estimate_state(shape, plan), _count_gradient_bytes(plan)
-    # Sharded gradients have the dtype of their weights, once they are summed.
+    # Once summed, sharded gradients have the dtype of their weights.
     summed = SIZES[plan.dtype] if plan.divided > 1 and not shape.adapters else size
     own = summed * shape.trained // plan.divided
     gradients = size * shape.trained if plan.late else own
     activations = _count_activation_bytes(shape, plan)
     if plan.microbatches == 1 and not shape.adapters:
-        # Of the embeddings' gradient the output layer writes its part first, before any activation is freed.
+        # The output layer writes its part of the embeddings' gradient before any activation is freed.
         coming = summed * shape.layers * shape.layer_weights // plan.divided
         activations = max(activations - coming, activations // shape.layers)
     parts = {"gradients": gradients, "activations": activations, "output layer": _count_output_bytes(shape, plan)}
@@ -150,12 +151,12 @@ def estimate_training(shape: ModelShape, plan: StepPlan) -> Memory:
 
 
 def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> Memory:
-    """Estimate the memory of a rank while its native sampler decodes the longest answers; gradients are freed by then.
+    """Estimate a rank's memory while its native sampler decodes the longest answers, after gradients are freed.
 
     Args:
-        shape: of the model.
-        plan: of the sampler.
-        step: of the learner in the same process.
+        shape: shape of the model.
+        plan: plan of the sampler.
+        step: plan of the step of the learner in the same process.
     """
     size = SIZES[plan.precision]
     prompts = -(-plan.rows // plan.group)
@@ -171,7 +172,7 @@ def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> 
     prefill += tokens * count_cache_bytes(shape, plan.precision)
     parts = {"KV cache": cache, "decoding": max(decoding, prefill - cache), "rows": plan.rows * plan.answer * STATE}
     if plan.precision == "bfloat16" and step.dtype == "float32" and not shape.adapters:
-        # Autocast's, and on a device those of the decoding steps.
+        # Autocast's casts and, on a device, those of the decoding steps.
         copies = 1 if step.on_cpu else 2
         parts["casts"] = 2 * copies * (shape.layers * shape.layer_weights + shape.vocabulary * shape.width)
     if step.divided > 1:
@@ -194,12 +195,14 @@ def count_cache_bytes(shape: ModelShape, precision: str) -> int:
 
 
 def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the bytes that a layer stores for the backward pass for each token, in packed rows without masks.
+    """Count the bytes per token that a layer stores for the backward pass, in packed rows without masks.
 
     In float32 these are the input, the normalised input and the output of both norms; queries, keys, values, their
     attention before and after its rows are put in order, and its normaliser; and four tensors of the feed-forward
-    layer. Under autocast every product stores its own bfloat16 copy of its input. Frozen norms do not store the
-    normalised input. This is by operators of torch; layers in C++ store two thirds of it at most.
+    layer.
+    Under autocast, every product stores its own bfloat16 copy of its input. Frozen norms do not store the normalised
+    input.
+    This holds for torch's operators; layers in C++ store at most two thirds of it.
     """
     if plan.kernels and shape.has_kernels and "bfloat16" in (plan.dtype, plan.precision):
         return _count_kernel_bytes(shape, plan)
@@ -220,9 +223,9 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
 
 def _count_kernel_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the same for layers with kernels on a CUDA device.
+    """Count the same for layers with CUDA kernels.
 
-    These are the states before both norms; in bfloat16 their norms, rotated queries and keys, values, the attention,
+    These are the states before both norms; in bfloat16, their norms, rotated queries and keys, values, the attention
     and three tensors of the feed-forward layer; and normalisers. The small products of adapters are not counted.
     """
     width, queries, keys, inner = shape.width, shape.queries, shape.keys, shape.inner
@@ -231,9 +234,9 @@ def _count_kernel_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
 
 def count_short_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the bytes that a layer stores at most for each token of short rows, beside those of `count_layer_bytes`.
+    """Count the most bytes per token of short rows that a layer stores in addition to `count_layer_bytes`.
 
-    Their attention stores its probabilities, and in half precision its operands in float32.
+    Their attention stores its probabilities and, in half precision, its operands in float32.
     """
     half = plan.dtype == "bfloat16" or plan.precision == "bfloat16"
     operands = (shape.queries + shape.keys) * 2 if half else 0
@@ -241,12 +244,12 @@ def count_short_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
 
 def _count_weight_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the bytes of the complete weights; with adapters under autocast those of products are in bfloat16."""
+    """Count the bytes of the complete weights; with adapters under autocast, weights of products are in bfloat16."""
     size = SIZES[plan.dtype]
     packed = shape.layers * shape.linear_weights * plan.quantized
     whole, stored = shape.weights - packed, count_packed_bytes(packed)
     if shape.adapters and plan.precision == "bfloat16" and size == FLOAT:
-        # The output layer gets its own copy in bfloat16 where it shares the weights of the embeddings.
+        # The output layer gets its own bfloat16 copy if it shares the weights of the embeddings.
         embeddings = shape.vocabulary * shape.width
         copied = embeddings if shape.other_weights < 2 * embeddings else 0
         return stored + 2 * (whole - embeddings + copied) + FLOAT * (embeddings + shape.adapters)
@@ -254,13 +257,13 @@ def _count_weight_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
 
 def _count_dequantized_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the largest weight of a layer, which a product restores from 4 bits in its own precision, and converts."""
+    """Count the bytes of a layer's largest weight when a product dequantizes it from 4 bits and converts it."""
     sizes = {plan.dtype: SIZES[plan.dtype], plan.precision: SIZES[plan.precision]}
     return sum(sizes.values()) * shape.width * max(shape.inner, shape.queries) * plan.quantized
 
 
 def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count what a micro-batch takes besides gradients and the output layer."""
+    """Count the bytes of a micro-batch besides gradients and the output layer."""
     half = plan.dtype == "bfloat16" or plan.precision == "bfloat16"
     size = 2 if half else FLOAT
     layer = count_layer_bytes(shape, plan) * plan.tokens
@@ -268,12 +271,12 @@ def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
         layer += FLOAT * plan.row * plan.tokens  # torch converts a mask to float32 and stores it
     if plan.on_cpu:
         layer += count_short_bytes(shape, plan) * plan.tokens
-    # In the backward pass of a feed-forward layer, gradients of three of its tensors are there, and one is freed.
+    # In a feed-forward layer's backward pass, gradients of three of its tensors exist, and one is freed.
     passing = (2 * shape.inner * size + 2 * FLOAT * shape.width) * plan.tokens
     accumulated = plan.microbatches > 1 and not shape.adapters
     passing += _count_gradient_bytes(plan) * shape.width * shape.inner * accumulated
     passing += _count_dequantized_bytes(shape, plan)
-    # Autocast stores bfloat16 copies of trained weights from their first use on.
+    # Autocast caches bfloat16 copies of trained weights from their first use on.
     casts = 0 if shape.adapters or plan.dtype == "bfloat16" or not half else 2 * shape.layer_weights
     if not plan.checkpointing:
         return (layer + casts) * shape.layers + passing
@@ -287,10 +290,11 @@ def _count_gradient_bytes(plan: StepPlan) -> int:
 
 
 def _count_backward_buffers(shape: ModelShape, plan: StepPlan) -> dict[str, int]:
-    """Count what FSDP takes in a backward pass: complete weights, and complete gradients that it sums.
+    """Count FSDP's buffers in a backward pass: complete weights, and complete gradients that it sums.
 
-    Complete are all weights, or those of two blocks and of embeddings and output layer, which stay to the end. Of a
-    block there are the gradients, their copy in one tensor, and such a copy of the block before.
+    Complete weights are all of them, or those of two blocks and of the embeddings and output layer, which stay to the
+    end.
+    Of a block there are the gradients, their copy in one tensor, and such a copy of the previous block.
     """
     if plan.divided == 1:
         return {}
@@ -300,16 +304,15 @@ def _count_backward_buffers(shape: ModelShape, plan: StepPlan) -> dict[str, int]
         return {"gathered": gathered}
     copies = 2 if plan.late else 3
     reduction = _count_gradient_bytes(plan) * copies * shape.layer_weights
-    if not plan.late:  # else that of the output layer is one of the complete gradients
+    if not plan.late:  # otherwise the output layer's is among the complete gradients
         reduction += _count_gradient_bytes(plan) * shape.vocabulary * shape.width
     return {"gathered": gathered, "reduction": reduction}
 
 
 def _count_last_sum_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count what summing the last gradients takes besides a rank's share of them, when no activations are left.
+    """Count the bytes for summing the last gradients, besides a rank's share of them, when no activations are left.
 
-    Of sharded weights these are the embeddings and the output layer, which FSDP sums together. Of complete ones it is
-    a bucket.
+    With sharded weights these are the embeddings and the output layer, which FSDP sums together; otherwise one bucket.
     """
     size = _count_gradient_bytes(plan)
     if plan.ranks == 1 or shape.adapters:
@@ -321,19 +324,19 @@ def _count_last_sum_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
 
 def _count_update_bytes(shape: ModelShape, plan: StepPlan, summed: int) -> int:
-    """Count what the optimizer's step takes besides the gradients: it converts them, or moves chunks of its state."""
+    """Count the optimizer step's bytes besides the gradients: it converts them, or moves chunks of its state."""
     masters = plan.dtype == "bfloat16" and not shape.adapters
     if plan.optimizer == "adamw_offload":
-        # Two chunks at a time, each of both moments and a master, and of a gradient that is converted.
+        # Two chunks at a time, each of both moments, a master and a converted gradient.
         return 0 if plan.on_cpu else 2 * (2 + masters + (summed < FLOAT)) * CHUNK * FLOAT
     # Gradients in half precision are replaced one by one.
     return (FLOAT - summed) * shape.trained // plan.divided if summed < FLOAT else 0
 
 
 def _count_output_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count what the final norm and the fused output layer take, if all tokens are trained."""
+    """Count the bytes of the final norm and the fused output layer if all tokens are trained."""
     logits = plan.tokens * shape.vocabulary
-    # Logits, or without kernels exponentials, which are never in half precision: the larger of those that are kept.
+    # Logits or, without kernels, exponentials, which are never in half precision: the larger of those stored.
     sizes = {SIZES[plan.precision], max(FLOAT, SIZES[plan.precision])}
     kept = max((logits * size for size in sizes if logits * size <= KEPT_BYTES), default=0)
     tile = min(logits, TILE_ELEMENTS["cpu" if plan.on_cpu else "other"])

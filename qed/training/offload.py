@@ -1,4 +1,4 @@
-"""Moves tensors between a device and the host's memory in place, so that everything that holds them sees them there."""
+"""Moves tensors between a device and host memory in place, so that all references to them stay valid."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from qed.guards.out_of_memory import free_cache
 from qed.training.slices import get_local
 
-Places = list[tuple[Tensor, torch.device]]  # tensors, and the devices to which they return
+Places = list[tuple[Tensor, torch.device]]  # tensors, and the devices that they return to
 
 
 @torch.no_grad()
 def move_to_host(tensors: Iterable[Tensor]) -> Places:
-    """Move tensors to the host, and free their memory on the device; those that are on the host stay as they are.
+    """Move tensors to the host, and free their memory on the device; tensors already on the host are unchanged.
 
-    Of a sharded tensor the rows of this process move, which is where it has its memory.
+    Of a sharded tensor, only the rows of this process move, because it holds no others.
     """
     moved: Places = []
     for tensor in map(get_local, tensors):
@@ -32,14 +32,14 @@ def move_to_host(tensors: Iterable[Tensor]) -> Places:
 
 
 def move_back(places: Places) -> None:
-    """Move tensors back to their devices; the bits are those that `move_to_host` found."""
+    """Move tensors back to their devices, bit for bit."""
     for tensor, device in places:
         tensor.data = tensor.data.to(device)
 
 
 @contextmanager
 def lend_device(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Compute with a model of the host on a device within the context; its weights on the host are kept meanwhile."""
+    """Within the context, keep a host model on a device; its weights also stay on the host."""
     tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.device != device]
     hosted = [tensor.data for tensor in tensors]
     try:

@@ -1,4 +1,4 @@
-"""The optimizers and the learning rate schedule."""
+"""Optimizers and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.Optimizer:
     """Build AdamW over the trainable parameters, with weight decay on matrices only, not on norms and biases.
 
-    Of weights in half precision it updates float32 masters, and from now on their gradients are float32.
+    For half-precision weights it updates float32 masters, and their gradients are float32 from now on.
 
     Raises:
         UsageError: `adamw8bit` without the package bitsandbytes or without a CUDA device.
@@ -53,21 +53,21 @@ def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.O
 class OffloadedAdamW(torch.optim.Optimizer):
     """AdamW (arXiv 1711.05101) with its state in host memory; a step moves it to the device chunk by chunk.
 
-    The state has the moments and, of weights in half precision, float32 masters. Of a sharded weight each process
-    updates its own shard. The updates, and the names in the state, are those of `torch.optim.AdamW`, whose functional
-    form it calls.
+    The state has the moments and, for half-precision weights, float32 masters. Of a sharded weight, each process
+    updates
+    its own shard. Updates and state names are those of `torch.optim.AdamW`, whose functional form it calls.
 
     Args:
         groups: parameter groups, each with its `weight_decay`; parameters are contiguous and stay on their device.
-        lr: the learning rate.
-        betas: the decay rates of the two moments.
+        lr: learning rate.
+        betas: decay rates of the two moments.
     """
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": 1e-8})
         device = self.param_groups[0]["params"][0].device
         count = 2 if device.type == "cuda" else 0
-        # Each stream takes every other chunk: copy to the device, update, copy back. One copies while the other
+        # Each stream handles every other chunk: copy to the device, update, copy back. One copies while the other
         # computes. Operations of a stream run in order, so a stream can reuse the memory of its last chunk.
         self.streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
 
@@ -75,7 +75,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter with a gradient; when it returns, the host may read the state."""
         for stream in self.streams:
-            stream.wait_stream(torch.cuda.current_stream(stream.device))  # it computes the gradients
+            stream.wait_stream(torch.cuda.current_stream(stream.device))  # which computes the gradients
         streams = cycle(self.streams or [None])
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -91,7 +91,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             stream.synchronize()
 
     def _get_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Return the state of a parameter, created at the first call."""
+        """Return the state of a parameter, created on the first call."""
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -106,7 +106,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def _split_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the corresponding chunks of tensors of one shape; of sharded ones those of this process's shard."""
+    """Yield corresponding chunks of tensors of the same shape; of sharded ones, only this process's shard."""
     local = [get_local(tensor) for tensor in tensors]
     if local[0].numel():  # a weight with fewer rows than there are processes leaves some shards empty
         yield from zip(*(tensor.view(-1).split(CHUNK) for tensor in local), strict=True)  # type: ignore[no-untyped-call]
@@ -115,9 +115,9 @@ def _split_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *kept: Tensor) -> None:
     """Take an AdamW step on a chunk of weights, after `step` earlier ones.
 
-    `kept` has both moments and, of weights in half precision, the master. They move to the device and back.
+    `kept` has both moments and, for half-precision weights, the master. They move to the device and back.
     """
-    # Only CUDA streams order an asynchronous copy before its use.
+    # Only CUDA streams guarantee that an asynchronous copy finishes before its use.
     fetched = [tensor.to(weights.device, non_blocking=weights.is_cuda) for tensor in kept]
     mean, square, updated = (*fetched, weights)[:3]
     adamw(
@@ -139,12 +139,12 @@ def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradien
     if updated is not weights:
         weights.copy_(updated)
     for tensor, new in zip(kept, fetched, strict=True):
-        tensor.copy_(new, non_blocking=weights.is_cuda)  # a no-op where it is already on the device
+        tensor.copy_(new, non_blocking=weights.is_cuda)  # a no-op if it is already on the device
 
 
 def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
-    """Import the optimizers of bitsandbytes, which need CUDA devices."""
-    install = "pip install 'qed[8bit]' on a machine with one, or take learner.optimizer adamw_offload or adamw."
+    """Import the optimizers of bitsandbytes, which require CUDA devices."""
+    install = "pip install 'qed[8bit]' on a machine with one, or use learner.optimizer adamw_offload or adamw."
     try:
         import bitsandbytes  # noqa: PLC0415 -- an extra, which may be absent
     except ImportError as error:
@@ -153,13 +153,13 @@ def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
         ) from error
     if not all(parameter.is_cuda for parameter in parameters):
         raise UsageError(
-            f"learner.optimizer adamw8bit needs a CUDA device, and the model is on {parameters[0].device}: {install}"
+            f"learner.optimizer adamw8bit needs a CUDA device, but the model is on {parameters[0].device}: {install}"
         )
     return bitsandbytes.optim
 
 
 def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
-    """Compute the learning rate of step 0, 1, …: linear warm-up, then constant, or decay to 0 after the last step."""
+    """Compute the learning rate of step 0, 1, …: linear warm-up, then constant or decaying to 0 after the last step."""
     warmup_steps = settings.count_warmup_steps()
     if step < warmup_steps:
         return settings.lr * (step + 1) / warmup_steps
@@ -171,7 +171,7 @@ def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
 
 
 def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Part]:
-    """Return the optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes int64."""
+    """Return the optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; counts become int64."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     states = optimizer.list_states() if isinstance(optimizer, MasterOptimizer) else optimizer.state
     return {
@@ -185,17 +185,17 @@ def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -
 
 @torch.no_grad()
 def list_state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of the optimizer's state, each once; of sharded ones those of this process."""
+    """Return the tensors of the optimizer's state, each once; of sharded ones, this process's shards."""
     states = optimizer.list_states() if isinstance(optimizer, MasterOptimizer) else optimizer.state
     values = (value for state in states.values() for value in state.values() if isinstance(value, Tensor))
     return list({id(tensor): tensor for tensor in map(get_local, values)}.values())
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Part]) -> None:
-    """Load what `read_optimizer_tensors` returned, from this optimizer or from another with the same entries.
+    """Load what `read_optimizer_tensors` returned, for this optimizer or another with the same entries.
 
-    Moments go to their parameter's device, or to host memory where the optimizer keeps them there. Of a sharded
-    parameter they may be whole or the rows of this rank.
+    Moments go to their parameter's device, or to host memory if the optimizer keeps them there. For a sharded parameter
+    they may be complete or the rows of this rank.
     """
     parameters = dict(model.named_parameters())
     offloaded = isinstance(optimizer, OffloadedAdamW)
@@ -205,7 +205,7 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, t
         value = take_rows(part, parameter)
         device = torch.device("cpu") if offloaded else parameter.device
         loaded = torch.empty_like(value, device=device, pin_memory=offloaded and parameter.is_cuda).copy_(value)
-        if not offloaded:  # which works on the rows of each rank
+        if not offloaded:  # OffloadedAdamW works on the rows of each rank
             loaded = wrap_rows(loaded, parameter)
         # bitsandbytes counts steps in a Python int, which is the only integer in a checkpoint.
         restored = int(loaded) if value.dtype == torch.int64 else loaded
@@ -216,7 +216,7 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, t
 
 
 def reset_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Clear the optimizer's state, and begin from the weights as they are."""
+    """Clear the optimizer's state, and start from the current weights."""
     if isinstance(optimizer, MasterOptimizer):
         optimizer.reset()
     else:

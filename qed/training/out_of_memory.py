@@ -1,7 +1,7 @@
 """Repeats a computation with smaller micro-batches when memory runs out.
 
-A loss is a sum, so the gradient does not depend on how a step is cut. A step that does not fit is computed again from
-its beginning, with half of the tokens in a micro-batch, and so are all later ones.
+A loss is a sum, so the gradient does not depend on how a step is cut. A step that does not fit is restarted with half
+as many tokens per micro-batch, and so are all later ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qed.training.parallel import Parallel
 
 Result = TypeVar("Result")
 WHAT_FITS = (
-    "What takes less memory: model.gradient_checkpointing=true, model.precision=bfloat16 and model.dtype=bfloat16, "
+    "To save memory: model.gradient_checkpointing=true, model.precision=bfloat16 and model.dtype=bfloat16, "
     "learner.optimizer=adamw_offload, adapters (model.lora_rank=16), shorter rows (sampling.max_tokens, "
     "data.max_prompt_tokens), or more processes that share the model. qed doctor --fit measures what fits."
 )
@@ -26,10 +26,11 @@ WHAT_FITS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a computation in one process.
+    """The outcome of a computation in one process.
 
-    `failed` says that its memory ran out, `tokens` and `alone` describe its last micro-batch: how many tokens the rows
-    have together, and whether they cannot be split.
+    `failed` tells whether memory ran out. `tokens` and `alone` describe the last micro-batch: the total tokens of its
+    rows,
+    and whether they cannot be split.
     """
 
     failed: bool = False
@@ -38,11 +39,11 @@ class Outcome:
 
 
 def choose_budget(outcomes: Sequence[Outcome], budget: int) -> int | None:
-    """Return the tokens of a micro-batch to repeat a computation with; None if it has fitted everywhere.
+    """Return the micro-batch size in tokens to repeat a computation with; None if it fitted on all processes.
 
     Args:
-        outcomes: of all processes that share the computation; from the same list all choose the same.
-        budget: the tokens of a micro-batch until now.
+        outcomes: outcomes of all processes that share the computation, so that all choose the same.
+        budget: current micro-batch size in tokens.
 
     Raises:
         QedError: rows that cannot be split do not fit.
@@ -52,20 +53,20 @@ def choose_budget(outcomes: Sequence[Outcome], budget: int) -> int | None:
         return None
     alone = max((outcome.tokens for outcome in failed if outcome.alone), default=None)
     if alone is not None:
-        part = f"a micro-batch of {alone:,} tokens, which cannot be cut: it is one row, or rows that belong together"
+        part = f"a micro-batch of {alone:,} tokens, which cannot be split: it is one row, or rows that belong together"
         raise QedError(f"The device's memory does not hold {part if alone else 'the rows of a step'}. {WHAT_FITS}")
     return max(1, min(budget, *(outcome.tokens for outcome in failed)) // 2)
 
 
 class MicrobatchBudget:
-    """The tokens of a micro-batch, halved whenever memory runs out, for the rest of the run.
+    """A micro-batch size in tokens, halved for the rest of the run whenever memory runs out.
 
     `report` is called with each smaller budget.
 
     Args:
-        tokens: to begin with.
-        join: returns the outcomes of all processes that share a computation, given that of this one.
-        repeats: whether a computation can be repeated; if not, its errors are passed on.
+        tokens: initial size.
+        join: exchanges this process's outcome for those of all processes that share the computation.
+        repeats: whether a computation can be repeated; if not, its errors are raised.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class MicrobatchBudget:
         self._current = Outcome()
 
     def watch(self, parts: Iterable[list[int]], batch: Batch, together: int = 1) -> Iterator[list[int]]:
-        """Yield the rows of each micro-batch of a batch, and note which one is computed.
+        """Yield the rows of each micro-batch of a batch, and record which one is being computed.
 
         `together` is the number of rows that are never separated.
         """
@@ -91,11 +92,11 @@ class MicrobatchBudget:
             yield rows
 
     def repeat(self, compute: Callable[[], Result], clear: Callable[[], None] | None = None) -> Result:
-        """Return the result of a function that cuts its rows by `tokens`, called until it fits.
+        """Call a function that cuts its rows by `tokens` until it fits, and return its result.
 
         Args:
-            compute: the function.
-            clear: drops what a failed call has left, such as a part of the gradient.
+            compute: function to call.
+            clear: drops the remains of a failed call, such as a partial gradient.
 
         Raises:
             QedError: rows that cannot be split do not fit.
@@ -106,7 +107,7 @@ class MicrobatchBudget:
             tokens = choose_budget(self.join(replace(self._current, failed=not found)), self.tokens)
             if tokens is None:
                 return found[0]
-            found.clear()  # of this process, where another one has failed
+            found.clear()  # this process's result, because another process has failed
             if clear is not None:
                 clear()
             self.tokens = tokens
@@ -115,13 +116,13 @@ class MicrobatchBudget:
 
 
 class SingleTry(MicrobatchBudget):
-    """A budget of ranks that wait for each other within a micro-batch, so that none can repeat it alone."""
+    """A budget for ranks that wait for each other within a micro-batch, so none can repeat it alone."""
 
     def repeat(self, compute: Callable[[], Result], clear: Callable[[], None] | None = None) -> Result:
         """Return the result of a function.
 
         Raises:
-            QedError: memory ran out; it says how to resume.
+            QedError: memory ran out; the message says how to resume.
         """
         half = max(1, self.tokens // 2)
         advice = f"a micro-batch. Resume with --resume and --learner.tokens_per_microbatch {half}"
@@ -137,7 +138,7 @@ def share_budget(tokens: int, parallel: Parallel) -> MicrobatchBudget:
 
 @contextmanager
 def explain_out_of_memory(what: str) -> Iterator[None]:
-    """Turn an error of memory that nothing smaller can mend into a QedError about `what`."""
+    """Convert an out-of-memory error that cannot be retried into a QedError about `what`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -15,17 +15,17 @@ from qed.models.families import LogitTransform
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply
 from qed.training.support import LabelSupport
 
-# A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
-# for the cost of starting a kernel. Each pass holds at most two.
+# A float32 tile takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
+# to outweigh the cost of launching a kernel. Each pass holds at most two.
 TILE_ELEMENTS = {"cpu": 1 << 21, "other": 1 << 25}
 # More rows would make tiles narrow; fewer would read and write the weight's gradient more often.
 TILE_ROWS = 2048
-# Outside CPUs a tile has a multiple of so many columns: products are slow where rows of a matrix are not aligned.
+# Except on CPUs, tiles have a multiple of this many columns: products are slow if matrix rows are not aligned.
 ALIGNED = 128
 
 
 class Tile(NamedTuple):
-    """A block of rows and a slice of the vocabulary, with the number of the slice."""
+    """A block of rows and a slice of the vocabulary, with the slice's number."""
 
     rows: slice
     columns: slice
@@ -64,7 +64,7 @@ class OutputLayer:
         self.divisor = temperature / transform.scale
         self.slopes: Tensor | None = None  # a buffer for the slope of the cap at each logit of a tile
         rows = max(1, len(hidden))
-        # Blocks of rows have equal heights, so that none is very small.
+        # Blocks of rows have about equal heights, so that none is very small.
         height = math.ceil(rows / math.ceil(rows / TILE_ROWS))
         width = _choose_width(height, hidden.device.type == "cpu")
         self.columns = _split_spans(len(weight), width)
@@ -108,12 +108,12 @@ class OutputLayer:
 
 
 class LogitSlopes(NamedTuple):
-    """What the gradient of logits z follows from, each [N]: d = e_y a - p ((log p + H) b + a), where p = softmax(z)."""
+    """The inputs of the gradient of logits z, [N] each: d = e_y a - p ((log p + H) b + a), where p = softmax(z)."""
 
     normaliser: Tensor  # log sum_v e^(z_v)
     entropy: Tensor  # H
-    of_logps: Tensor  # a, the gradient of the label's log-prob; a and b are divided as the logits are
-    of_entropy: Tensor | None  # b, that of the entropy; None for 0
+    of_logps: Tensor  # a, the gradient of the label's log-prob; a and b are divided by the logits' divisor
+    of_entropy: Tensor | None  # b, the gradient of the entropy; None for 0
 
     def make_contiguous(self) -> LogitSlopes:
         """Return the same numbers in contiguous tensors."""
@@ -123,7 +123,7 @@ class LogitSlopes(NamedTuple):
         )
 
     def select(self, rows: slice) -> LogitSlopes:
-        """Return those of some rows."""
+        """Return the slopes of some rows."""
         of_entropy = None if self.of_entropy is None else self.of_entropy[rows]
         return LogitSlopes(self.normaliser[rows], self.entropy[rows], self.of_logps[rows], of_entropy)
 
@@ -134,21 +134,23 @@ class TileGradient(NamedTuple):
     tile: Tile
     of_logits: Tensor  # [n, w], in the precision of the hidden states
     transposed: Tensor  # [w, n], for the gradient of the weight
-    lost: Tensor | None = None  # [n, w], what the gradient has lost by being rounded, in place of an exact transpose
+    lost: Tensor | None = None  # [n, w], the gradient's rounding error, in place of an exact transpose
 
 
 class TileKernels(NamedTuple):
     """Kernels that read each logit once.
 
-    `reduce` gets the layer, its labels, whether to sum squares, and whether to keep the logits; it returns the logit of
-    each label [N], the sums of K tiles [4, K, N] as `_sum_tile` has them, and the logits of each tile, or none.
-    `differentiate` gets these logits, and what accumulates the gradient of the weight, or None; it yields the tiles of
-    a block of rows from the first on, block by block.
+    `reduce` takes the layer, its labels, whether to sum squares, and whether to keep the logits; it returns the logit
+    of
+    each label [N], the sums of K tiles [4, K, N] as in `_sum_tile`, and the logits of each tile, or none.
+    `differentiate`
+    takes these logits, and the accumulator of the weight's gradient or None; it yields the tiles block by block, in
+    order.
     """
 
     reduce: Callable[[OutputLayer, Tensor, bool, bool], tuple[Tensor, Tensor, list[Tensor]]]
     differentiate: Callable[[OutputLayer, Tensor, LogitSlopes, list[Tensor], Tensor | None], Iterator[TileGradient]]
-    casts_weight: bool  # they read the weight as a whole in the precision of the hidden states
+    casts_weight: bool  # whether they need the whole weight cast to the precision of the hidden states
 
 
 def choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
@@ -156,15 +158,16 @@ def choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
     if into is None:
         return torch.zeros_like(weight)
     if into.grad is None:
-        into.grad = torch.zeros_like(into, dtype=into.grad_dtype)  # float32 where the weight is in half precision
+        into.grad = torch.zeros_like(into, dtype=into.grad_dtype)  # float32 if the weight is in half precision
     return into.grad
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, where the right side may be in half precision.
 
-    CUDA accumulates products of half precision in float32. Elsewhere two sides in half precision give a product in
-    half precision, else both are cast to that of the total unless `keeps_states`.
+    CUDA accumulates half-precision products in float32. Elsewhere, two half-precision sides give a half-precision
+    product;
+    otherwise both are cast to the dtype of the total, unless `keeps_states`.
     """
     half = right.dtype in (torch.bfloat16, torch.float16)
     if half and total.is_cuda and total.dtype == torch.float32:
@@ -178,7 +181,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def add_tile(total: Tensor, gradient: TileGradient, states: Tensor) -> None:
-    """Add to the gradient of a weight what a tile and its rows' states, as `keeps_states` has them, contribute."""
+    """Add the contribution of a tile and its rows' states (see `keeps_states`) to the gradient of a weight."""
     own = total[gradient.tile.columns]
     if gradient.lost is None:
         add_product(own, gradient.transposed, states)
@@ -187,7 +190,7 @@ def add_tile(total: Tensor, gradient: TileGradient, states: Tensor) -> None:
 
 
 def keeps_states(total: Tensor, states: Tensor) -> bool:
-    """Return whether `add_product` multiplies slopes in float32 with states in bfloat16 on a processor as they are."""
+    """Return whether `add_product` multiplies float32 slopes with bfloat16 states on a CPU without casting."""
     return (
         total.dtype == torch.float32
         and states.dtype == torch.bfloat16

@@ -1,7 +1,7 @@
 """Packing: batches of rows without padding.
 
-Packed rows are concatenated without padding, and a prompt that several of them share is computed once. Attention stays
-within a row, so every row has the same log-probs as in a padded batch.
+Rows are concatenated without padding, and a prompt shared by several of them is computed once. Attention stays within a
+row, so every row has the same log-probs as in a padded batch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from qed.models.segments import Segment, count_missing
 from qed.training.batch import Batch
 from qed.training.spans import Span, build_spans
 
-WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention
+WORTH_SHARING = 8  # shortest prompt, in tokens, that is worth computing once with separate attention
 
 
 class Prompt(NamedTuple):
-    """The prompt of a row: rows of a batch have the same number where their prompts are equal token by token."""
+    """The prompt of a row: rows of a batch have the same number if their prompts are identical."""
 
     number: int
-    length: int  # 0 where it is too short to be worth sharing; then no other row has its number
+    length: int  # 0 if it is too short to be worth sharing; then no other row has its number
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Layout:
 
     ids: Tensor  # [1, N] int64
     positions: Tensor  # [1, N] int64, counted from the start of each row
-    place: Tensor  # [B, T] int64: the position of each input of the batch; rows share the positions of their prompt
-    segments: tuple[Segment, ...]  # of the N inputs, in their order
-    longest: int  # the length of the longest row; no attention reaches further
+    place: Tensor  # [B, T] int64: packed position of each input of the batch; rows share their prompt's positions
+    segments: tuple[Segment, ...]  # of the N inputs, in order
+    longest: int  # length of the longest row; no attention reaches further
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """The segments in groups whose attention is computed in one call."""
+        """The segments, in groups whose attention is computed in one call."""
         return self._spans_and_order[0]
 
     @cached_property
@@ -52,7 +52,7 @@ class Layout:
 
     @cached_property
     def blocks(self) -> RowBlocks:
-        """The blocks of a device's attention."""
+        """The blocks for attention on a device."""
         return RowBlocks(self.segments, self.ids.device)
 
     @cached_property
@@ -82,12 +82,12 @@ def pack_batch(batch: Batch, fill: bool = True) -> Layout:
     """Pack the rows of a batch without padding, with each shared prompt only once.
 
     Args:
-        batch: the rows.
-        fill: whether the packed row of a processor gets a length that computes fast, by inputs that nothing reads.
+        batch: batch of rows.
+        fill: whether to pad the packed row with unused inputs to a length that a CPU computes fast.
     """
     lengths: list[int] = batch.attention.sum(1).tolist()
     packed = _Row()
-    # Of each row: where its prompt starts in the packed row, the prompt's length, and where the rest starts.
+    # For each row: where its prompt starts in the packed row, the prompt's length, and where the rest starts.
     places = [(0, 0, 0)] * len(batch)
     for rows, shared in _group_by_prompt(batch, lengths):
         prompt = packed.add(rows[0], 0, shared)
@@ -111,7 +111,7 @@ def pack_batch(batch: Batch, fill: bool = True) -> Layout:
 
 
 def _fill_up(packed: _Row, lengths: Sequence[int], device: torch.device) -> None:
-    """Append inputs that nothing reads, see `count_missing`."""
+    """Append unused inputs, see `count_missing`."""
     row = max(range(len(lengths)), key=lengths.__getitem__, default=0)
     missing = count_missing(packed.length, device)
     while missing:
@@ -124,8 +124,8 @@ def _compute_place(places: Sequence[tuple[int, int, int]], lengths: Sequence[int
     """Compute the position in the packed row of each input of a batch, [B, T] int64; 0 for padding.
 
     Args:
-        places: of each row, where its prompt starts, the prompt's length, and where the rest starts.
-        lengths: of each row, in inputs.
+        places: for each row, where its prompt starts, the prompt's length, and where the rest starts.
+        lengths: length of each row, in inputs.
         inputs: [B, T].
     """
     prompt, shared, rest = torch.tensor(places, device=inputs.device).reshape(-1, 3, 1).unbind(1)
@@ -135,7 +135,7 @@ def _compute_place(places: Sequence[tuple[int, int, int]], lengths: Sequence[int
 
 
 def list_prompts(batch: Batch) -> list[Prompt]:
-    """List the inputs of each row before its first response token, as numbers that stand for equal prompts."""
+    """Return the prompt of each row, its inputs before the first response token; equal prompts have equal numbers."""
     lengths: list[int] = ((batch.mask != 0).long().argmax(1) + 1).tolist()
     tokens = batch.inputs[:, : max(lengths, default=0)].cpu().numpy()
     # Bytes are hashed and compared without an object for each id.
@@ -151,7 +151,7 @@ def list_prompts(batch: Batch) -> list[Prompt]:
 def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     """Return the rows of each micro-batch, at most `budget` computed tokens, with rows of the same prompt together.
 
-    Every `together` consecutive rows stay in one micro-batch. Rows longer than the budget get one of their own.
+    Every `together` consecutive rows stay in one micro-batch. Rows longer than the budget get their own.
     """
     prompts, lengths = list_prompts(batch), batch.attention.sum(1).tolist()
     bundles: dict[Prompt, list[range]] = defaultdict(list)
@@ -175,7 +175,7 @@ def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> lis
 
 
 def _group_by_prompt(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]]:
-    """Group rows by prompt, each group with the length of its prompt; a row that shares none, with its full length."""
+    """Group rows by prompt, each group with its prompt's length; rows without a shared prompt, with their length."""
     groups: dict[Prompt, list[int]] = defaultdict(list)
     for row, prompt in enumerate(list_prompts(batch)):
         groups[prompt].append(row)

@@ -1,13 +1,13 @@
-"""The ranks of a run: processes that each train the same model on a part of every step.
+"""The ranks of a run: processes that train the same model, each on a part of every step.
 
-All ranks run the same loop on the same data. A rank samples, grades and scores its part, and then has the results of
-all, so every rank takes the same decisions without asking. The gradient of a step is a sum over its rows, so it is the
-sum of the gradients of the ranks, however the rows are spread. Besides this file, `joining.py` and `slices.py` use
-torch.distributed, and nothing else.
+All ranks run the same loop on the same data. Each samples, grades and scores its part and then receives the results of
+all, so every rank makes the same decisions without communication. The gradient of a step is a sum over its rows, so it
+is the sum of the ranks' gradients, however the rows are distributed. Apart from this file, only `joining.py` and
+`slices.py` use torch.distributed.
 
-A model is replicated on every rank, or sharded over them by FSDP2: `fully_shard` for each block, then for the rest of
+A model is replicated on every rank, or sharded by FSDP2: `fully_shard` is applied to each block, then to the rest of
 the model, whose scoring function is registered as a forward method, so that the weights of embedding, norm and head are
-gathered for it. Gradients are summed, not averaged. What runs a sharded model is a collective operation of all ranks.
+gathered for it. Gradients are summed, not averaged. Running a sharded model is a collective operation of all ranks.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from qed.models.families import split_head
 T = TypeVar("T")
 
 NOT_SHARDED = ParallelSettings()
-SCORES = "compute_scores"  # the name of the scoring function among a sharded model's forward methods
+SCORES = "compute_scores"  # name of the scoring function among a sharded model's forward methods
 BUCKET = 2**26  # elements of gradients that are summed in one call
-STORE_SECONDS = 5  # that a request to the store of the ranks may take
+STORE_SECONDS = 5  # timeout of a request to the ranks' store
 
 
 @dataclass(frozen=True, eq=False)
 class Parallel:
-    """One rank among `world`; with a world of 1, the default, nothing here communicates.
+    """One rank of `world`; with a world of 1, the default, nothing here communicates.
 
-    `local_rank` counts the ranks of this machine, of which there are `local_world`. `settings` say what is sharded.
+    `local_rank` is the rank among the `local_world` ranks of this machine. `settings` define what is sharded.
     """
 
     rank: int = 0
@@ -57,7 +57,7 @@ class Parallel:
     local_rank: int = 0
     local_world: int = 1
     settings: ParallelSettings = NOT_SHARDED
-    _gathered: set[int] = field(default_factory=set, repr=False)  # the models that `gather_weights` has gathered
+    _gathered: set[int] = field(default_factory=set, repr=False)  # models that `gather_weights` has gathered
 
     @property
     def is_first(self) -> bool:
@@ -70,13 +70,13 @@ class Parallel:
         return self.world > 1 and self.settings.shard != "none"
 
     def is_sharded(self, model: nn.Module) -> bool:
-        """Whether a model has been sharded by `shard_model`."""
+        """Return whether a model has been sharded by `shard_model`."""
         return isinstance(model, FSDPModule)
 
     def exchange(self, compute: Callable[[], T]) -> list[T]:
         """Compute something on each rank, and return the results of all ranks in order.
 
-        Within `compute` a rank works alone, and may be stopped by a signal. An error of one rank is raised on all.
+        Within `compute` a rank works alone and may be stopped by a signal. An error on one rank is raised on all.
         """
         if self.world == 1:
             return [compute()]
@@ -88,7 +88,7 @@ class Parallel:
         except Exception as raised:  # noqa: BLE001 -- raised again on every rank
             error = raised
         outcomes = self._gather((result, describe_error(error) if error is not None else None))
-        # An error is more than a stop, which may be its consequence.
+        # Prefer an error to a stop, which may be its consequence.
         failed = [
             (described["type"] == Interrupted.__name__, rank)
             for rank, (_, described) in enumerate(outcomes)
@@ -105,16 +105,16 @@ class Parallel:
         return self.exchange(compute if self.is_first else lambda: None)[0]  # type: ignore[return-value]
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this rank's part of a sequence: consecutive items, about as many as each other rank's."""
+        """Return this rank's part of a sequence: consecutive items, about as many as on every other rank."""
         start, end = (number * len(items) // self.world for number in (self.rank, self.rank + 1))
         return items[start:end]
 
     def map_split(self, compute: Callable[[Sequence[T]], list[Any]], items: Sequence[T]) -> list[Any]:
-        """Compute a list from consecutive items, each rank for its part; the parts are joined in order."""
+        """Compute a list from items, each rank for its consecutive part, and join the parts in order."""
         return [value for part in self.exchange(lambda: compute(self.split(items))) for value in part]
 
     def agree_on_stop(self, stop: Stop) -> bool:
-        """Give every rank the signals of all, and return whether one of them asks for a checkpoint."""
+        """Share all ranks' signals with every rank, and return whether any of them requests a checkpoint."""
         if self.world == 1:
             return stop.save
         gathered = self._gather((stop.received, stop.save))
@@ -124,7 +124,7 @@ class Parallel:
         return any(save for _, save in gathered)
 
     def sum_metrics(self, sums: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
-        """Add up metrics over the ranks, in their order, so that all have the same bits; `_max` ones are maxima."""
+        """Sum metrics over the ranks, in rank order for bit-identical results; `_max` ones are maxima."""
         if self.world == 1:
             return dict(sums)
         total: dict[str, Tensor | float] = {}
@@ -135,7 +135,7 @@ class Parallel:
         return total
 
     def sum_in_place(self, tensor: Tensor) -> Tensor:
-        """Add up a tensor over the ranks."""
+        """Sum a tensor over the ranks."""
         if self.world > 1:
             with in_collective("sum"):
                 dist.all_reduce(tensor)
@@ -149,7 +149,7 @@ class Parallel:
         device = next(model.parameters()).device
         mesh = init_device_mesh(device.type, (self.world,))
         reshards = self.settings.shard == "full"
-        # Weights in half precision have gradients in float32 until these are summed.
+        # Half-precision weights have float32 gradients until these are summed.
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if _has_half_weights(model) else None)
         for layer in _list_layers(body):
             fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
@@ -160,29 +160,29 @@ class Parallel:
             # Both are needed for a sum in every version of torch: the second alone still averages.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-        # FSDP takes the module whose forward pass runs first for the root.
+        # FSDP treats the module whose forward pass runs first as the root.
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
         self.free_weights(model)
         return model
 
     def free_weights(self, model: nn.Module) -> None:
-        """Free the complete weights of a sharded model, which a forward pass without a backward pass leaves behind."""
+        """Free a sharded model's complete weights, which remain after a forward pass without a backward pass."""
         if id(model) not in self._gathered:
             for module in _list_sharded(model):
                 module.reshard()
 
     def begin_microbatch(self, model: nn.Module, is_last: bool) -> None:
-        """Let a sharded model sum its gradients over the ranks in each micro-batch, or in the last one of a step."""
+        """Let a sharded model sum its gradients over the ranks in each micro-batch, or only in a step's last one."""
         if self.shards and isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(is_last or self.settings.reduce == "microbatch")
             model.set_is_last_backward(is_last)
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Add up the gradients of replicated parameters over the ranks, after the last micro-batch of a step."""
+        """Sum the gradients of replicated parameters over the ranks, after a step's last micro-batch."""
         if self.world == 1 or self.shards:
             return
-        # A weight that no rank has used stays without a gradient: the optimizer would decay it for one of zeros.
+        # Weights unused on all ranks keep no gradient: with a zero gradient, the optimizer would decay them.
         used = torch.tensor([each.grad is not None for each in parameters], device=parameters[0].device).int()
         for bucket in _split_buckets(list(compress(parameters, self.sum_in_place(used).tolist()))):
             for parameter in bucket:
@@ -195,9 +195,9 @@ class Parallel:
 
     @contextmanager
     def gather_weights(self, model: nn.Module) -> Iterator[None]:
-        """Hold the complete weights of a sharded model on each rank within the context, for reading; all ranks enter.
+        """Within the context, hold a sharded model's complete weights on each rank, for reading; all ranks must enter.
 
-        Within it a rank may run the model alone.
+        Within it, a rank may run the model alone.
         """
         modules = _list_sharded(model)
         if not modules or id(model) in self._gathered:
@@ -218,7 +218,7 @@ class Parallel:
                 module.reshard()
 
     def _gather(self, value: T) -> list[T]:
-        """Return the value of every rank, in their order."""
+        """Return the value of every rank, in rank order."""
         values: list[Any] = [None] * self.world
         with in_collective("exchange of results"):
             dist.all_gather_object(values, value)
@@ -238,7 +238,7 @@ ALONE = Parallel()
 
 
 def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
-    """Deal micro-batches to the ranks, the most expensive first, each to the rank with the least work so far.
+    """Assign micro-batches to ranks, the most expensive first, each to the rank with the least work so far.
 
     No rank gets more than `ceil(len(costs) / world)`. Every rank computes the same result.
     """
@@ -253,7 +253,7 @@ def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
 
 
 def read_full(tensor: Tensor) -> Tensor:
-    """Return all of a sharded tensor, which is a collective operation; any other as it is."""
+    """Return the full tensor of a sharded one, which is a collective operation; return others unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -270,7 +270,7 @@ def _compute_scores(model: nn.Module, scores: Callable[..., T], *arguments: Any,
 
 
 def _list_layers(body: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a decoder: its first list of modules; the lists within a block, such as experts, follow."""
+    """Return the blocks of a decoder: its first list of modules; lists within a block, such as experts, come later."""
     return next((list(module) for module in body.modules() if isinstance(module, nn.ModuleList)), [])
 
 

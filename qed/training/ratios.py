@@ -1,4 +1,4 @@
-"""Checks on the log-probs of which the ratios between new and old policy are made."""
+"""Checks on the log-probs behind the ratios between new and old policy."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def require_ratios(stats: Mapping[str, float], moved: float, epsilon: float) -> 
     """Raise if every ratio of a later update is exactly 1, as happens when old log-probs are overwritten.
 
     Args:
-        stats: of the update.
+        stats: statistics of the update.
         moved: approximate change of each weight since the old log-probs were scored.
-        epsilon: the precision of the computation; changes of the weights below it are ignored.
+        epsilon: machine epsilon of the computation; smaller changes of the weights are ignored.
 
     Raises:
-        QedError: the weights have changed, and yet every ratio is exactly 1.
+        QedError: the weights have changed, yet every ratio is exactly 1.
     """
     if stats.get("ratio/log_max") == 0 and moved > 1e-3 * epsilon:
         raise QedError(
-            "The weights have changed since these answers were sampled, and yet every probability ratio is exactly "
-            "1: the loss compares the policy with itself, so that nothing is ever clipped. Old log-probs must be "
-            "scored once, before the first update of a step, and stay; does algorithm.loss or a field old_logps of "
-            "your own overwrite them? learner.passes 1 with learner.batch_size 0 makes one update per step."
+            "The weights have changed since these answers were sampled, yet every probability ratio is exactly "
+            "1: the loss compares the policy with itself, so nothing is ever clipped. Old log-probs must be "
+            "scored once, before the first update of a step, and then kept; does algorithm.loss or a custom field "
+            "old_logps overwrite them? learner.passes 1 with learner.batch_size 0 makes one update per step."
         )
 
 
 def is_older(rollout: Rollout, version: int) -> bool:
-    """Whether an older policy than `version` sampled a rollout, with known log-probs."""
+    """Return whether a policy older than `version` sampled a rollout, with known log-probs."""
     if rollout.version >= version:
         return False
     sampled = [logp for logp, on_policy in zip(rollout.logps, rollout.on_policy, strict=False) if on_policy]
@@ -42,9 +42,9 @@ def is_older(rollout: Rollout, version: int) -> bool:
 
 
 def forget_old_logps(batch: Batch, rollouts: Sequence[Rollout], version: int | None) -> Batch:
-    """Return the batch of the rollouts with unknown old log-probs, so that the loss takes the policy's own.
+    """Return the batch with unknown old log-probs, so that the loss uses the policy's own.
 
-    Rollouts of an older policy than `version` keep theirs, and all do where it is None.
+    Rollouts of a policy older than `version` keep theirs; with None, all do.
     """
     if version is None:
         return batch

@@ -1,4 +1,4 @@
-"""Score tokens as the learner does, but without gradient or algorithm, and in any precision."""
+"""Scores tokens as the learner does, but without gradients or an algorithm, and in any precision."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.training.support import build_label_support
 from qed.types import Rollout
 
-SCORED_TOKENS = 16_384  # per forward pass, padding included; fewer where these do not fit
-CHUNK_ROWS = 2048  # of logits whose log-softmax is computed at once
+SCORED_TOKENS = 16_384  # per forward pass, padding included; fewer if these do not fit
+CHUNK_ROWS = 2048  # rows of logits whose log-softmax is computed at once
 # Computes the log-probs of each row's output in a precision.
 Score = Callable[[Sequence[Rollout], torch.dtype], list[tuple[float, ...]]]
 
@@ -27,10 +27,10 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False, toke
     """Build a function that scores tokens with a model.
 
     Args:
-        model: the model, on its device; every call uses its current weights.
+        model: model on its device; every call uses its current weights.
         temperature: divides the logits.
         packing: compute packed rows, as a learner with `learner.packing` does.
-        tokens: of a forward pass, padding included.
+        tokens: tokens per forward pass, padding included.
     """
 
     budget = MicrobatchBudget(tokens)
@@ -68,7 +68,7 @@ def _compute_part_logps(model: nn.Module, part: Batch, temperature: float, packi
 
 
 def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> Tensor:
-    """Compute log-probs from the model's logits, one row at a time, because logits take much memory."""
+    """Compute log-probs from the model's logits, one row at a time, because logits need much memory."""
     logps = torch.zeros_like(part.mask)
     for row, mask in enumerate(part.mask.bool()):
         inputs = part.inputs[row : row + 1, : int(part.attention[row].sum())]
@@ -93,7 +93,7 @@ def list_most_likely(
     count: int,
     precision: torch.dtype,
 ) -> list[list[tuple[int, float]]]:
-    """List the most likely tokens at each position of an output, with their log-probs, the most likely first."""
+    """Return the most likely tokens at each position of an output with their log-probs, most likely first."""
     device = next(model.parameters()).device
     inputs = torch.tensor([[*prompt, *output[:-1]]], device=device)
     with compute_batches_in(device.type, precision):
@@ -105,7 +105,7 @@ def list_most_likely(
 
 
 def compute_label_logps(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute log softmax(logits)[label], of the shape of `labels`, in float32 where the logits are of half precision.
+    """Compute log softmax(logits)[label] in the shape of `labels`; in float32 for half-precision logits.
 
     Args:
         logits: [..., V].

@@ -1,7 +1,7 @@
-"""Attention of many short rows on a processor, as a few products of all rows in float32.
+"""Attention of many short rows on a CPU, as a few float32 products of all rows.
 
-torch's fused attention prepares every row and head by itself. For rows of some dozen tokens this takes several times
-as long as their products: in bfloat16, 23 ms in place of 1.2 for 128 rows of 8 queries and 36 keys with 4 heads.
+torch's fused attention prepares every row and head separately. For rows of a few dozen tokens this takes several times
+as long as their products: in bfloat16, 23 ms instead of 1.2 for 128 rows of 8 queries and 36 keys with 4 heads.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-QUERIES = {torch.float32: 48, torch.bfloat16: 192}  # up to which the products are faster
-COLUMNS = 256  # more would make the probabilities, which the backward pass keeps, larger than a layer's other states
+QUERIES = {torch.float32: 48, torch.bfloat16: 192}  # largest number of queries for which the products are faster
+COLUMNS = 256  # beyond this, the stored probabilities would be larger than a layer's other states
 
 
 def is_short(queries: int, columns: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether rows of so many queries and keys are faster by `attend_short`, computed in a dtype."""
+    """Return whether `attend_short` is faster for rows of this many queries and keys, computed in a dtype."""
     fits = device.type == "cpu" and columns <= COLUMNS and queries <= QUERIES.get(dtype, 0)
     return fits and not torch.compiler.is_compiling()
 
@@ -30,9 +30,9 @@ def attend_short(
         query: [B, heads, Q, D].
         key: [B, kv_heads, K, D].
         value: [B, kv_heads, K, D].
-        mask: of 0 and -inf, float32, broadcasts to [B, heads, Q, K].
+        mask: float32 mask of 0 and -inf, broadcasts to [B, heads, Q, K].
         scaling: multiplies the products of queries and keys; None for 1 / sqrt(D).
-        dtype: that the operands are rounded to; sums, probabilities and gradients are float32.
+        dtype: dtype that operands are rounded to; sums, probabilities and gradients are float32.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     attended: Tensor = _ShortAttention.apply(query, key, value, mask, scale, dtype)

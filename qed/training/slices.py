@@ -1,7 +1,7 @@
-"""Tensors in a checkpoint, whole or in slices: each rank writes its own rows, and any number of ranks reads them back.
+"""Tensors in a checkpoint, complete or in slices: each rank writes its own rows; any number of ranks can read them.
 
-A sharded tensor is a `DTensor` whose first dimension is spread over the ranks like `torch.chunk`, as FSDP2 spreads
-parameters. Every rank can compute who holds which rows, so that neither writing nor reading needs communication.
+A sharded tensor is a `DTensor` whose first dimension is split over the ranks as by `torch.chunk` and FSDP2. Every rank
+can compute which rank holds which rows, so neither writing nor reading needs communication.
 
     state.safetensors                                         one process, or nothing is sharded
     state-00001-of-00002.safetensors …                        one file per rank
@@ -32,12 +32,12 @@ INDEX_SUFFIX = ".safetensors.index.json"
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows of a tensor, its first dimension, each rank holds.
+    """Which rows (first dimension) of a tensor each rank holds.
 
     Args:
-        shape: of the whole tensor.
-        parts: the rank that writes, the first row and the number of rows of each slice, in order of rows.
-        own: the first row and the number of rows of this rank.
+        shape: shape of the complete tensor.
+        parts: writing rank, first row and number of rows of each slice, in order of rows.
+        own: first row and number of rows of this rank.
     """
 
     shape: tuple[int, ...]
@@ -53,21 +53,21 @@ class Slice:
     layout: Layout
 
 
-Part = Tensor | Slice  # a whole tensor, a DTensor, or this rank's rows of a sharded one
+Part = Tensor | Slice  # a complete tensor, a DTensor, or this rank's rows of a sharded one
 
 
 def split_range(length: int, world: int) -> list[tuple[int, int]]:
-    """Return the first row and the number of rows of each of `world` ranks, as `torch.chunk` and FSDP2 split them."""
+    """Return the first row and number of rows of each of `world` ranks, split as by `torch.chunk` and FSDP2."""
     size = -(-length // world)
     firsts = [min(rank * size, length) for rank in range(world)]
     return [(first, min(size, length - first)) for first in firsts]
 
 
 def find_layout(part: Part) -> Layout | None:
-    """Return how a tensor is sharded; None for one that every rank holds whole.
+    """Return how a tensor is sharded; None if every rank holds all of it.
 
     Raises:
-        QedError: it is sharded in another way than over the first dimension.
+        QedError: it is sharded in any other way than over its first dimension.
     """
     if isinstance(part, Slice):
         return part.layout
@@ -80,10 +80,10 @@ def find_layout(part: Part) -> Layout | None:
     placement = part.placements[axis]
     if others or type(placement) is not Shard or placement.dim != 0:
         raise QedError(
-            f"A tensor of shape {tuple(part.shape)} is sharded as {part.placements}, and a checkpoint holds only "
+            f"A tensor of shape {tuple(part.shape)} is sharded as {part.placements}, but a checkpoint holds only "
             "tensors that are sharded once, over their first dimension."
         )
-    # Copies of a slice, as in hybrid sharding, are written by the first rank that holds it.
+    # In hybrid sharding, the first rank that holds a slice writes it.
     writers = mesh.mesh.movedim(axis, 0).reshape(mesh.size(axis), -1)[:, 0].tolist()
     ranges = split_range(part.shape[0], mesh.size(axis))
     parts = tuple((writer, *rows) for writer, rows in zip(writers, ranges, strict=True))
@@ -91,17 +91,17 @@ def find_layout(part: Part) -> Layout | None:
 
 
 def get_local(part: Part) -> Tensor:
-    """Return what this rank holds of a tensor, without communication: its rows if it is sharded, else all of it."""
+    """Return what this rank holds of a tensor, without communication: its rows if sharded, otherwise all of it."""
     if isinstance(part, Slice):
         return part.rows
     return part.to_local() if isinstance(part, DTensor) else part
 
 
 def slice_like(value: Tensor, like: Tensor) -> Part:
-    """Return an entry of an optimizer's state as part of a whole tensor, if it belongs to rows of a sharded parameter.
+    """Return an optimizer state entry as a slice if it belongs to rows of a sharded parameter, otherwise unchanged.
 
     Args:
-        value: of the state: a DTensor, a count, or a tensor of the shape of the rows that this rank holds.
+        value: the entry: a DTensor, a count, or a tensor in the shape of this rank's rows.
         like: the parameter.
     """
     layout = find_layout(like)
@@ -111,7 +111,7 @@ def slice_like(value: Tensor, like: Tensor) -> Part:
 
 
 def take_rows(value: Part, like: Tensor) -> Tensor:
-    """Return the rows of a tensor that this rank holds of `like`; the tensor may also be those rows already."""
+    """Return the rows of a tensor that this rank holds of `like`; the tensor may already be only those rows."""
     rows, layout = get_local(value), find_layout(like)
     if layout is None or rows.shape != layout.shape:
         return rows
@@ -119,7 +119,7 @@ def take_rows(value: Part, like: Tensor) -> Tensor:
 
 
 def copy_sharded(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy the tensors that have a name in `like`, sharded as there; tied ones, which have several names, once."""
+    """Copy the tensors named in `like`, sharded in the same way; copy tied ones only once."""
     copies: dict[int, Tensor] = {}
     copied = {}
     for name, own in like.items():
@@ -131,7 +131,7 @@ def copy_sharded(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> d
 
 
 def wrap_rows(rows: Tensor, like: Tensor) -> Tensor:
-    """Return this rank's rows as a DTensor sharded as `like`, on its device; unchanged if they are no rows of it."""
+    """Return this rank's rows as a DTensor sharded like `like`, on its device; unchanged if the shape differs."""
     if not isinstance(like, DTensor) or rows.shape != like.to_local().shape:
         return rows
     return DTensor.from_local(
@@ -140,7 +140,7 @@ def wrap_rows(rows: Tensor, like: Tensor) -> Tensor:
 
 
 def copy_to_host(tensors: Mapping[str, Part]) -> dict[str, Part]:
-    """Copy what this rank holds of tensors to host memory, where later changes of the originals do not reach."""
+    """Copy what this rank holds of tensors to host memory, independent of later changes."""
     copied: dict[str, Part] = {}
     for name, part in tensors.items():
         layout = find_layout(part)
@@ -150,17 +150,17 @@ def copy_to_host(tensors: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def write_slices(folder: Path, name: str, tensors: Mapping[str, Part], rank: int = 0, world: int = 1) -> list[Path]:
-    """Write what this rank holds of tensors; rank 0 also writes whole tensors and the index.
+    """Write what this rank holds of tensors; rank 0 also writes unsharded tensors and the index.
 
     Args:
-        folder: exists on all ranks, which share it.
-        name: of the files, without a suffix.
-        tensors: the same names on every rank, in the same order.
-        rank: of this process, from 0.
-        world: the number of processes.
+        folder: existing folder, shared by all ranks.
+        name: name of the files, without a suffix.
+        tensors: tensors with the same names on every rank, in the same order.
+        rank: rank of this process, from 0.
+        world: number of processes.
 
     Returns:
-        the files that this rank has written; none where nothing is sharded and the rank is not 0.
+        The files that this rank has written; none if nothing is sharded and the rank is not 0.
     """
     layouts = {key: find_layout(part) for key, part in tensors.items()}
     own = {
@@ -182,19 +182,20 @@ def write_slices(folder: Path, name: str, tensors: Mapping[str, Part], rank: int
 
 
 def has_slices(folder: Path, name: str) -> bool:
-    """Whether a folder has tensors that `write_slices` wrote under a name, whole or sharded."""
+    """Return whether a folder has tensors written by `write_slices` under a name, sharded or not."""
     return (folder / f"{name}.safetensors").is_file() or (folder / f"{name}{INDEX_SUFFIX}").is_file()
 
 
 def read_slices(folder: Path, name: str, like: Mapping[str, Part] | None = None) -> dict[str, Tensor]:
-    """Read tensors that any number of ranks wrote: of each what this rank needs, in host memory.
+    """Read tensors written by any number of ranks into host memory; of each, only what this rank needs.
 
     Args:
-        folder: of the checkpoint.
-        name: of the files, without a suffix.
-        like: tensors by name. Of a tensor with the name and shape of a sharded one, or with its name followed by `/`
-            and an entry of the optimizer's state, only the rows that this rank holds are read; `wrap_rows` makes a
-            DTensor of them. All others are read whole.
+        folder: folder of the checkpoint.
+        name: name of the files, without a suffix.
+        like: tensors by name. If a tensor has the name and shape of a sharded one, or its name followed by `/` and an
+            entry of the optimizer's state, only this rank's rows are read; `wrap_rows` makes a DTensor of them. All
+            others
+            are read completely.
 
     Raises:
         DataError: a file or rows are missing.
@@ -213,7 +214,7 @@ class _Files:
     """The open safetensors files of a folder, each mapped once.
 
     Args:
-        folder: of the files.
+        folder: folder of the files.
         stack: closes them.
     """
 
@@ -235,13 +236,13 @@ class _Files:
         return self.opened[file]
 
     def list_entries(self, file: str) -> dict[str, dict[str, Any]]:
-        """Return the entries of an index for a file of whole tensors."""
+        """Return the index entries for a file of complete tensors."""
         shapes = {key: self.open(file).get_slice(key).get_shape() for key in self.open(file).keys()}  # noqa: SIM118
         return {key: {"shape": shape, "slices": {file: [0, _count_rows(shape)]}} for key, shape in shapes.items()}
 
 
 def _read(files: _Files, key: str, entry: Mapping[str, Any], own: tuple[int, int] | None) -> Tensor:
-    """Read rows of a tensor, or all of it, from the files that hold them."""
+    """Read rows of a tensor, or all of it, from its files."""
     shape, slices = entry["shape"], entry["slices"]
     if own is None and len(slices) == 1:
         whole: Tensor = files.open(next(iter(slices))).get_tensor(key)
@@ -269,7 +270,7 @@ def _find_own(key: str, entry: Mapping[str, Any], like: Mapping[str, Part]) -> t
 
 
 def _list_parts(shape: Sequence[int], layout: Layout | None) -> list[tuple[int, int, int]]:
-    """Return the writer, first row and number of rows of each slice; whole tensors are written by rank 0."""
+    """Return the writer, first row and number of rows of each slice; complete tensors are written by rank 0."""
     if layout is None:
         return [(0, 0, _count_rows(shape))]
     return [part for part in layout.parts if part[2]] or [layout.parts[0]]

@@ -1,7 +1,7 @@
-"""Attention of a packed row by padded groups of similar segments, the spans, with the attention of torch.
+"""Attention of a packed row by spans (padded groups of similar segments), with torch's attention.
 
-No mask is larger than `MASK_ELEMENTS`: the queries of long segments are cut into pieces, and one band of a mask serves
-all pieces, because whether a query sees a key depends only on the distance between the two.
+No mask is larger than `MASK_ELEMENTS`: the queries of long segments are cut into pieces, and one mask band serves
+all pieces, because whether a query sees a key depends only on their distance.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from qed.models.precision import read_compute_dtype
 from qed.models.segments import Segment
 from qed.training.short_attention import attend_short, is_short
 
-PADDING = 1.5  # the largest ratio of a span's padded attention to that of its rows
-MASK_ELEMENTS = 2**23  # of the largest mask: 32 MiB in float32
-SHORTEST_PIECE = 256  # the fewest queries worth an attention call of their own
+PADDING = 1.5  # largest ratio of a span's padded attention to that of its rows
+MASK_ELEMENTS = 2**23  # elements of the largest mask: 32 MiB in float32
+SHORTEST_PIECE = 256  # fewest queries worth a separate attention call
 
 
 class Piece(NamedTuple):
     """Consecutive queries of a span's segments, and the keys that they see."""
 
-    first: int  # the queries from this one
-    last: int  # to before this one
-    key: int  # the first key that any of them sees; the last one is that of the last query
+    first: int  # first query
+    last: int  # end of the queries, exclusive
+    key: int  # first key that any of them sees; the last one is that of the last query
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Span:
     keys: Tensor  # [segments * (prompt_columns + Q)] int64
     segments: int
     prompt_columns: int
-    not_padding: Tensor | None  # [segments, prompt_columns] bool: which are not padding; None where none is
-    bands: dict[tuple[int, torch.dtype], Tensor] = field(default_factory=dict)  # of `_get_band`, which all layers share
+    not_padding: Tensor | None  # [segments, prompt_columns] bool: which are not padding; None if there is no padding
+    bands: dict[tuple[int, torch.dtype], Tensor] = field(default_factory=dict)  # of `_get_band`, for all layers
 
     @property
     def width(self) -> int:
@@ -60,7 +60,7 @@ class Span:
         """Cut the queries into pieces whose masks have at most `MASK_ELEMENTS`.
 
         Args:
-            window: the number of keys that a query attends to, itself included; None for all.
+            window: number of keys that a query attends to, including its own; None for all.
         """
         reach = self._compute_reach(window)
         height = self.width
@@ -73,12 +73,12 @@ class Span:
         ]
 
     def compute_mask(self, piece: Piece, window: int | None, dtype: torch.dtype, always: bool = False) -> Tensor | None:
-        """Compute which keys the queries of a piece see, a mask that broadcasts; None for plain causal attention.
+        """Compute a broadcastable mask of the keys that a piece's queries see; None for plain causal attention.
 
         Args:
             piece: one of `list_pieces`.
-            window: as there.
-            dtype: torch.bool, or that of a mask to be added, of 0 and -inf.
+            window: as in `list_pieces`.
+            dtype: torch.bool, or the dtype of an additive mask of 0 and -inf.
             always: compute it for plain causal attention too.
         """
         reach = self._compute_reach(window)
@@ -86,7 +86,7 @@ class Span:
             return None
         height, columns = piece.last - piece.first, self.prompt_columns + piece.last - piece.key
         band = self._get_band(reach, dtype)
-        # The first query of the piece has this many keys before it, the first row of the band at least as many.
+        # Align the piece's first query with the band's first row, which has at least as many keys before it.
         shift = band.shape[-1] - band.shape[-2] - (columns - height)
         return band[..., :height, shift : shift + columns]
 
@@ -97,7 +97,7 @@ class Span:
         return self.prompt_columns > 0 or reach < self.width
 
     def _get_band(self, reach: int, dtype: torch.dtype) -> Tensor:
-        """Return the mask of which the masks of all pieces are parts, [height, distance + height] or one per segment.
+        """Return the mask that contains the masks of all pieces, [height, distance + height] or one per segment.
 
         Query i sees column j where 0 <= distance + i - j < reach.
         """
@@ -120,8 +120,8 @@ def build_spans(segments: Sequence[Segment], device: torch.device) -> tuple[tupl
     """Build the spans of a packed row, and the index of each of its N inputs in their concatenated outputs, [N] int64.
 
     Args:
-        segments: of the row, in its order.
-        device: of the tensors.
+        segments: segments of the row, in order.
+        device: device of the tensors.
     """
     groups = _group_by_length(segments)
     slots, slot = dict[int, int](), 0
@@ -142,12 +142,12 @@ def attend_spans(
     """Compute the attention of each span's padded queries, concatenated, [M, heads, D].
 
     Args:
-        spans: of the packed row.
+        spans: spans of the packed row.
         query: [N, heads, D].
         key: [N, kv_heads, D].
         value: [N, kv_heads, D].
         scaling: multiplies the products of queries and keys; None for 1 / sqrt(D).
-        window: the number of inputs that an input attends to, itself included; None for all.
+        window: number of inputs that an input attends to, including itself; None for all.
     """
     return torch.cat([_attend_span(span, query, key, value, scaling, window) for span in spans])
 

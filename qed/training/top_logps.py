@@ -1,4 +1,4 @@
-"""The likeliest tokens at each trained position of a batch, without a [B, T, V] tensor."""
+"""Computes the most likely tokens at each trained position of a batch, without a [B, T, V] tensor."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from qed.training.support import HIDDEN, build_label_support
 def compute_top_logps(
     model: nn.Module, batch: Batch, temperature: float, count: int, *, layout: Layout | None = None
 ) -> list[Tensor]:
-    """Compute the likeliest tokens at each trained label of a batch, and their log-probs.
+    """Compute the most likely tokens at each trained label of a batch, and their log-probs.
 
-    Where the batch has a support, the log-probs are of the softmax over it; tokens outside it, which fill up a smaller
-    support, have a log-prob of -inf.
+    If the batch has a support, log-probs are of the softmax over it; tokens outside it, which fill up a smaller
+    support,
+    have a log-prob of -inf.
 
     Args:
         model: the policy.
-        batch: the rows.
+        batch: batch of rows.
         temperature: divides the logits.
-        count: of the tokens; the vocabulary must have as many.
-        layout: of packed rows.
+        count: number of tokens, at most the size of the vocabulary.
+        layout: layout of packed rows.
 
     Returns:
-        `count` columns of log-probs, the likeliest first, and `count` of their tokens, as floats: [B, T] each, 0 where
+        `count` columns of log-probs, the most likely first, and `count` of their tokens, as floats: [B, T] each, 0
+        where
         the mask is 0.
     """
     _, head = split_head(model)

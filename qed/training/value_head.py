@@ -1,7 +1,7 @@
-"""A value head on the policy's trunk: a critic without weights of its own besides the head.
+"""A value head on the policy's trunk: a critic with no weights besides the head.
 
-The learner's update of the policy trains trunk and head together; the head has an optimizer of its own, because it is
-no part of the model that is saved and sampled from. Its gradient is clipped by itself.
+The learner's update of the policy trains trunk and head together. The head has its own optimizer, because it is not
+part of the model that is saved and sampled from, and its gradient is clipped separately.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class TrunkCritic:
     """Scores answers with a value head on a learner's policy, and trains the head in the learner's updates.
 
     Args:
-        learner: of the policy; from now on its updates train the head too.
-        critic: the settings of the critic.
-        settings: of the policy's optimizer.
+        learner: the policy's learner, whose updates train the head too from now on.
+        critic: settings of the critic.
+        settings: settings of the policy's optimizer.
     """
 
-    network: nn.Module | None = None  # there is no model besides the policy's
+    network: nn.Module | None = None  # there is no separate model
 
     def __init__(self, learner: Learner, critic: Critic, settings: LearnerSettings) -> None:
         self.learner, self.settings = learner, choose_settings(critic, settings)
@@ -59,17 +59,17 @@ class TrunkCritic:
         write_values(rollouts, values)
 
     def drop_gradients(self) -> None:
-        """Drop the head's gradient, such as that of an update that is skipped."""
+        """Drop the head's gradient, for example that of a skipped update."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def sum_gradients(self) -> None:
-        """Add up the head's gradient over the ranks, of which some may have had no rows."""
+        """Sum the head's gradient over the ranks, some of which may have had no rows."""
         weight = self.head.weight
         weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
         self.learner.parallel.sum_in_place(weight.grad)
 
     def step(self, step: int) -> None:
-        """Move the head by its gradient; `step` counts from 0 within the schedule."""
+        """Update the head; `step` counts from 0 within the schedule."""
         nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.clip_norm or math.inf)
         for group in self.optimizer.param_groups:
             group["lr"] = compute_learning_rate(self.settings, step)
@@ -85,7 +85,7 @@ class TrunkCritic:
         return {WEIGHTS + "head": self.head.weight, **{OPTIMIZER + name: part for name, part in optimizer.items()}}
 
     def describe(self) -> dict[str, Tensor]:
-        """Return nothing: no rank holds only rows of the head."""
+        """Return an empty dict, because the head is not sharded."""
         return {}
 
     @torch.no_grad()

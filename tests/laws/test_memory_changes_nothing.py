@@ -141,7 +141,7 @@ def test_all_processes_choose_the_same(parts: list[tuple[bool, int]], budget: in
     if chosen is not None:
         assert 1 <= chosen <= budget / 2
         assert all(chosen <= tokens / 2 for failed, tokens in parts if failed)
-        with pytest.raises(QedError, match="a micro-batch of 7 tokens, which cannot be cut"):
+        with pytest.raises(QedError, match="a micro-batch of 7 tokens, which cannot be split"):
             choose_budget([*outcomes, Outcome(True, 7, alone=True)], budget)
 
 
