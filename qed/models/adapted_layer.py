@@ -1,7 +1,7 @@
 """Reads the adapter of a linear layer, and computes such a layer without its module.
 
-peft casts a layer's input to float32 for the adapter, which autocast casts back, scales what the adapter gives, and
-adds it: passes over inputs and outputs, and copies of inputs for each layer, which are not needed.
+peft casts a layer's input to float32 for the adapter (autocast casts it back), scales the adapter's output, and adds
+it. This needs extra passes over inputs and outputs, and copies of every layer's input, which are avoided here.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def is_adapted_linear(layer: Any) -> bool:
 def is_adapted_quantized(layer: Any) -> bool:
     """Return whether a layer is a linear one in 4 bits with an adapter that is not merged."""
     kinds = type(layer), type(getattr(layer, "base_layer", None))
-    # By their names, because both are there only where bitsandbytes is.
+    # Checked by name, because both exist only if bitsandbytes is installed.
     named = all(kind.__name__ == "Linear4bit" for kind in kinds) and kinds[1].__module__.startswith("bitsandbytes.")
     return named and is_quantized(layer.base_layer.weight) and not layer.merged
 
 
 def read_adapter(layer: Any) -> Adapter | None:
-    """Return the only adapter of such a layer; None if the layer computes anything else."""
+    """Return the single adapter of such a layer; None if the layer computes anything else."""
     if layer.active_adapters != [NAME] or layer.lora_variant or not isinstance(layer.lora_dropout[NAME], nn.Identity):
         return None
     down, up = layer.lora_A[NAME], layer.lora_B[NAME]
@@ -51,11 +51,11 @@ def read_adapter(layer: Any) -> Adapter | None:
 
 
 def multiply_adapted(layer: Any, states: Tensor) -> Tensor:
-    """Compute a linear layer, [N, outputs] of [N, inputs], in the precision of its input.
+    """Compute a linear layer, [N, outputs] from [N, inputs], in the precision of its input.
 
     Args:
-        layer: a linear layer, with an adapter or without; one that is neither plain nor in 4 bits is called.
-        states: in the precision of products.
+        layer: linear layer with or without an adapter; called as a module unless it is adapted and plain or 4-bit.
+        states: inputs, in the precision of products.
     """
     adapted = hasattr(layer, "lora_A") and (is_adapted_linear(layer) or is_adapted_quantized(layer))
     if not adapted or _is_watched(layer) or layer.disable_adapters:
@@ -84,7 +84,7 @@ class _Adapted(torch.autograd.Function):
     ) -> Tensor:
         dtype = states.dtype
         lower, upper = down.to(dtype), up.to(dtype)
-        # A 4-bit weight is dequantized again for the backward pass, in place of being stored in full.
+        # A 4-bit weight is dequantized again for the backward pass, instead of being stored in full.
         ctx.quantized = weight if is_quantized(weight) else None
         weight = weight.to(dtype) if ctx.quantized is None else dequantize(weight, dtype)
         inner = states @ lower.T

@@ -1,6 +1,6 @@
-"""Adapter folders as models: peft's files of adapted weights, added to the base model that adapter_config.json names.
+"""Loads adapter folders as models: peft's adapter weights, merged into the base model in adapter_config.json.
 
-Any adapter of peft that can be merged into weights is read, whichever program wrote it.
+Any peft adapter that can be merged into weights can be read, regardless of the program that wrote it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from qed.errors import ModelError
 from qed.runs.manifest import NAME as MANIFEST
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-CLASSIFIER = "SEQ_CLS"  # the task_type of peft's adapters of a reward model
-MERGED = "hf"  # beside a run's adapter, the same model with merged weights
+CLASSIFIER = "SEQ_CLS"  # task_type of a reward model's adapter in peft
+MERGED = "hf"  # folder next to a run's adapter, with the same model's merged weights
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a model's name is a folder with an adapter and without complete weights."""
+    """Return whether a model's name is a folder with an adapter but without complete weights."""
     folder = Path(name)
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
@@ -29,8 +29,9 @@ def is_adapter(name: str) -> bool:
 class Base:
     """The base model of an adapter: its folder or hub name, and hub revision.
 
-    `merged` is True where these weights already contain the adapter: what a run began with from random numbers is
-    nowhere but in the run, beside the adapter.
+    `merged` is True if these weights already contain the adapter: a model that started from random weights exists only
+    in
+    its run, next to the adapter.
     """
 
     name: str
@@ -42,12 +43,12 @@ def find_base(folder: Path) -> Base:
     """Find the base model of a policy's adapter folder.
 
     Raises:
-        ModelError: the adapter names no base model, or a folder that does not exist, or is that of a reward model.
+        ModelError: the adapter names no base model or a missing folder, or belongs to a reward model.
     """
     if is_classifier(folder):
         raise ModelError(
-            f"The adapter {folder} belongs to a reward model or another classifier: it scores answers, and writes "
-            "none. Rewards take its merged weights: --reward model:FOLDER, with the folder final/hf of its run."
+            f"The adapter {folder} belongs to a reward model or another classifier: it scores answers but cannot "
+            "generate them. Use its merged weights as a reward: --reward model:FOLDER, FOLDER being final/hf of its run."
         )
     base = read_base(folder)
     if base.name.startswith("new:"):
@@ -61,7 +62,7 @@ def find_base(folder: Path) -> Base:
     if (Path(base.name).is_absolute() or base.name.count("/") > 1) and not Path(base.name).is_dir():
         raise ModelError(
             f"The base model of the adapter {folder} is the folder {base.name}, which does not exist. Restore it, or "
-            f"write its place or hub name as base_model_name_or_path into {folder / CONFIG}."
+            f"set base_model_name_or_path in {folder / CONFIG} to its path or hub name."
         )
     if Path(base.name).is_dir() and Path(base.name).resolve() == folder.resolve():
         raise ModelError(f"The adapter {folder} names itself as its base model, in {folder / CONFIG}.")
@@ -73,28 +74,29 @@ def is_classifier(folder: Path) -> bool:
     try:
         found: bool = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task_type") == CLASSIFIER
     except (OSError, ValueError, AttributeError):
-        return False  # `read_base` says what is wrong with it
+        return False  # `read_base` reports the error
     return found
 
 
 def name_base(name: str) -> str:
-    """Return what new adapters name as the base model of a model: its hub name, or the absolute path of its folder.
+    """Return the base model that new adapters of a model should name: its hub name, or its folder's absolute path.
 
-    For the adapter of a run it is the folder of the merged weights in the same checkpoint. peft loads an adapter on
-    complete weights only: on another adapter it would load the new one in place of the first.
+    For a run's adapter this is the folder of merged weights in the same checkpoint. peft loads an adapter only on
+    complete
+    weights: on another adapter, it would load the new one in place of the first.
     """
     folder = Path(name)
     if not folder.is_dir():
         return name
     folder = folder.resolve()
     merged = folder.parent / MERGED
-    # Elsewhere a folder of that name may be any model, such as the one that the adapter is for.
+    # Outside of runs, a folder of that name may be any model, such as the adapter's base.
     is_of_run = folder.name == "adapter" and (folder.parent / MANIFEST).is_file()
     return str(merged if is_adapter(name) and is_of_run and (merged / "config.json").is_file() else folder)
 
 
 def read_base(folder: Path) -> Base:
-    """Read the base model from an adapter folder as it is named there.
+    """Read the base model that an adapter folder names.
 
     Raises:
         ModelError: adapter_config.json is damaged or names none.
@@ -112,7 +114,7 @@ def read_base(folder: Path) -> Base:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a folder has a tokenizer of its own."""
+    """Return whether a folder has its own tokenizer."""
     return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json"))
 
 
@@ -122,7 +124,7 @@ def merge_into(model: Any, tokenizer: Any, folder: Path) -> Any:
     Args:
         model: the base model, which is changed.
         tokenizer: the adapter's tokenizer; tokens that the base model lacks get new embeddings, as in peft.
-        folder: of the adapter.
+        folder: folder of the adapter.
 
     Raises:
         ModelError: the adapter has no safetensors weights, or does not fit the model.
@@ -138,16 +140,16 @@ def merge_into(model: Any, tokenizer: Any, folder: Path) -> Any:
         model.resize_token_embeddings(len(tokenizer))
     try:
         with warnings.catch_warnings():
-            # Weights that the file lacks would be random numbers, about which peft only warns.
+            # Weights missing in the file would be random, about which peft only warns.
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            # peft asks transformers under a name that is going away, which is no concern of the user.
+            # peft uses a deprecated name of transformers, which is no concern of the user.
             warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
             adapted = PeftModel.from_pretrained(model, str(folder), trust_remote_code=False, local_files_only=True)
         merged = adapted.merge_and_unload(safe_merge=True)
     except Exception as error:  # peft and safetensors raise errors of many kinds
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"The adapter {folder} cannot be merged into its base model: {reason}") from error
-    # Without its traces, so that the model is saved as a plain one and can get new adapters.
+    # Remove peft's attributes, so that the model is saved as a plain one and can get new adapters.
     for name in ("peft_config", "_hf_peft_config_loaded"):
         if name in vars(merged):
             delattr(merged, name)

@@ -1,4 +1,4 @@
-"""Whether the bits of a matrix product depend on the memory alignment of its operands, as MKL permits."""
+"""Tests whether the bits of a matrix product depend on the memory alignment of its operands, as MKL permits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from qed import host
 
-SHIFTS = 16  # in elements: 64 bytes, the widest alignment of any kernel, are 16 numbers of float32
+SHIFTS = 16  # in elements: 64 bytes, the widest alignment of any kernel, hold 16 float32 values
 
 
 def depends_on_alignment() -> bool:
@@ -34,13 +34,13 @@ def _multiply_shifted(rows: int, inner: int, shift: int) -> bytes:
 
 
 def has_mkl() -> bool:
-    """Whether torch multiplies matrices on the CPU with MKL."""
+    """Return whether torch multiplies matrices on the CPU with MKL."""
     is_available: Callable[[], bool] = torch.backends.mkl.is_available
     return is_available()
 
 
 def read_mkl_mode() -> str | None:
-    """Return the value of MKL_CBWR; None where it is not set or torch computes without MKL."""
+    """Return the value of MKL_CBWR; None if it is not set or torch does not use MKL."""
     return os.environ.get(host.MKL_MODE) if has_mkl() else None
 
 

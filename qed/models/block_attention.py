@@ -1,8 +1,8 @@
-"""Attention of a packed row by blocks, with kernels in Triton, on CUDA devices.
+"""Attention of a packed row by blocks, with Triton kernels, on CUDA devices.
 
-The kernels compute the row as it is: no key is gathered or repeated, there is no mask, and only blocks with a visible
-pair are read. They serve rows of every length, and are compiled once for each shape of heads. Before that they are
-tried on a short row: a compiler may be missing, or a head too wide.
+The kernels read the row as it is: keys are not gathered or repeated, there is no mask, and only blocks with a visible
+pair are read. They handle rows of any length, and are compiled once for each shape of heads. Before use they are tested
+on a short row, because a compiler may be missing or a head too wide.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from qed.kernels.attention_blocks import Blocks, Launches, choose_launches
 from qed.kernels.trials import describe_failure, measure_error
 from qed.models.segments import Segment, compute_visible
 
-DEVICES = ("cuda",)  # that have the kernels
-# The row on which they are tried, of more than one block: a prompt, two answers to it, and a row alone.
+DEVICES = ("cuda",)  # device types with the kernels
+# The row that tests them, of several blocks: a prompt, two answers to it, and a separate row.
 TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
-TRIAL_ERROR = 0.03  # the largest relative error of values and gradients; bfloat16 alone gives below 0.01
+TRIAL_ERROR = 0.03  # largest relative error of values and gradients; bfloat16 rounding alone stays below 0.01
 
 
 class Shape(NamedTuple):
-    """What kernels are compiled for."""
+    """The parameters that kernels are compiled for."""
 
     device: torch.device
     dtype: torch.dtype
@@ -38,23 +38,23 @@ class Shape(NamedTuple):
     size: int  # of a head
 
 
-_FAULTS: dict[Shape, str] = {}  # "" where there is none
+_FAULTS: dict[Shape, str] = {}  # "" if there is none
 
 
 class RowBlocks:
-    """Cuts a packed row into blocks of queries and of keys, the longest work first; see `Blocks`.
+    """Cuts a packed row into blocks of queries and of keys, those with the most work first; see `Blocks`.
 
     Args:
-        segments: of the row, in its order. Those with the same prompt, a whole segment, follow it.
-        device: of the row.
+        segments: segments of the row, in order. Those with the same prompt, itself a segment, follow it directly.
+        device: device of the row.
 
     Raises:
-        ValueError: the segments are in another order.
+        ValueError: the segments are in a different order.
     """
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.device = device
-        # By NumPy, which takes a third of torch's time for such small tables, for which the device waits.
+        # NumPy takes a third of torch's time for such small tables, and the device waits for them.
         self.segments = np.array(segments, np.int64).reshape(-1, 4)
         start, length, prompt, prompt_length = self.segments.T
         places = np.arange(length.sum()) - start.repeat(length) + prompt_length.repeat(length)
@@ -63,15 +63,15 @@ class RowBlocks:
         owner = np.where(behind, np.searchsorted(start, prompt), np.arange(len(start)))
         before = owner[behind.nonzero()[0] - 1]
         if not (np.array_equal(owner[behind], before) and np.array_equal(length[owner[behind]], prompt_length[behind])):
-            raise ValueError("a prompt is no segment, or others than its own segments follow it")
-        # Where the queries end that see a segment: behind the last segment whose prompt it is.
+            raise ValueError("a prompt is not a segment, or segments other than its own follow it")
+        # End of the queries that see a segment: after the last segment whose prompt it is.
         self.seen_until = start + length
         np.maximum.at(self.seen_until, owner, start + length)
         self._queries: dict[int, Tensor] = {}  # by size
         self._keys: dict[int, Tensor] = {}
 
     def list_blocks(self, launches: Launches, window: int | None) -> Blocks:
-        """Return the blocks of such sizes."""
+        """Return the blocks in the sizes of `launches`."""
         return Blocks(
             self.list_queries(launches.forward.queries),
             self.list_queries(launches.queries.queries),
@@ -81,7 +81,7 @@ class RowBlocks:
         )
 
     def list_queries(self, size: int) -> Tensor:
-        """List blocks of queries: the first, the end of its segment, its segment, its prompt and the prompt's end."""
+        """Return blocks of queries: first query, its segment's end and start, its prompt and the prompt's end."""
         if size not in self._queries:
             first, of_segment = self._cut(size)
             start, length, prompt, prompt_length = self.segments[of_segment].T
@@ -90,7 +90,7 @@ class RowBlocks:
         return self._queries[size]
 
     def list_keys(self, size: int) -> Tensor:
-        """List blocks of keys: the first, the end of its segment, and that of the queries that see it."""
+        """Return blocks of keys: first key, end of its segment, and end of the queries that see it."""
         if size not in self._keys:
             first, of_segment = self._cut(size)
             start, length, _, _ = self.segments[of_segment].T
@@ -99,7 +99,7 @@ class RowBlocks:
         return self._keys[size]
 
     def _cut(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Cut the segments, and return the first input of each block and the number of its segment."""
+        """Cut the segments; return the first input of each block and the number of its segment."""
         start, length, _, _ = self.segments.T
         counts = (length + size - 1) // size
         of_segment = np.arange(len(counts)).repeat(counts)
@@ -107,7 +107,7 @@ class RowBlocks:
         return start[of_segment] + number * size, of_segment
 
     def _sort(self, table: NDArray[np.int64], work: NDArray[np.int64]) -> Tensor:
-        """Sort blocks by their work, the longest first, on the device."""
+        """Sort blocks by their work, most first, and move them to the device."""
         return self._send(table[np.argsort(-work, kind="stable")])
 
     def _send(self, numbers: NDArray[np.int64]) -> Tensor:
@@ -125,7 +125,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, settings: _Settings, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        from qed.kernels.cuda import attention  # noqa: PLC0415 -- Triton is not everywhere
+        from qed.kernels.cuda import attention  # noqa: PLC0415 -- Triton may be missing
 
         launch = settings.launches.forward
         out, sums = attention.attend(query, key, value, settings.blocks, settings.scaling, launch)
@@ -150,12 +150,12 @@ def attend_blocks(
     """Compute the attention of a packed row, [N, heads, D].
 
     Args:
-        row: its blocks.
+        row: blocks of the row.
         query: [N, heads, D].
         key: [N, kv_heads, D].
-        value: likewise.
+        value: [N, kv_heads, D].
         scaling: multiplies the scores.
-        window: the number of inputs that an input sees, itself included; None for all.
+        window: number of inputs that an input sees, including itself; None for all.
     """
     launches = choose_launches(query.shape[-1], query.dtype)
     settings = _Settings(row.list_blocks(launches, window), launches, scaling)
@@ -165,29 +165,29 @@ def attend_blocks(
 
 
 def find_refusal(shape: Shape) -> str:
-    """Return why attention is not computed by blocks, or "" if it is; the kernels are tried once for each shape."""
+    """Return why attention is not computed by blocks, or "" if it is; kernels are tested once per shape."""
     if shape.device.type not in DEVICES:
         return f"{shape.device.type} devices have no kernel for attention by blocks"
     if shape not in _FAULTS:
-        # In a thread of its own, where activation checkpointing does not take the trial's tensors for a layer's.
+        # In a separate thread, so that activation checkpointing does not take the test's tensors for a layer's.
         with ThreadPoolExecutor(1) as thread:
             _FAULTS[shape] = thread.submit(_find_fault, shape).result()
     return _FAULTS[shape]
 
 
 def refuse(shape: Shape, error: BaseException) -> str:
-    """Compute no attention of a shape by blocks from now on, and return why."""
+    """Stop computing attention of a shape by blocks, and return why."""
     _FAULTS[shape] = _describe(shape, error)
     return _FAULTS[shape]
 
 
 def list_faults() -> list[str]:
-    """List why attention by blocks is not used on devices that could have it, once for each reason."""
+    """Return the distinct reasons why attention by blocks is not used on devices that support it."""
     return sorted({reason for reason in _FAULTS.values() if reason})
 
 
 def _find_fault(shape: Shape) -> str:
-    """Compare attention by blocks with that of torch, and return what is wrong, or ""."""
+    """Compare attention by blocks with torch's; return a description of a fault, or ""."""
     source = torch.Generator().manual_seed(0)
     count, scaling = sum(part.length for part in TRIAL), shape.size**-0.5
     row, key = RowBlocks(TRIAL, shape.device), torch.arange(count, device=shape.device)
@@ -224,5 +224,5 @@ def _attend_by_mask(seen: Tensor, query: Tensor, key: Tensor, value: Tensor, sca
 
 
 def _describe(shape: Shape, error: BaseException) -> str:
-    cause = error.__cause__ or error  # what the compiler met, rather than that it failed
+    cause = error.__cause__ or error  # the compiler's own error rather than its wrapper
     return f"it fails for {shape}: {describe_failure(cause)}"

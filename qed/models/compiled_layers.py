@@ -1,9 +1,9 @@
-"""The layers of Llama-like models over a packed row on a processor, by products and functions in C++.
+"""The layers of Llama-like models over a packed row on a CPU, by products and functions in C++.
 
-torch computes a layer by dozens of operators, each of which writes a tensor that the backward pass reads. Here a layer
-is one operator: seven products forwards and fourteen backwards, and between them functions that do all that is to be
-done for an input at once. The last layer computes only inputs that are read, from its queries on. Under autocast
-products are in bfloat16, and states, norms and attention in float32.
+torch computes a layer with dozens of operators, each of which writes a tensor that the backward pass reads. Here a
+layer is one operator: seven products forward and fourteen backward, and in between, functions that do all other work
+for an input at once. The last layer computes only inputs that are read, from its queries on. Under autocast, products
+are in bfloat16, and states, norms and attention in float32.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from qed.models.segments import Segment
 from qed.models.suffixes import Suffixes, choose_suffixes, locate
 
 BIASED = {"q_proj", "k_proj", "v_proj"}  # linear layers that may have a bias
-# The longest rows. Attention of longer ones is faster by torch's kernels, which are in bfloat16 where the products are.
+# Longest rows: torch's attention kernels, in the precision of the products, are faster for longer ones.
 LONGEST = {torch.float32: 1024, torch.bfloat16: 256}
 UNLIMITED = 1 << 30
 _left_out: ContextVar[bool] = ContextVar("left_out", default=False)
 
 
 def leave_out_compiled_layers() -> AbstractContextManager[None]:
-    """Compute by the layers of transformers: what is compared with these here must not come from them."""
+    """Within the context, use the layers of transformers, for comparison with these."""
     return set_context(_left_out, True)
 
 
 def can_compile_layers(body: Any, longest: int) -> bool:
-    """Return whether `compute_compiled_states` computes a decoder on rows up to a length, in the current autocast."""
+    """Return whether `compute_compiled_states` supports a decoder and rows up to a length, in the current autocast."""
     config: Any = getattr(body, "config", None)
     layers: Any = getattr(body, "layers", ())
     return (
@@ -61,21 +61,22 @@ def can_compile_layers(body: Any, longest: int) -> bool:
 
 
 def find_longest(dtype: torch.dtype, width: int) -> int:
-    """Return the length of the longest rows that `compute_compiled_states` computes.
+    """Return the length of the longest rows that `compute_compiled_states` handles.
 
-    There is no limit where torch's attention, forwards and backwards, was slower at every length: on AMD's processors
-    with AVX-512, on processors with AVX2 alone (measured on Zen 3), and in bfloat16 with AMX's tiles.
+    There is no limit where torch's attention, forward and backward, was slower at every length: on AMD CPUs with
+    AVX-512,
+    on CPUs with only AVX2 (measured on Zen 3), and in bfloat16 with AMX tiles.
 
     Args:
-        dtype: of products.
-        width: of a head.
+        dtype: dtype of products.
+        width: width of a head.
     """
     is_fastest = is_faster() or has_avx2_alone() or (dtype == torch.bfloat16 and multiplies_in_tiles(width))
     return UNLIMITED if dtype in LONGEST and is_fastest else LONGEST.get(dtype, 0)
 
 
 def has_avx2_alone() -> bool:
-    """Return whether torch computes with vectors of 8 numbers."""
+    """Return whether torch uses AVX2, without AVX-512."""
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
@@ -83,20 +84,20 @@ class PackedRow(NamedTuple):
     """The inputs of a packed row."""
 
     ids: Tensor  # [1, N] int64
-    positions: Tensor  # [1, N] int64, of each input in its row
-    segments: Sequence[Segment]  # in their order
+    positions: Tensor  # [1, N] int64, position of each input in its row
+    segments: Sequence[Segment]  # in order
 
 
 def compute_compiled_states(
     body: Any, row: PackedRow, read: Tensor | None, kept: list[tuple[Tensor, Tensor]] | None = None
 ) -> Tensor:
-    """Compute the hidden states of a packed row, [N, H], or those at some positions.
+    """Compute the hidden states of a packed row, [N, H], or only those at some positions.
 
     Args:
-        body: a decoder that `can_compile_layers` accepts.
-        row: what it reads.
-        read: [R] int64, the positions of the states to return, [R, H]; None for all.
-        kept: gets the keys and values of each layer, [N, kv_heads * D], without a gradient.
+        body: decoder that `can_compile_layers` accepts.
+        row: its inputs.
+        read: [R] int64, positions of the states to return, [R, H]; None for all.
+        kept: receives the keys and values of each layer, [N, kv_heads * D], without a gradient.
     """
     embedded = body.embed_tokens(row.ids)
     cos, sin = (angles[0].contiguous() for angles in body.rotary_emb(embedded, row.positions))
@@ -132,18 +133,18 @@ def _describe_attention(own: Any, suffixes: Suffixes, window: int | None) -> Pac
 
 class _Shape(NamedTuple):
     attention: PackedAttention
-    suffixes: Suffixes  # the inputs that are computed behind keys and values; the attention points to them
+    suffixes: Suffixes  # the inputs computed after keys and values; `attention` points to them
     cos: Tensor
     sin: Tensor
-    epsilon: float  # of the norm before the attention,
+    epsilon: float  # of the norm before attention
     feed_forward_epsilon: float
-    head_epsilon: float  # and of those of queries and keys
+    head_epsilon: float  # of the norms of queries and keys
     dtype: torch.dtype  # of products
     graph: bool  # whether there will be a backward pass
-    kept: list[tuple[Tensor, Tensor]] | None  # gets keys and values
+    kept: list[tuple[Tensor, Tensor]] | None  # receives keys and values
 
     def select(self, states: Tensor) -> Tensor:
-        """Return the inputs that are computed."""
+        """Select the inputs that are computed."""
         places = self.suffixes.places
         return states if places is None else states.index_select(0, places)
 
@@ -169,7 +170,7 @@ NORMS = frozenset(name for name in _Weights._fields if name.endswith("norm"))
 
 
 class _Layer(torch.autograd.Function):
-    """Computes a layer, [M, H] of [N, H]."""
+    """Computes a layer, [M, H] from [N, H]."""
 
     @staticmethod
     def forward(ctx: Any, shape: _Shape, states: Tensor, *given: Tensor | None) -> Tensor:
@@ -213,7 +214,7 @@ class _Layer(torch.autograd.Function):
 def _reverse_feed_forward(
     weights: _Weights, saved: tuple[Tensor, ...], slopes: Tensor
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Compute the slopes of the states between the blocks, [M, H], and of the weights of the second."""
+    """Compute the gradients of the states between the two blocks, [M, H], and of the second block's weights."""
     second, gates, ups = training.Normed(*saved[:3]), *saved[3:]
     of_changes = slopes.to(gates.dtype)
     opened = multiply(of_changes, weights.down.T)
@@ -232,7 +233,7 @@ def _reverse_feed_forward(
 def _reverse_attention(
     shape: _Shape, weights: _Weights, saved: tuple[Tensor, ...], slopes: Tensor
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Compute the slopes of the layer's states, [N, H], and of the weights of the first block."""
+    """Compute the gradients of the layer's input states, [N, H], and of the first block's weights."""
     first, raw, inputs = training.Normed(*saved[:3]), saved[3:5], saved[5:]
     attended, of_changes = inputs[-1], slopes.to(shape.dtype)
     of_inputs = training.reverse_attend(shape.attention, inputs, multiply(of_changes, weights.out.T))
@@ -298,7 +299,7 @@ def _list_weights(layer: Any) -> _Weights:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Return whether a layer consists of the parts that are computed here."""
+    """Return whether a layer consists only of supported parts."""
     if {name for name, _ in layer.named_children()} != PARTS:
         return False
     own, mlp = layer.self_attn, layer.mlp
@@ -313,7 +314,7 @@ def _is_plain(layer: Any) -> bool:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Return whether a module, without those inside it, computes otherwise or has weights of another kind."""
+    """Return whether a module itself, ignoring its children, is modified or has unsupported weights."""
     fields = vars(module)
     weights = fields["_parameters"].values()
     return (

@@ -1,6 +1,6 @@
-"""The layers of Llama-like models over a packed row on a CUDA device, with kernels in Triton between the products.
+"""The layers of Llama-like models over a packed row on a CUDA device, with Triton kernels between the products.
 
-The linear layers are called as they are, with casts of autocast; plain and 4-bit ones with adapters are not.
+Linear layers are called as modules, under autocast, except plain and 4-bit ones with adapters.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from qed.models.precision import read_compute_dtype
 Attend = Callable[[Tensor, Tensor, Tensor, float, int | None], Tensor]
 WIDEST = 1 << 14  # states that a kernel holds in registers
 TRIAL_ROWS, TRIAL_WIDTH, TRIAL_HEADS = 70, 96, 3
-TRIAL_ERROR = 0.02  # the largest relative error; bfloat16 alone gives below 0.01
+TRIAL_ERROR = 0.02  # largest relative error allowed; bfloat16 rounding alone stays below 0.01
 
 
 def suits_kernels(body: Any) -> bool:
-    """Return whether the kernels suit a Llama-like decoder: its sizes, its device and the precision of products."""
+    """Return whether the kernels support a Llama-like decoder: its sizes, its device and the precision of products."""
     config, weight = body.config, next(body.parameters())
     dtype = read_compute_dtype(weight)
     return (
@@ -42,13 +42,13 @@ def suits_kernels(body: Any) -> bool:
 
 
 def has_layer_kernels(config: Any) -> bool:
-    """Return whether there are kernels for layers of such sizes."""
+    """Return whether there are kernels for layers of these sizes."""
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return config.hidden_act == "silu" and fits_kernels(config.hidden_size, width)
 
 
 def fits_kernels(width: int, head_width: int) -> bool:
-    """Return whether there are kernels for states of a width, and heads: those whose width is a power of two."""
+    """Return whether there are kernels for states and heads of these widths; head widths must be powers of two."""
     return width <= WIDEST and head_width & (head_width - 1) == 0
 
 
@@ -61,15 +61,15 @@ def compute_layer(
     attend: Attend | None = None,
     **settings: Any,
 ) -> Tensor:
-    """Compute a layer over a packed row, [1, N, H], or at some inputs.
+    """Compute a layer over a packed row, [1, N, H], or only at some inputs.
 
     Args:
-        layer: of a decoder that `can_fuse_layers` accepts.
+        layer: layer of a decoder that `can_fuse_layers` accepts.
         hidden_states: [1, N, H].
         position_embeddings: cos and sin of the rotations, [1, N, D].
-        read: [M] int64, the inputs whose states to return, [1, M, H]; None for all.
-        attend: computes the attention, [N, heads * D]; None for that of the model, by its name.
-        settings: of the model's attention.
+        read: [M] int64, inputs whose states to return, [1, M, H]; None for all.
+        attend: computes the attention, [N, heads * D]; None uses the model's registered one.
+        settings: settings of the model's attention.
     """
     own, mlp, states = layer.self_attn, layer.mlp, hidden_states[0]
     angles = [each[0].contiguous() for each in position_embeddings]
@@ -93,7 +93,7 @@ def compute_layer(
 
 
 def _attend_by_name(own: Any, heads: tuple[Tensor, Tensor, Tensor], settings: dict[str, Any]) -> Tensor:
-    """Compute the attention that transformers has for the model, [N, heads * D] of [N, heads, D]."""
+    """Compute transformers' attention for the model, [N, heads * D] from [N, heads, D]."""
     attend: Any = AttentionInterface()[own.config._attn_implementation]
     attended, _ = attend(own, *(each.transpose(0, 1)[None] for each in heads), **settings)
     states: Tensor = attended.reshape(len(heads[0]), -1)
@@ -108,7 +108,7 @@ def _add_and_norm(states: Tensor, change: Tensor | None, norm: Any) -> tuple[Ten
 
 
 def _rotate(states: Tensor, angles: list[Tensor], own: Any, name: str) -> Tensor:
-    """Return rotated heads, [N, heads, D], of [N, heads * D]."""
+    """Return rotated heads, [N, heads, D], from [N, heads * D]."""
     norm: Any = getattr(own, name, None)
     weight, epsilon = (None, 0.0) if norm is None else (norm.weight, norm.variance_epsilon)
     rotated: Tensor = _Rotate.apply(states, *angles, weight, epsilon, own.head_dim)
@@ -122,7 +122,7 @@ class _Norm(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, change: Tensor | None, weight: Tensor, epsilon: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        from qed.kernels.cuda import layers  # noqa: PLC0415 -- Triton is not everywhere
+        from qed.kernels.cuda import layers  # noqa: PLC0415 -- Triton may be missing
 
         states, change = states.contiguous(), None if change is None else change.contiguous()
         summed, normed, scales = layers.norm(states, change, weight, epsilon, dtype)
@@ -163,7 +163,7 @@ class _Rotate(torch.autograd.Function):
 
         states, cos, sin, norm = ctx.saved_tensors
         given = slopes[0].contiguous()
-        states = given.flatten(1) if states is None else states  # is not read without a norm
+        states = given.flatten(1) if states is None else states  # not read without a norm
         of_states, of_norm = layers.reverse_rotate(given, states, cos, sin, norm, ctx.epsilon)
         return of_states, None, None, of_norm, None, None
 
@@ -190,7 +190,7 @@ class _Gate(torch.autograd.Function):
 
 @cache
 def find_fault(device: torch.device, dtype: torch.dtype) -> str:
-    """Compare the kernels with torch's own operations on a few rows, and return what is wrong, or ""."""
+    """Compare the kernels with torch's operations on a few rows; return a description of a fault, or ""."""
     source = torch.Generator().manual_seed(0)
 
     def draw(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:

@@ -1,6 +1,6 @@
-"""Properties of model families: the text configuration, decoder and output layer, the scale and cap of the logits.
+"""Properties of model families: text configuration, decoder and output layer, scale and cap of the logits.
 
-Families that qed would compute wrongly are refused by name.
+Families that qed would compute incorrectly are rejected by name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from qed.errors import ModelError, UsageError
 # Layers with a recurrent state, which padding and packed rows would corrupt.
 RECURRENT = {"linear_attention", "mamba", "recurrent", "conv", "hybrid", "hybrid_sliding"}
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-# Configuration fields that multiply the logits, and those that divide them.
+# Config fields that multiply the logits, and those that divide them.
 FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 DIVISORS = ("logits_scaling",)
-MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by a field that divides elsewhere
-# Modules' noise in training mode besides dropout, and families whose layers draw the experts of a token in it.
+MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by a field by which others divide
+# Noise besides dropout in training mode, and families whose layers then choose experts at random.
 JITTER = ("jitter_noise", "input_jitter_noise", "moe_jitter_eps")
 DRAWS_EXPERTS = ("phimoe",)
 PROBE_TOKENS = 8
@@ -28,7 +28,7 @@ TRAINED = "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 o
 
 
 class LogitTransform(NamedTuple):
-    """The transform of a model's logits z before the softmax: cap * tanh(scale * z / cap), or scale * z without cap."""
+    """A transform of a model's logits z before the softmax: cap * tanh(scale * z / cap), or scale * z without cap."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -43,17 +43,17 @@ IDENTITY = LogitTransform()
 
 
 def read_text_config(model: Any) -> Any:
-    """Return the configuration of a model's text part, which is all of it for a text-only model."""
+    """Return the config of a model's text part; for a text-only model, its whole config."""
     return model.config.get_text_config(decoder=True)
 
 
 def require_known_layers(name: str, config: Any, kind: type | None) -> None:
-    """Refuse a model whose layers carry a recurrent state.
+    """Reject a model whose layers carry a recurrent state.
 
     Args:
-        name: the name of the model, for the message.
-        config: its configuration.
-        kind: its class in transformers, if known.
+        name: name of the model, for the message.
+        config: config of the model.
+        kind: class of the model in transformers, if known.
 
     Raises:
         ModelError: the model has such layers.
@@ -65,21 +65,21 @@ def require_known_layers(name: str, config: Any, kind: type | None) -> None:
         raise ModelError(
             f"{name} is a {config.model_type} model, whose layers carry a recurrent state along a row ({kinds}). "
             "qed pads and packs rows of several lengths, which leaks into such a state, so its log-probs would be "
-            f"wrong. Take a model with attention only: {TRAINED}."
+            f"wrong. Use a model with attention only: {TRAINED}."
         )
 
 
 def choose_attention(config: Any, wanted: str = "auto") -> str | None:
-    """Choose the attention implementation to load a model with; None where transformers may choose.
+    """Choose the attention implementation to load a model with; None lets transformers choose.
 
     PyTorch's fused kernels do not support a cap on attention logits.
 
     Args:
-        config: of the model.
+        config: config of the model.
         wanted: `model.attention`.
 
     Raises:
-        UsageError: the model or the machine cannot have it.
+        UsageError: the model or the machine does not support it.
     """
     capped = bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
     if wanted == "sdpa" and capped:
@@ -96,27 +96,27 @@ def choose_attention(config: Any, wanted: str = "auto") -> str | None:
 
 
 def remove_noise(model: nn.Module) -> None:
-    """Switch off what a model does at random in training mode: dropout of all kinds, and jitter before a router."""
+    """Switch off a model's randomness in training mode: dropout of all kinds, and router jitter."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in vars(module).items():
-            # Families name it residual_dropout, attn_dropout, layerdrop and otherwise.
+            # Families use different names, such as residual_dropout, attn_dropout or layerdrop.
             if isinstance(value, float) and ("drop" in name or name in JITTER):
                 setattr(module, name, 0.0)
 
 
 def require_steady_training(model: Any) -> None:
-    """Refuse a model of which training mode, without dropout, computes something else than sampling.
+    """Reject a model that, even without dropout, computes differently in training mode than in sampling.
 
     Raises:
-        UsageError: its layers draw the experts of a token at random in training mode.
+        UsageError: its layers choose a token's experts at random in training mode.
     """
     kind = getattr(getattr(model, "config", None), "model_type", "")
     if kind in DRAWS_EXPERTS:
         raise UsageError(
-            f"model.gradient_checkpointing needs the training mode of the layers, in which {kind} models draw the "
-            "experts of a token at random: their log-probs would not be those of the policy that samples. Take "
+            f"model.gradient_checkpointing needs the training mode of the layers, in which {kind} models choose the "
+            "experts of a token at random: their log-probs would not be those of the sampling policy. Use "
             "model.gradient_checkpointing=false."
         )
 
@@ -145,12 +145,12 @@ def split_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
     else:
         body = getattr(model, getattr(model, "base_model_prefix", "model"), None)
     if not isinstance(head, nn.Linear) or not isinstance(body, nn.Module):
-        raise ModelError(f"{type(model).__name__} is no causal language model with a linear output layer.")
+        raise ModelError(f"{type(model).__name__} is not a causal language model with a linear output layer.")
     return body, head
 
 
 def read_logit_transform(model: nn.Module) -> LogitTransform:
-    """Return the transform of a model's logits by its configuration.
+    """Return the transform of a model's logits according to its config.
 
     Raises:
         ModelError: a scale is not a nonzero number.
@@ -173,10 +173,11 @@ def read_logit_transform(model: nn.Module) -> LogitTransform:
 
 @torch.no_grad()
 def require_known_logits(model: nn.Module) -> None:
-    """Refuse a model whose own forward pass gives other logits than training computes, on a few tokens.
+    """Reject a model whose forward pass gives different logits than training computes, on a few tokens.
 
-    A model without a forward pass of its own, only with a body and a head, has no other logits; a model with a scalar
-    head has none.
+    A model without its own forward pass, with only a body and a head, has no other logits, and a model with a scalar
+    head
+    has none.
 
     Raises:
         ModelError: the logits differ: the family transforms hidden states or logits in a way unknown to qed.
@@ -202,10 +203,10 @@ def require_known_logits(model: nn.Module) -> None:
     raise ModelError(
         f"{name} ({model.config.model_type}) computes its logits from hidden states in a way that qed does not "  # type: ignore[union-attr]
         "know: the logits that training would compute are not those of its forward pass, so nothing has been trained. "
-        f"qed evaluate still works. To train, take another model: {TRAINED}."
+        f"qed evaluate still works. To train, use another model: {TRAINED}."
     )
 
 
 def _is_half(head: nn.Linear, ids: Tensor) -> bool:
-    """Whether the output layer computes in half precision."""
+    """Return whether the output layer computes in half precision."""
     return torch.is_autocast_enabled(ids.device.type) or head.weight.dtype in (torch.bfloat16, torch.float16)

@@ -1,8 +1,8 @@
-"""Linear layers in float32 by oneDNN, on processors where torch's own choice leaves AVX-512 unused.
+"""Float32 linear layers by oneDNN, on CPUs where torch's own choice leaves AVX-512 unused.
 
-torch computes float32 products with MKL, which on AMD's processors uses AVX2 only; oneDNN takes half of the time there.
-Which library computes a product follows from the processor and the sizes alone, and no setting of the process is
-changed, so that what other threads compute meanwhile has the same bits.
+torch computes float32 products with MKL, which uses only AVX2 on AMD CPUs; there oneDNN takes half the time. The choice
+of library depends only on the CPU and the sizes, and no process-wide setting is changed, so other threads still compute
+bit-identical results.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from qed.kernels.weight_gradient import compute_weight_gradient
 from qed.models.precision import compute_in
 from qed.models.rounded_products import RoundedProducts, add_widened, multiply_widened, must_widen
 
-NARROW = 4  # rows of a matrix for each of its columns
-ROWS = 64  # from which on a product is worth the cost of preparing it
+NARROW = 4  # a matrix is narrow if it has at least this many rows per column
+ROWS = 64  # fewest rows for which a product is worth its preparation
 
 
 @cache
 def is_faster() -> bool:
-    """Return whether oneDNN multiplies float32 matrices faster than torch's own choice here."""
+    """Return whether oneDNN multiplies float32 matrices faster than torch's default on this CPU."""
     has_products = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return has_products and torch.backends.cpu.get_cpu_capability() == "AVX512" and host.is_amd()
 
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute left @ right.T + bias, [n, m] of [n, k] and [m, k], without a gradient; both may be transposed views."""
+    """Compute left @ right.T + bias, [n, m] from [n, k] and [m, k], without a gradient; views may be transposed."""
     if must_widen(left, right):
         return multiply_widened(left, right, bias)
     if is_faster() and _is_large(left, right):
@@ -69,27 +69,27 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def is_narrow(right: Tensor) -> bool:
-    """Return whether `add_multiplied` adds the transpose of right.T @ left.T where `left` is a transposed view.
+    """Return whether `add_multiplied` adds the transpose of right.T @ left.T if `left` is a transposed view.
 
-    oneDNN copies such a view before it multiplies, which takes longer than that if `right` has few columns.
+    oneDNN copies such a view before multiplying, which takes longer if `right` has few columns.
     """
     return NARROW * right.shape[1] <= len(right)
 
 
 def compute_batches_in(device: str, precision: torch.dtype, compiled: bool = False) -> AbstractContextManager[object]:
-    """Return the context of `compute_in`, for passes over many tokens: linear layers in float32 by the faster library.
+    """Return the context of `compute_in`, for passes over many tokens: float32 linear layers use the faster library.
 
-    Their backward passes do not need the context. Compiled layers are left as they are.
+    Their backward passes do not need the context. Compiled layers are unchanged.
     """
     if precision == torch.float32 and device == "cpu" and not compiled and is_faster():
         return _FastLinear()
-    if compiled and precision == torch.bfloat16:  # the compiler writes products of its own
+    if compiled and precision == torch.bfloat16:  # the compiler generates its own products
         return torch.autocast(device, dtype=precision)
     return compute_in(device, precision)
 
 
 def recompute_alike() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-    """Return the contexts of a checkpointed forward pass and of its recomputation, which computes in the same way."""
+    """Return the contexts of a checkpointed forward pass and its recomputation, which make both compute alike."""
     modes: list[Any] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     kinds = [type(mode) for mode in modes if isinstance(mode, _FastLinear | RoundedProducts)]
     return nullcontext(), kinds[-1]() if kinds else nullcontext()
@@ -113,7 +113,7 @@ def _compute_layer(states: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
 
 def _is_large(states: Any, weight: Any) -> bool:
-    # Weights of other types, such as quantized or sharded ones, compute by themselves.
+    # Weights of other types, such as quantized or sharded ones, use their own products.
     plain = type(states) in (Tensor, nn.Parameter) and type(weight) in (Tensor, nn.Parameter)
     return (
         plain

@@ -1,4 +1,4 @@
-"""A hash by which a model's weights are known again, from the beginning of each tensor in their files."""
+"""A hash that identifies a model's weights, computed from the beginning of each tensor in their files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from transformers.utils.hub import cached_file
 from qed.errors import ModelError
 from qed.models import adapters
 
-VALUES = 1024  # of the first row of each tensor; training changes some of them in every layer
+VALUES = 1024  # values hashed of each tensor's first row; training changes some of them in every layer
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def hash_weights(name: str, revision: str = "") -> str:
-    """Return a hash of the weights of a folder or of a model of the hub; of an adapter, of its base model's too.
+    """Return a hash of the weights of a folder or a hub model; for an adapter, of its base model's too.
 
-    The same weights in other files have the same hash; in another precision, or trained further, they have another.
-    Empty if the weights are not in safetensors files here, or cannot be read.
+    The same weights in other files have the same hash; other precisions or further training change it. Empty if the
+    weights
+    are not in local safetensors files, or cannot be read.
     """
     digest, beginnings = hashlib.sha256(), {}
     try:
@@ -37,7 +38,7 @@ def hash_weights(name: str, revision: str = "") -> str:
 
 
 def _list_files(name: str, revision: str) -> list[str]:
-    """Return the files of a model's weights, those of a model of the hub if they have been downloaded."""
+    """Return the files of a model's weights; for a hub model, only if they have been downloaded."""
     if adapters.is_adapter(name):
         return [str(Path(name) / adapters.WEIGHTS)]
     index = _find_file(name, INDEX, revision)
@@ -57,10 +58,10 @@ def _find_file(name: str, file: str, revision: str) -> str | None:
 
 
 def _hash_beginnings(file: str) -> dict[str, str]:
-    """Return a hash of the form and the first values of each tensor of a file."""
+    """Return a hash of the dtype, shape and first values of each tensor in a file."""
     found = {}
     with safe_open(file, "pt") as opened:
-        for name in opened.keys():  # noqa: SIM118 -- it is no mapping
+        for name in opened.keys():  # noqa: SIM118 -- not a mapping
             part = opened.get_slice(name)
             shape = part.get_shape()
             first = part[(slice(1),) * (len(shape) - 1) + (slice(VALUES),)] if shape else opened.get_tensor(name)

@@ -1,15 +1,15 @@
 """The attention window of each layer of a model, by its family.
 
-A configuration alone does not determine it: Mistral's has a window and no list of layer types, Qwen2's has a window
-that is switched off, and Llama's may have a window that the model never reads. So families are listed by name, and each
-is compared with its own forward pass in tests/parity/test_model_families.py. Nothing is assumed about other families.
+A config alone does not determine it: Mistral's has a window but no list of layer types, Qwen2's has a window that is
+switched off, and Llama's may have a window that the model never reads. So families are listed by name, and each is
+compared with its own forward pass in tests/parity/test_model_families.py. Nothing is assumed about other families.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Every layer attends to all earlier tokens, whatever the configuration says.
+# Every layer attends to all earlier tokens, regardless of the config.
 FULL_ATTENTION = frozenset(
     {
         "apertus",
@@ -48,7 +48,7 @@ FULL_ATTENTION = frozenset(
         "xglm",
     }
 )
-# Layers attend to all earlier tokens or to a sliding window, by `layer_types` or else `sliding_window`.
+# Layers attend to all earlier tokens or to a sliding window, by `layer_types` if set, or else `sliding_window`.
 SLIDING_ATTENTION = frozenset(
     {
         "cohere2",
@@ -76,12 +76,12 @@ CHANGING_ROTATIONS = ("dynamic", "longrope")
 
 
 def is_known_family(config: Any) -> bool:
-    """Whether the attention windows of a model's family are known."""
+    """Return whether the attention windows of a model's family are known."""
     return config.get_text_config(decoder=True).model_type in FULL_ATTENTION | SLIDING_ATTENTION
 
 
 def compute_layer_windows(config: Any) -> tuple[int | None, ...] | None:
-    """Return for each layer the number of tokens a token attends to, itself included, or None where it attends to all.
+    """Return for each layer how many tokens a token attends to, including itself, or None if to all.
 
     For an unknown family these are the windows that transformers assumes when it builds a cache. Return None instead of
     a tuple if a layer has another kind of attention, such as chunked or linear.
@@ -102,7 +102,7 @@ def compute_layer_windows(config: Any) -> tuple[int | None, ...] | None:
 
 
 def compute_reached_windows(config: Any, tokens: int) -> tuple[int | None, ...] | None:
-    """Return the layer windows for sequences of at most `tokens` tokens, with None for windows that hold them all."""
+    """Return the layer windows for sequences of at most `tokens` tokens, with None for windows that cover them."""
     windows = compute_layer_windows(config)
     if windows is None:
         return None
@@ -110,10 +110,10 @@ def compute_reached_windows(config: Any, tokens: int) -> tuple[int | None, ...] 
 
 
 def count_fixed_rotation_tokens(config: Any) -> float:
-    """Return the sequence length up to which a model's rotary embeddings do not depend on the sequence length.
+    """Return the length up to which a model's rotary embeddings do not depend on the sequence length.
 
-    Dynamic scaling and LongRoPE (arXiv 2402.13753) change the rotation of all tokens beyond the original context, so
-    that cached keys become invalid.
+    Dynamic scaling and LongRoPE (arXiv 2402.13753) change the rotation of all tokens beyond the original context, which
+    invalidates cached keys.
     """
     text = config.get_text_config(decoder=True)
     rope = getattr(text, "rope_parameters", None) or {}

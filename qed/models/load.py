@@ -1,6 +1,6 @@
-"""Load a model and its tokenizer, or build a small one with random weights and a tokenizer from a task's text.
+"""Loads a model and its tokenizer, or builds a small model with random weights and a tokenizer from a task's text.
 
-Weights are in the precision of `model.dtype`, by default float32, and in float64 where the computation is. Code from a
+Weights have the dtype `model.dtype`, by default float32, or float64 if the computation is in float64. Code from a
 model's repository is never run, and pickled weights are never read.
 """
 
@@ -65,7 +65,7 @@ class Size:
     window: int
 
 
-# Number of parameters, tied embeddings included: 0.6 M, 4.5 M, 36 M and 128 M at the full vocabulary.
+# Numbers of parameters, including tied embeddings: 0.6 M, 4.5 M, 36 M and 128 M at the full vocabulary.
 SIZES = {
     "tiny": Size(layers=2, width=128, heads=4, kv_heads=2, vocabulary=512, window=512),
     "small": Size(layers=4, width=256, heads=8, kv_heads=4, vocabulary=2048, window=1024),
@@ -86,7 +86,7 @@ CHAT_TEMPLATE = (
 
 
 def is_new(name: str) -> bool:
-    """Whether a model's name stands for a new one with random weights, such as new:tiny."""
+    """Return whether a name, such as new:tiny, stands for a new model with random weights."""
     return name.startswith("new:")
 
 
@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
 
 
 def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, Any]:
-    """Build a small Qwen2 with random weights and a tokenizer trained on the texts; a seed determines the weights."""
+    """Build a small Qwen2 with random weights and a tokenizer trained on the texts; the seed determines the weights."""
     check_name(name)
     size = SIZES[name.removeprefix("new:")]
     tokenizer = build_tokenizer(texts, size.vocabulary)
@@ -113,7 +113,7 @@ def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, 
         num_attention_heads=size.heads,
         num_key_value_heads=size.kv_heads,
         max_position_embeddings=size.window,
-        # About 0.07 at width 128: narrow models learn many times slower from the usual 0.02.
+        # About 0.07 at width 128: narrow models learn many times slower with the usual 0.02.
         initializer_range=0.8 / size.width**0.5,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -125,9 +125,9 @@ def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, 
 
 
 def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
-    """Train a byte-level BPE tokenizer with single-digit tokens, a chat template and the tags for thought and answer.
+    """Train a byte-level BPE tokenizer with single-digit tokens, a chat template and the reasoning and answer tags.
 
-    It is a Qwen2Tokenizer, because transformers loads the tokenizer of a Qwen2 folder with that class.
+    It is a Qwen2Tokenizer, because transformers loads a Qwen2 folder's tokenizer with that class.
     """
     base = Qwen2Tokenizer(
         vocab={token: number for number, token in enumerate(SPECIAL)},
@@ -147,7 +147,7 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def _remove_tags(text: str) -> str:
-    """Replace the tags of a text by line breaks: they are added tokens, so no merges should be learned for them."""
+    """Replace tags with line breaks: they are added tokens, so no merges should be learned for them."""
     for tag in TAGS:
         text = text.replace(tag, "\n")
     return text
@@ -156,12 +156,11 @@ def _remove_tags(text: str) -> str:
 def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """Load a causal language model and its tokenizer from a Hugging Face folder or the hub onto the CPU.
 
-    The weights are in the precision of `read_weights_dtype`. A quantized model is loaded directly on the
-    device of the settings, where it is quantized. Of an adapter folder, the base model is loaded and the adapter merged
-    into its weights.
+    The weights have the precision of `read_weights_dtype`. A quantized model is loaded directly onto the device of the
+    settings, where it is quantized. For an adapter folder, the base model is loaded and the adapter merged into it.
 
     Raises:
-        ModelError: the model is not found, has no tokenizer, only pickled weights, or an adapter that does not fit.
+        ModelError: the model is not found, or has no tokenizer, only pickled weights, or an adapter that does not fit.
     """
     if not adapters.is_adapter(settings.name):
         return _load_complete(settings)
@@ -169,7 +168,7 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     folder = Path(settings.name)
     base = adapters.find_base(folder)
     try:
-        # In float32 at least, because adapters merged into bfloat16 weights would be rounded twice.
+        # At least in float32, because merging adapters into bfloat16 weights would round twice.
         model, tokenizer = load_model(replace(settings, name=base.name, revision=base.revision, dtype="float32"))
     except ModelError as error:
         raise ModelError(
@@ -201,28 +200,28 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
         )
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise ModelError(
-            f"The tokenizer of {settings.name} has {len(tokenizer)} tokens, the model's embedding only "
-            f"{model.get_input_embeddings().num_embeddings}: they do not belong together."
+            f"The tokenizer of {settings.name} has {len(tokenizer)} tokens, but the model's embedding only "
+            f"{model.get_input_embeddings().num_embeddings}: they do not match."
         )
     return model, tokenizer
 
 
 def _require_language_model(name: str, config: Any, unexpected: Iterable[str] = ()) -> None:
-    """Refuse a model with a head that scores: if its embeddings are tied, no weight of a language model is missing.
+    """Reject a model with a scoring head; with tied embeddings, no weight of a language model would be missing.
 
     Raises:
-        ModelError: its configuration names it as one, or the weight of such a head is `unexpected`.
+        ModelError: its config names such an architecture, or the weight of such a head is `unexpected`.
     """
     heads = ("ForSequenceClassification", "ForTokenClassification")
     if "score.weight" in unexpected or all(kind.endswith(heads) for kind in config.architectures or ("",)):
         raise ModelError(
-            f"{name} is a reward model or a critic: it scores answers, and writes none. Rewards take it with "
-            "--reward model:FOLDER, and PPO's critic with --algorithm.critic.start FOLDER."
+            f"{name} is a reward model or a critic: it scores answers but cannot generate them. Use it "
+            "with --reward model:FOLDER as a reward, or with --algorithm.critic.start FOLDER as PPO's critic."
         )
 
 
 def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
-    """Load a model without its weights, on the meta device, and its tokenizer; of an adapter folder, its base model.
+    """Load a model without weights, on the meta device, and its tokenizer; for an adapter folder, its base model.
 
     Raises:
         ModelError: the model is not found, has no tokenizer, or cannot be trained.
@@ -245,11 +244,11 @@ def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
 
 
 def load_tokenizer(name: str, revision: str = "") -> tuple[Any, Any]:
-    """Load a model's tokenizer without its weights, and an object with its configurations for `find_end_ids`.
+    """Load a model's tokenizer without its weights, and an object with its configs for `find_end_ids`.
 
     Args:
-        name: of the model, its folder, or that of an adapter.
-        revision: of the hub; empty for the newest. An adapter folder names that of its base model.
+        name: name or folder of the model, or folder of an adapter.
+        revision: revision on the hub, empty for the newest; an adapter folder sets its base model's.
 
     Raises:
         ModelError: the tokenizer is missing or cannot be read.
@@ -266,8 +265,8 @@ def load_tokenizer(name: str, revision: str = "") -> tuple[Any, Any]:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"The tokenizer of {name} cannot be loaded: {first} Give a folder with config.json and tokenizer files, "
-            "a hub name that can be reached from here, or new:small for one trained on the data's text."
+            f"The tokenizer of {name} cannot be loaded: {first} Use a folder with config.json and tokenizer files, "
+            "a hub name that is reachable from here, or new:small for one trained on the data's text."
         ) from error
     try:
         generation = GenerationConfig.from_pretrained(complete, **source)
@@ -280,14 +279,14 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
     """Move a model to its device, ready to train, without dropout: sampling and training must see the same policy.
 
     Raises:
-        UsageError: the device does not have the precision, or the family is noisy in training mode.
+        UsageError: the device does not support the precision, or the family is noisy in training mode.
     """
     host.collect_garbage_as_usual()
     require_float64(settings, device)
     remove_noise(model)
     if settings.gradient_checkpointing:
         require_steady_training(model)
-        # Transformers 5.24 renamed this method, and warns of the old name.
+        # Transformers 5.24 renamed this method and warns about the old name.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable: Any = next(getattr(model, name) for name in names if hasattr(model, name))
         enable({"use_reentrant": False, **_recompute_alike(settings)})
@@ -296,14 +295,14 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
 
 
 def _recompute_alike(settings: ModelSettings) -> dict[str, Any]:
-    """Return the option of checkpointing that recomputes as the forward pass; it restores autocast by itself."""
+    """Return the checkpointing option that recomputes like the forward pass; checkpointing itself restores autocast."""
     if settings.precision == "float64":
         return {"context_fn": lambda: (nullcontext(), KeepFloat64())}
     return {"context_fn": recompute_alike} if is_faster() or lacks_bfloat16() else {}
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of a name; auto prefers CUDA, then MPS, then the CPU."""
+    """Return the device with a name; auto prefers CUDA, then MPS, then the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) by peft, injected into the model in place.
 
-The weights of the model are frozen; each chosen linear layer W becomes W + B A of rank r, scaled by alpha / r. With
-adapters disabled the model is its own reference. A checkpoint holds the merged weights, which any program can load, and
-the adapters in peft's own layout, from which a run resumes.
+The model's weights are frozen; each chosen linear layer W becomes W + B A of rank r, scaled by alpha / r. With adapters
+disabled, the model is its own reference. A checkpoint holds the merged weights, which any program can load, and the
+adapters in peft's layout, from which a run resumes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from qed.models.families import find_scalar_head, split_head
 from qed.models.initial_weights import seed_initial_weights
 from qed.models.weights import Source, gather, is_sharded
 
-STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
+STACKED = "parameter_name"  # peft's attribute that names an adapted parameter other than a layer's weight
 EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
 EXPERT_DIMENSIONS = 3
-PREFIX, HEAD = "base_model.model.", "score"  # of all names in a file of peft's; a scalar head's name
+PREFIX, HEAD = "base_model.model.", "score"  # prefix of all names in peft's files; name of a scalar head
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class AdapterDisabled:
     model: nn.Module
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights without those of the adapters."""
+        """Return the weights without the adapters'."""
         return {name: tensor for name, tensor in self.model.state_dict().items() if ".lora_" not in name}
 
 
 def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Module:
-    """Add new adapters to a model, which do not change its outputs yet; a seed determines their weights.
+    """Add new adapters to a model, which do not change its outputs yet; the seed determines their weights.
 
     Raises:
         UsageError: a layer in model.lora_targets is not in the model.
@@ -71,10 +71,10 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
 
 
 def inject_adapters(model: nn.Module, folder: Path) -> None:
-    """Add adapters of the form of an adapter folder to a model in place, with weights of no meaning yet.
+    """Add adapters with the config of an adapter folder to a model in place; their weights are placeholders.
 
     Raises:
-        ModelError: the folder's configuration is missing or fits no layer of the model.
+        ModelError: the folder's config is missing or fits no layer of the model.
     """
     from peft import inject_adapter_in_model  # noqa: PLC0415 -- slow to import, and few runs use it
 
@@ -85,16 +85,16 @@ def inject_adapters(model: nn.Module, folder: Path) -> None:
 
 
 def require_same_adapters(model: Any, folder: Path) -> None:
-    """Refuse an adapter folder whose adapters are of another rank or scale than those of the model.
+    """Require that an adapter folder's adapters have the same rank and scale as the model's.
 
     Raises:
-        ModelError: they differ, or the folder's configuration cannot be read.
+        ModelError: they differ, or the folder's config cannot be read.
     """
     present, found = model.peft_config[NAME], _read_config(folder)
     for field in ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"):
         one, other = getattr(present, field), getattr(found, field)
         if one != other:
-            raise ModelError(f"The adapter {folder} has {field} {other}, and those of the model have {one}.")
+            raise ModelError(f"The adapter {folder} has {field} {other}, but the model's adapters have {one}.")
 
 
 def remove_adapters(model: Any) -> None:
@@ -118,7 +118,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def set_precision(model: nn.Module, precision: str) -> None:
-    """Keep the adapters in float32, and cast the frozen weights to bfloat16 where that is the computation's."""
+    """Keep the adapters in float32, and cast the frozen weights to bfloat16 if the computation uses it."""
     for name, parameter in model.named_parameters():
         if ".lora_" in name and parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()  # small, and trained without masters
@@ -127,7 +127,7 @@ def set_precision(model: nn.Module, precision: str) -> None:
 
 
 def find_targets(model: nn.Module, settings: ModelSettings) -> tuple[list[str], list[str]]:
-    """Find the names of the linear layers to adapt, and those of stacked experts if `experts` is a target.
+    """Find the names of the linear layers to adapt, and of stacked experts if `experts` is a target.
 
     Raises:
         UsageError: a layer in model.lora_targets is not in the model.
@@ -143,7 +143,7 @@ def find_targets(model: nn.Module, settings: ModelSettings) -> tuple[list[str], 
     if not candidates:
         raise UsageError(
             f"{settings.name} ({type(model).__name__}) has no linear layers that adapters can be added to. Train its "
-            "weights with model.lora_rank 0, or take another model."
+            "weights with model.lora_rank 0, or use another model."
         )
     targets = set(settings.lora_targets) or leaves
     if unknown := sorted(targets - set(candidates)):
@@ -151,7 +151,7 @@ def find_targets(model: nn.Module, settings: ModelSettings) -> tuple[list[str], 
             f"model.lora_targets names {unknown[0]}, which is not a linear layer of {settings.name}."
             f"{suggest_nearest(unknown[0], candidates)} There are: {', '.join(candidates)}."
         )
-    # The image part of a model may have layers of the same names, so those of the text part are named in full.
+    # A model's image part may have layers with the same names, so name the text part's layers in full.
     layers = targets & leaves if linear == inside else {name for name in inside if _last_part(name) in targets}
     return sorted(layers), stacks if EXPERTS in targets else []
 
@@ -166,7 +166,7 @@ def list_expert_stacks(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def compute_unadapted_share(model: nn.Module) -> float:
-    """Return the share of an adapted model's weights in experts without adapters; 0 where all have adapters."""
+    """Return the share of an adapted model's weights in experts without adapters; 0 if all have adapters."""
     adapted = {
         f"{_strip_prefix(name)}.{layer.parameter_name}"
         for name, layer in _list_layers(model)
@@ -178,13 +178,13 @@ def compute_unadapted_share(model: nn.Module) -> float:
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Whether a model has adapters."""
+    """Return whether a model has adapters."""
     return any(True for _ in _list_layers(model))
 
 
 @contextmanager
 def disable_adapters(model: nn.Module) -> Iterator[None]:
-    """Disable the adapters of a model within the context."""
+    """Disable a model's adapters within the context."""
     try:
         for _, layer in _list_layers(model):
             layer.enable_adapters(False)
@@ -196,9 +196,9 @@ def disable_adapters(model: nn.Module) -> Iterator[None]:
 
 
 def list_merged(model: nn.Module, merge: bool = True) -> dict[str, Source]:
-    """Return the weights of a model with adapters, under the names of the model without; reading one merges it.
+    """Return the merged weights of a model with adapters, under their names without adapters; reading one merges it.
 
-    Weights are dequantized, and those in bfloat16 become float32 before the adapter is added. Without `merge` they are
+    Weights are dequantized, and bfloat16 ones become float32 before the adapter is added. Without `merge`, return
     those of the model without adapters.
     """
     layers = {
@@ -214,9 +214,9 @@ def list_merged(model: nn.Module, merge: bool = True) -> dict[str, Source]:
 
 @torch.no_grad()
 def compute_merged_weight(layer: Any) -> Tensor | None:
-    """Compute the weight of an adapted linear layer with its adapter added, or without it while adapters are disabled.
+    """Compute an adapted linear layer's weight with its adapter added, or without it while adapters are disabled.
 
-    None if the layer computes anything else, or not in float32, or if its weights are sharded.
+    Return None if the layer computes anything else, is not in float32, or has sharded weights.
     """
     if not is_adapted_linear(layer):
         return None

@@ -99,7 +99,7 @@ def test_a_plain_prompt_says_it_in_its_own_words() -> None:
 def test_a_template_that_drops_earlier_answers_is_refused() -> None:
     template = make_template("qed", Retry())
     template.tokenizer.chat_template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    with pytest.raises(ModelError, match="leaves earlier answers out"):
+    with pytest.raises(ModelError, match="omits earlier answers"):
         template.encode_reply(Reply("Wrong.", message=True), template.prompt(PROBLEM), ())
 
 

@@ -245,7 +245,7 @@ def test_recurrent_layers_are_refused_before_weights_are_read(name: str, tmp_pat
     config.save_pretrained(tmp_path)
     models.build_tokenizer(["1 + 1 = 2"], 300).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"never read")
-    with pytest.raises(ModelError, match=rf"is a {config.model_type} model, .* recurrent state .* Take a model"):
+    with pytest.raises(ModelError, match=rf"is a {config.model_type} model, .* recurrent state .* Use a model"):
         models.load_model(ModelSettings(name=str(tmp_path)))
 
 

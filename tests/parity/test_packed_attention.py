@@ -136,7 +136,7 @@ def test_blocks_cover_what_inputs_see(segments: tuple[Segment, ...], size: int) 
     ],
 )
 def test_rows_in_another_order_are_refused(segments: list[Segment]) -> None:
-    with pytest.raises(ValueError, match="a prompt is no segment"):
+    with pytest.raises(ValueError, match="a prompt is not a segment"):
         RowBlocks(segments, CPU)
 
 

@@ -59,14 +59,14 @@ def test_a_causal_model_is_no_critic_and_a_critic_no_policy(policy, tmp_path: Pa
     with pytest.raises(ModelError, match="scalar head"):
         load_scalar_model(ModelSettings(name=str(tmp_path / "policy")))
     save_model(build_scalar_model(model), tokenizer, tmp_path / "critic")
-    with pytest.raises(ModelError, match="scores answers, and writes none"):
+    with pytest.raises(ModelError, match="scores answers but cannot generate them"):
         load_model(ModelSettings(name=str(tmp_path / "critic")))
     written = tmp_path / "critic" / "config.json"
     configuration = json.loads(written.read_text())
     # The head of a language model is its embedding; and other libraries name the kind otherwise.
     for changed in ({"tie_word_embeddings": True}, {"architectures": ["RewardModel"]}):
         written.write_text(json.dumps({**configuration, **changed}))
-        with pytest.raises(ModelError, match="scores answers, and writes none"):
+        with pytest.raises(ModelError, match="scores answers but cannot generate them"):
             load_model(ModelSettings(name=str(tmp_path / "critic")))
     written = tmp_path / "policy" / "config.json"
     kinds = ["Qwen2ForCausalLM", "Qwen2ForSequenceClassification"]
