@@ -48,7 +48,7 @@ def find_base(folder: Path) -> Base:
     if is_classifier(folder):
         raise ModelError(
             f"The adapter {folder} belongs to a reward model or another classifier: it scores answers but cannot "
-            "generate them. Use its merged weights as a reward: --reward model:FOLDER, FOLDER being final/hf of its run."
+            "generate them. Use its merged weights as a reward: --reward model:FOLDER, with final/hf of its run."
         )
     base = read_base(folder)
     if base.name.startswith("new:"):

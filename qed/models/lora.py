@@ -233,15 +233,15 @@ def compute_merged_weight(layer: Any) -> Tensor | None:
 
 
 def merge_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """Merge the adapters into the weights, and return these under the names of the model without adapters."""
+    """Return the weights with adapters merged, under the names of the model without adapters."""
     state = {name: source.read() for name, source in list_merged(model).items()}
-    # An output layer with its own copy of the embedding's weight is tied again in the file.
+    # In the file, an output layer with its own copy of the embedding's weight is tied again.
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", {})
     return state | {target: state[source] for target, source in tied.items() if source in state}
 
 
 def list_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """Return the adapters' weights, and those of a scalar head, under the names that peft uses in a file."""
+    """Return the weights of the adapters and of a scalar head, under peft's file names."""
     head = find_scalar_head(model)
     return {
         PREFIX + name.replace(f".{NAME}.", "."): parameter
@@ -251,15 +251,15 @@ def list_adapters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """Return the adapters' weights whole in host memory, under peft's names; every rank must call this."""
+    """Return the adapters' complete weights in host memory, under peft's names; every rank must call this."""
     return {name: gather(weight.detach()).cpu().contiguous() for name, weight in list_adapters(model).items()}
 
 
 def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Write the adapters, and a scalar head, in peft's layout; `tensors` are of `gather_adapters`, else read now."""
+    """Write the adapters, and a scalar head, in peft's layout; by default the tensors come from `gather_adapters`."""
     folder.mkdir(parents=True, exist_ok=True)
     config = copy(model.peft_config[NAME])
-    if isinstance(config.target_modules, set):  # whose order differs between processes
+    if isinstance(config.target_modules, set):  # set order differs between processes
         config.target_modules = sorted(config.target_modules)
     if find_scalar_head(model) is not None:
         config.task_type, config.modules_to_save = CLASSIFIER, [HEAD]
@@ -284,11 +284,11 @@ def load_adapters(model: nn.Module, folder: Path) -> None:
 
 
 def cast_frozen_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the frozen weights of matrix products to the precision of the computation.
+    """Cast the frozen weights of matrix products to the compute dtype.
 
-    Models are published in that precision, and it halves the memory. Autocast caches casts only of weights with a
-    gradient, so it would cast a frozen weight again for each product. Embeddings and norms keep their precision, which
-    is that of the hidden states. An output layer that shares its weight with the embedding gets its own copy.
+    Models are published in that dtype, and it halves the memory. Autocast caches only casts of weights with a gradient
+    and would cast a frozen weight again for every product. Embeddings and norms keep their dtype, which is that of the
+    hidden states. An output layer that shares its weight with the embedding gets its own copy.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
     if head.weight is embedding.weight and not head.weight.requires_grad:
@@ -317,7 +317,7 @@ def _merge(source: Source, layer: Any) -> Source:
 
 @contextmanager
 def _gather_adapter(layer: Any) -> Iterator[None]:
-    """Replace the sharded matrices of an adapter by whole ones within the context; every rank must enter it."""
+    """Within the context, replace an adapter's sharded matrices with complete ones; every rank must enter it."""
     matrices = [part for part in (layer.lora_A[NAME], layer.lora_B[NAME]) if is_sharded(part.weight)]
     sharded = [part.weight for part in matrices]
     try:
@@ -330,7 +330,7 @@ def _gather_adapter(layer: Any) -> Iterator[None]:
 
 
 def _is_inside(model: nn.Module, name: str) -> bool:
-    """Whether a module or weight belongs to the text decoder of a model."""
+    """Return whether a module or weight belongs to a model's text decoder."""
     body, _ = split_head(model)
     return name.startswith(f"{next(path for path, module in model.named_modules() if module is body)}.")
 
@@ -346,5 +346,5 @@ def _strip_prefix(name: str) -> str:
 
 
 def _list_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """List the layers with adapters, and their names."""
+    """Yield the names and layers with adapters."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))

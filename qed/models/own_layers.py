@@ -1,8 +1,8 @@
-"""The layers of a decoder, computed in ways that transformers does not know.
+"""Faster ways to compute a decoder's layers than those of transformers.
 
-The last layer is computed only at the inputs whose output is read. A prompt's outputs are not read, only its keys and
-values. The feed-forward block of the last layer, which is most of it, can leave these inputs out: in a model of two
-layers that is a third of the work on a prompt. All layers are computed with kernels of a device where there are some.
+The last layer is computed only at inputs whose output is read. A prompt's outputs are not read, only its keys and
+values, so the last layer's feed-forward block, which is most of the layer, can skip these inputs: in a model of two
+layers, that saves a third of the work on a prompt. All layers use device kernels if there are any.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from qed.models.device_layers import compute_layer, suits_kernels
 
-# Families whose layers consist of these parts: a block of attention and one of feed-forward, each behind its norm.
+# Families whose layers have these parts: an attention and a feed-forward block, each after its norm.
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 LINEAR = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Whether layers are checkpointed in their class's forward pass, which an own one replaces, or around it.
+# Whether layers are checkpointed inside their class's forward pass, which is replaced here, or around it.
 CHECKPOINTS_INSIDE = "__call__" not in vars(GradientCheckpointingLayer)
 
 
 class Read(NamedTuple):
     """The inputs at which the output of a decoder is read."""
 
-    layer: Any  # the last one, which alone leaves the others out
+    layer: Any  # the last layer, the only one that skips the other inputs
     places: Tensor  # [M] int64
 
 
 def read_part(body: nn.Module, places: Tensor) -> Read | None:
-    """Return the argument `read` that makes a decoder return its states at some inputs alone; None if it takes none.
+    """Return the argument `read` that makes a decoder return its states only at some inputs; None if unsupported.
 
     Args:
-        body: a decoder. Its last layer is prepared for the argument, and does the same as before without it.
-        places: [M] int64, the inputs.
+        body: decoder, whose last layer is prepared for the argument; without it, the layer works as before.
+        places: [M] int64, indices of the inputs.
     """
     layers: Any = getattr(body, "layers", ())
     return Read(layers[-1], places) if _can_replace(body) and _replace_forward(layers[-1]) else None
 
 
 def prepare_fused_layers(body: nn.Module) -> bool:
-    """Prepare a decoder to take `fused=True` with a packed row, which kernels then compute; return whether they can.
+    """Prepare a decoder to compute packed rows with kernels if called with `fused=True`; return whether it can.
 
     Args:
-        body: a decoder. Without the argument its layers do the same as before.
+        body: decoder; without the argument, its layers work as before.
     """
     return can_fuse_layers(body) and all(map(_replace_forward, getattr(body, "layers", ())))
 
 
 def can_fuse_layers(body: Any) -> bool:
-    """Return whether `compute_layer` computes the layers of a decoder, in the current autocast."""
+    """Return whether `compute_layer` supports the layers of a decoder, in the current autocast."""
     return _can_replace(body) and suits_kernels(body) and all(map(_is_plain, body.layers))
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Return whether the forward pass of a module was replaced, and not by this module."""
+    """Return whether other code has replaced a module's forward pass."""
     forward = vars(module).get("forward")
     return forward is not None and not isinstance(forward, _Forward)
 
@@ -71,7 +71,7 @@ def _can_replace(body: Any) -> bool:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Return whether the parts of a layer that kernels replace are those of its family, and are watched by nobody."""
+    """Return whether the parts that kernels replace are the family's own, without hooks."""
     if layer._compiled_call_impl is not None or {name for name, _ in layer.named_children()} != PARTS:
         return False
     own, mlp = layer.self_attn, layer.mlp
@@ -93,7 +93,7 @@ def _is_watched(module: nn.Module) -> bool:
 
 
 def _replace_forward(layer: Any) -> bool:
-    """Replace the forward pass of a layer, if it is that of its class; return whether it is now."""
+    """Replace a layer's forward pass if it is still its class's; return whether it is replaced."""
     forward = vars(layer).get("forward")
     if forward is None and {name for name, _ in layer.named_children()} == PARTS:
         layer.forward = _Forward(layer)
@@ -102,7 +102,7 @@ def _replace_forward(layer: Any) -> bool:
 
 
 class _Forward:
-    """The forward pass of a layer, as an attribute of it; the two are no cycle, so that nothing delays their end."""
+    """A layer's forward pass, set as its attribute; holds a weak reference, so that no cycle delays its deletion."""
 
     def __init__(self, layer: Any) -> None:
         self._layer = weakref.ref(layer)
@@ -110,7 +110,7 @@ class _Forward:
     def __call__(
         self, hidden_states: Tensor, *, read: Read | None = None, fused: bool = False, **settings: Any
     ) -> Tensor:
-        """Compute the layer, [B, N, H]; if it is the one that is read, at the inputs that are, [B, M, H]."""
+        """Compute the layer, [B, N, H], or for the layer in `read` only the inputs that are read, [B, M, H]."""
         layer = self._layer()
         assert layer is not None
         places = read.places if read is not None and read.layer is layer else None
@@ -125,7 +125,7 @@ class _Forward:
         return computed
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
-        return _Forward(memo.get(id(self._layer()), self._layer()))  # this is copied as an attribute of the layer
+        return _Forward(memo.get(id(self._layer()), self._layer()))  # copied as an attribute of the layer
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Forward, (self._layer(),)

@@ -1,4 +1,4 @@
-"""The operations a second that a device does at best in matrix products: from the maker's table, else measured."""
+"""A device's peak FLOP/s in matrix products: from the manufacturer's data sheet, otherwise measured."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from qed.models.precision import compute_in
 
-# Dense matrix products with bfloat16, TF32 and float32 inputs in 10^12 FLOP/s, by a part of the card's name; from the
-# makers' data sheets, without sparsity. The first part that a name contains counts.
+# # Dense matrix products with bfloat16, TF32 and float32 inputs in 10^12 FLOP/s, by part of the card's name; from the
+# # manufacturers' data sheets, without sparsity. The first part that a name contains is used.
 CARDS = {
     "B200": (2250.0, 1125.0, 75.0),
     "H200 NVL": (835.5, 417.5, 60.0),
@@ -31,18 +31,20 @@ CARDS = {
     "RTX 3090": (71.0, 35.6, 35.6),
     "MI300X": (1307.4, 653.7, 163.4),
 }
-SLICE = "MIG"  # a part of a card, which the table does not know
-SIZE = {"cpu": 512}  # of the measured square matrices
+SLICE = "MIG"  # a partition of a card, which the table does not cover
+SIZE = {"cpu": 512}  # size of the measured square matrices
 LARGE = 4096
-SECONDS = 0.05  # of a measurement
+SECONDS = 0.05  # duration of a measurement
 
 
 def find_peak_flops(device: torch.device, precision: torch.dtype) -> float:
     """Return the peak of a device in FLOP/s, for the precision of the computation.
 
-    That of a known card is its maker's, for float32 with `torch.get_float32_matmul_precision`; any other, as that of a
-    CPU with this process's threads, is the best of some matrix products, measured once for 50 ms. Other programs that
-    use the device at that time make it lower.
+    A known card has its manufacturer's value, for float32 by `torch.get_float32_matmul_precision`. Any other device,
+    such
+    as a CPU with this process's threads, has the best of several matrix products, measured once for 50 ms. Other
+    programs
+    that use the device at that time lower it.
     """
     if device.type == "cuda":
         known = look_up_card(torch.cuda.get_device_name(device), precision)
@@ -52,7 +54,7 @@ def find_peak_flops(device: torch.device, precision: torch.dtype) -> float:
 
 
 def look_up_card(name: str, precision: torch.dtype) -> float | None:
-    """Return the peak of a card in FLOP/s by its name; None if the table has none."""
+    """Return the peak of a card in FLOP/s by its name; None if it is not in the table."""
     if SLICE in name or precision not in (torch.bfloat16, torch.float16, torch.float32):
         return None
     words = name.replace("-", " ").replace("_", " ")
@@ -65,9 +67,9 @@ def look_up_card(name: str, precision: torch.dtype) -> float | None:
 
 @cache
 def _measure(device: torch.device, precision: torch.dtype, threads: int) -> float:
-    """Return the operations a second of the fastest of the products that fit into `SECONDS`."""
+    """Return the FLOP/s of the fastest product within `SECONDS`."""
     size = SIZE.get(device.type, LARGE)
-    # A generator of its own, because the run's numbers must not depend on a measurement.
+    # A separate generator, because the run's random numbers must not depend on a measurement.
     generator = torch.Generator(device).manual_seed(0)
     left, right = (
         torch.randn(size, size, device=device, generator=generator, dtype=torch.float32).to(precision) for _ in range(2)

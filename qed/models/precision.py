@@ -16,31 +16,30 @@ from qed.models.rounded_products import compute_rounded, lacks_bfloat16
 
 
 def read_precision(settings: ModelSettings) -> torch.dtype:
-    """Return the precision of the computation."""
+    """Return the compute precision."""
     return {"bfloat16": torch.bfloat16, "float64": torch.float64}.get(settings.precision, torch.float32)
 
 
 def read_weights_dtype(settings: ModelSettings) -> torch.dtype:
-    """Return the precision of the weights: float64 where the computation is, else that of the settings."""
+    """Return the dtype of the weights: float64 if the computation is in float64, otherwise that of the settings."""
     if settings.precision == "float64":
         return torch.float64
     return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
 
 
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights of a model; buffers, such as the frequencies of rotary embeddings, keep their precision."""
+    """Cast a model's weights; buffers, such as rotary frequencies, keep their dtype."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
 
 
 def compute_in(device: str, precision: torch.dtype) -> AbstractContextManager[object]:
-    """Return the context in which a model computes in a precision.
+    """Return a context in which a model computes in a precision.
 
     Args:
-        device: the type of the model's device.
-        precision: bfloat16 computes under autocast, float64 without the float32 parts of a model, and float32 as the
-            model itself does.
+        device: type of the model's device.
+        precision: bfloat16 uses autocast, float64 avoids a model's float32 parts, and float32 changes nothing.
     """
     if precision == torch.float64:
         return KeepFloat64()
@@ -50,7 +49,7 @@ def compute_in(device: str, precision: torch.dtype) -> AbstractContextManager[ob
 
 
 def read_compute_dtype(source: Any) -> torch.dtype:
-    """Return the dtype of products with a tensor's numbers or a model's weights, in the current autocast."""
+    """Return the dtype of products with a tensor or a model's weights, in the current autocast."""
     kind = source.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else source.dtype
 
@@ -58,8 +57,9 @@ def read_compute_dtype(source: Any) -> torch.dtype:
 class KeepFloat64(TorchFunctionMode):
     """Computes in float64 where a model asks for float32.
 
-    The norms and rotary embeddings of transformers, and some softmaxes, compute in float32 whatever the precision of
-    the weights: enough for half precision, but in float64 it would round everything to float32.
+    Norms, rotary embeddings and some softmaxes of transformers compute in float32 regardless of the weights' dtype:
+    enough
+    for half precision, but in float64 this would round everything to float32.
     """
 
     def __torch_function__(
@@ -80,10 +80,10 @@ def _widen(value: Any) -> Any:
 
 
 def require_float64(settings: ModelSettings, device: torch.device) -> None:
-    """Refuse float64 on a device without it.
+    """Reject float64 on a device without it.
 
     Raises:
         UsageError: the device has no float64.
     """
     if settings.precision == "float64" and device.type == "mps":
-        raise UsageError("model.precision float64 does not exist on mps: take model.device=cpu, or float32.")
+        raise UsageError("model.precision float64 is not supported on mps: use model.device=cpu, or float32.")

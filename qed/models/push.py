@@ -1,4 +1,4 @@
-"""Upload a folder with a model to the Hugging Face hub, with the token of the environment or of `hf auth login`."""
+"""Uploads a model folder to the Hugging Face hub, with the token from the environment or `hf auth login`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-def
 
 from qed.errors import QedError, UsageError
 
-# Files of an earlier upload that are deleted: adapters or shards beside other weights would be loaded with them.
+# Files of an earlier upload to delete: adapters or shards next to other weights would be loaded with them.
 REPLACED = ["*.safetensors", "*.json", "*.jinja"]
 
 
@@ -20,12 +20,12 @@ class Target:
     """A model repository on the hub, checked before anything is written.
 
     Args:
-        name: `owner/name`, or `name` for one of the token's owner.
-        public: whether everybody may see it; private otherwise.
+        name: `owner/name`, or `name` for a repository of the token's owner.
+        public: whether the repository is public; private otherwise.
 
     Raises:
-        UsageError: the name is invalid, there is no token, or the repository is there and `public` is not what it is.
-        QedError: the hub cannot be reached, or refuses the token.
+        UsageError: the name is invalid, there is no token, or the repository exists and `public` does not match it.
+        QedError: the hub cannot be reached, or rejects the token.
     """
 
     def __init__(self, name: str, public: bool) -> None:
@@ -52,17 +52,17 @@ class Target:
             return
         if not private and not self.public:
             raise UsageError(
-                f"{self.name} is a public repository, and without --public a model is uploaded to a private one only. "
-                "Add --public, or take another name."
+                f"{self.name} is a public repository, but without --public a model is only uploaded to a private one. "
+                "Add --public, or use another name."
             )
         if private and self.public:
             raise UsageError(
-                f"{self.name} is a private repository, which an upload does not make public. Leave --public out, make "
-                f"it public first at {self.url}/settings, or take another name."
+                f"{self.name} is a private repository, and an upload does not make it public. Remove --public, make "
+                f"it public first at {self.url}/settings, or use another name."
             )
 
     def upload(self, folder: Path, message: str) -> None:
-        """Upload a folder in one commit, in place of earlier weights; a repository that does not exist is created."""
+        """Upload a folder in one commit, replacing earlier weights; create the repository if it does not exist."""
         disable_progress_bars()
         with _explain_errors(self.name):
             self.api.create_repo(self.name, private=not self.public, exist_ok=True)
@@ -73,23 +73,23 @@ class Target:
 
 @contextmanager
 def _explain_errors(name: str) -> Iterator[None]:
-    """Turn an error of the hub or the network into a QedError."""
+    """Convert errors of the hub or the network into a QedError."""
     try:
         yield
     except HFValidationError as error:
         raise UsageError(f"--push needs a name on the hub, such as me/my-model, not '{name}'.") from error
     except OfflineModeIsEnabled as error:
-        raise UsageError("--push needs the network, and HF_HUB_OFFLINE is set.") from error
+        raise UsageError("--push needs the network, but HF_HUB_OFFLINE is set.") from error
     except HfHubHTTPError as error:
         code = error.response.status_code if error.response is not None else 0
         reason = {
-            401: "it does not accept the token; make a new one, and run `hf auth login`",
+            401: "it does not accept the token; create a new one, and run `hf auth login`",
             403: "the token may not write there; it needs write access to this name",
         }.get(code, " ".join(str(error).split())[:300])
         raise QedError(f"The hub refused {name}: {reason}.") from error
     except OSError as error:
         raise QedError(f"The hub cannot be reached at {constants.ENDPOINT}: {str(error)[:200]}.") from error
-    except Exception as error:  # the HTTP client has errors of its own, which differ between its versions
+    except Exception as error:  # the HTTP client's own errors differ between its versions
         if type(error).__module__.split(".")[0] not in {"httpx", "httpx2", "httpcore"}:
             raise
         raise QedError(f"The hub cannot be reached at {constants.ENDPOINT}: {str(error)[:200]}.") from error

@@ -21,19 +21,19 @@ from qed.models.adapters import is_adapter
 from qed.models.weights import Source
 
 BLOCK = 64  # weights that share a scale of one byte, by bitsandbytes' default
-SCALES = 256  # scales that share a scale of their own, in float32
+SCALES = 256  # scales that share a float32 scale
 
 
 def require_quantizable(settings: ModelSettings) -> None:
-    """Refuse to quantize an adapter folder, which is merged into whole weights when it is loaded.
+    """Reject quantization of an adapter folder, because loading merges it into complete weights.
 
     Raises:
-        UsageError: the settings do.
+        UsageError: the settings quantize an adapter folder.
     """
     if settings.quantization != "none" and is_adapter(settings.name):
         raise UsageError(
-            f"model.quantization needs complete weights, and {settings.name} is an adapter: merge it with "
-            "`qed export RUN --merge`, or take model.quantization=none."
+            f"model.quantization needs complete weights, but {settings.name} is an adapter: merge it with "
+            "`qed export RUN --merge`, or use model.quantization=none."
         )
 
 
@@ -45,10 +45,10 @@ def build_quantization_options(settings: ModelSettings, device: torch.device) ->
     """
     if settings.quantization == "none":
         return {}
-    alternative = "or take model.quantization=none, which keeps the weights under the adapters in float32."
+    alternative = "or use model.quantization=none, which keeps the weights under the adapters in float32."
     if device.type != "cuda":
         raise UsageError(
-            f"model.quantization {settings.quantization} needs a CUDA device, and the model is for {device.type}: run "
+            f"model.quantization {settings.quantization} needs a CUDA device, but the model is for {device.type}: run "
             f"it on a machine with one, {alternative}"
         )
     if find_spec("bitsandbytes") is None:
@@ -79,7 +79,7 @@ def list_dequantized(model: nn.Module) -> dict[str, Source]:
 
 
 def _list_quantized(weight: Any) -> Source:
-    """Return a 4-bit weight as a source of the full one."""
+    """Return a 4-bit weight as a source of the full weight."""
     state = weight.quant_state
     return Source(tuple(state.shape), state.dtype, lambda: dequantize(weight, state.dtype), sharded=False)
 
@@ -90,16 +90,16 @@ def is_quantized(weight: Any) -> bool:
 
 
 def dequantize(weight: Any, dtype: torch.dtype) -> Tensor:
-    """Return the full weight, [outputs, inputs], of one in 4 bits, without a copy in its own dtype."""
+    """Return the full weight of a 4-bit one, [outputs, inputs], without an intermediate copy in its own dtype."""
     return RestoredScales(weight, dtype).read()
 
 
 class RestoredScales:
-    """A 4-bit weight whose scales are restored once, so that it is dequantized by one kernel.
+    """A 4-bit weight whose scales are dequantized once, so that one kernel dequantizes the weight.
 
     Args:
-        weight: in 4 bits.
-        dtype: of the full weight.
+        weight: the 4-bit weight.
+        dtype: dtype of the full weight.
     """
 
     def __init__(self, weight: Any, dtype: torch.dtype) -> None:
@@ -135,7 +135,7 @@ class RestoredScales:
 
 
 def count_weights(model: nn.Module) -> int:
-    """Count the parameters of a model, those in 4 bits too."""
+    """Count the parameters of a model, including 4-bit ones."""
     weights: Iterable[Any] = model.parameters()
     return sum(math.prod(each.quant_state.shape) if is_quantized(each) else each.numel() for each in weights)
 
@@ -147,7 +147,7 @@ def count_restored_bytes(weight: Any) -> int:
 
 
 def count_packed_bytes(weights: int) -> int:
-    """Count the bytes of so many weights in 4 bits: two in a byte, and the scales of their blocks."""
+    """Count the bytes of 4-bit weights: half a byte each, and the scales of their blocks."""
     scales = -(-weights // BLOCK)
     return -(-weights // 2) + scales + torch.float32.itemsize * -(-scales // SCALES)
 
@@ -158,9 +158,9 @@ def count_full_bytes(tensor: Tensor) -> int:
 
 
 def build_unquantized_shell(model: Any) -> Any:
-    """Return a model of the same shape whose configuration is not quantized, to save full weights with.
+    """Return a model of the same shape with an unquantized config, for saving full weights.
 
-    That is the model itself if it is not quantized, else a copy on the meta device, without memory for weights.
+    This is the model itself if it is not quantized, otherwise a copy on the meta device, without memory for weights.
     """
     if getattr(model.config, "quantization_config", None) is None:
         return model

@@ -1,7 +1,7 @@
-"""Products in bfloat16 on processors without instructions for them, by products in float32 of the same numbers.
+"""bfloat16 products on CPUs without instructions for them, by float32 products of the same numbers.
 
-There torch multiplies by loops of its own, at a hundredth to a quarter of the speed of float32. A number of bfloat16 is
-one of float32 too, so that float32 gives the same product: sums are in float32 in both, and the result is rounded.
+There torch uses its own loops, at a hundredth to a quarter of the speed of float32. Every bfloat16 number is also a
+float32 number, so float32 gives the same product: sums are in float32 in both cases, and the result is rounded.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ PRODUCTS = {
 
 @cache
 def lacks_bfloat16() -> bool:
-    """Return whether this processor has no instructions for bfloat16 that torch's products use."""
+    """Return whether this CPU lacks the bfloat16 instructions that torch's products use."""
     known = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
     return known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def must_widen(*operands: Tensor) -> bool:
-    """Return whether operands of a product are in bfloat16 and this processor has no instructions for it."""
+    """Return whether a product's operands are in bfloat16 and this CPU has no instructions for it."""
     return all(each.dtype == torch.bfloat16 and each.device.type == "cpu" for each in operands) and lacks_bfloat16()
 
 
 def multiply_widened(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute left @ right.T + bias in float32 and round it, [n, m] of [n, k] and [m, k], without a gradient."""
+    """Compute left @ right.T + bias in float32 and round it, [n, m] from [n, k] and [m, k], without a gradient."""
     with torch.autocast("cpu", enabled=False):
         wide = left.float() @ right.float().T
         return (wide if bias is None else wide.add_(bias)).to(torch.bfloat16)
@@ -57,18 +57,18 @@ def add_widened(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 @contextmanager
 def compute_rounded() -> Iterator[None]:
-    """Compute as under autocast to bfloat16, with products in float32 of numbers that are rounded to bfloat16."""
+    """Compute as under bfloat16 autocast, with float32 products of numbers rounded to bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16), RoundedProducts():
         yield
 
 
 class RoundedProducts(TorchFunctionMode):
-    """Computes products that would be in bfloat16 in float32, from rounded numbers, and rounds the results."""
+    """Computes bfloat16 products in float32 from rounded numbers, and rounds the results."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call a function of torch, or in place of a product one of rounded numbers."""
+        """Call a torch function; replace a product with one of rounded numbers."""
         kwargs = kwargs or {}
         if func is nn.functional.linear and _is_bfloat16([*args, *kwargs.values()]):
             return _compute_layer(*args, **kwargs)
@@ -80,22 +80,22 @@ class RoundedProducts(TorchFunctionMode):
 
 
 def _is_bfloat16(values: list[Any]) -> bool:
-    """Whether a product of these values would be in bfloat16: plain tensors on a processor, under autocast or not."""
+    """Return whether a product of these values would be in bfloat16: plain tensors on CPU, with or without autocast."""
     tensors = [value for value in values if isinstance(value, Tensor) and value.dtype != torch.bool]
     kinds = (torch.float32, torch.bfloat16) if torch.is_autocast_enabled("cpu") else (torch.bfloat16,)
-    # Weights of other types, such as quantized or sharded ones, compute by themselves.
+    # Weights of other types, such as quantized or sharded ones, use their own products.
     return all(
         type(each) in (Tensor, nn.Parameter) and each.dtype in kinds and each.device.type == "cpu" for each in tensors
     )
 
 
 def _widen(value: Any) -> Any:
-    """Round a tensor of numbers to bfloat16, in float32."""
+    """Round a floating-point tensor to bfloat16, in float32."""
     return value.to(torch.bfloat16).float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _compute_layer(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute a linear layer; its arguments are named as those of torch."""
+    """Compute a linear layer; arguments are named as in torch."""
     rounded = [None if each is None else each.to(torch.bfloat16) for each in (weight, bias)]
     flat: Tensor = _Linear.apply(input.to(torch.bfloat16).reshape(-1, input.shape[-1]), *rounded)
     return flat.view(*input.shape[:-1], weight.shape[0])

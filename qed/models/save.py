@@ -1,7 +1,7 @@
-"""Writes a model for `from_pretrained`, tensor by tensor: no more than one whole weight is held besides the model.
+"""Writes a model for `from_pretrained`, tensor by tensor: at most one complete weight is held besides the model.
 
-A weight is gathered from the ranks that hold its slices, merged with its adapter, dequantized and rounded when its turn
-comes. The files are those of `save_pretrained`, with the same bytes where they are not cut into several.
+Each weight in turn is gathered from the ranks that hold its slices, merged with its adapter, dequantized and rounded.
+The files are those of `save_pretrained`, byte for byte unless they are split into several.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from transformers.core_model_loading import revert_weight_conversion
 from qed.models import lora, qlora
 from qed.models.weights import Source, identify
 
-SHARD_BYTES = 5 * 10**9  # the usual largest file of weights on the hub
-ALIGNMENT = 8  # bytes; of the header of a safetensors file
-# The names of dtypes in a safetensors file.
+SHARD_BYTES = 5 * 10**9  # the usual maximum size of a weights file on the hub
+ALIGNMENT = 8  # alignment of a safetensors file's header, in bytes
+# Names of dtypes in a safetensors file.
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -40,13 +40,13 @@ DTYPES = {
 
 
 def is_disk_error(error: Exception) -> bool:
-    """Return whether it may be a full disk: an OSError, or what safetensors and tokenizers raise in its place."""
+    """Return whether an error may be a full disk: an OSError, or what safetensors and tokenizers raise instead."""
     return isinstance(error, OSError | SafetensorError) or type(error) is Exception
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the file: its name, shape and dtype there, and how to get it whole; a collective if it is sharded."""
+    """A tensor in the file: name, shape, dtype, and a function that returns it; a collective operation if sharded."""
 
     name: str
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Weight:
 
     @staticmethod
     def of(name: str, source: Source, dtype: str) -> Weight:
-        """Return a source under its name in the file, where numbers have a dtype; empty keeps theirs."""
+        """Return a source under its name in the file, with a dtype for floats; an empty one keeps the source's."""
         kind: torch.dtype = getattr(torch, dtype) if dtype and source.dtype.is_floating_point else source.dtype
         return Weight(name, source.shape, kind, source.read, source.sharded)
 
@@ -66,23 +66,23 @@ class Weight:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
     def load(self) -> Tensor:
-        """Return the whole tensor in host memory and in the dtype of the file; every rank must call it if sharded."""
+        """Return the complete tensor in host memory and in the file's dtype; if sharded, every rank must call this."""
         return self.read().detach().to("cpu", self.dtype).contiguous()
 
     def copy_to_host(self) -> Weight:
-        """Return the weight with a copy in host memory, where later changes of the model do not reach."""
+        """Return the weight with a copy in host memory, independent of later changes of the model."""
         whole = self.read().detach()
         copied = torch.empty(whole.shape, dtype=self.dtype).copy_(whole)
         return replace(self, read=lambda: copied, sharded=False)
 
 
 class ModelFiles:
-    """The files of a model: its configuration and its weights.
+    """The files of a model: config and weights.
 
     Args:
-        model: a model of transformers, with or without adapters, on one rank or sharded.
-        dtype: of the weights in the files, where theirs is higher; empty keeps theirs.
-        merge: whether adapters are merged into the weights; else the weights are those without them.
+        model: transformers model, with or without adapters, on one rank or sharded.
+        dtype: dtype of weights in the files, if less precise than the model's; empty keeps the model's.
+        merge: whether adapters are merged into the weights; otherwise they are left out.
     """
 
     def __init__(self, model: Any, dtype: str = "", merge: bool = True) -> None:
@@ -90,7 +90,7 @@ class ModelFiles:
         sources = lora.list_merged(model, merge) if adapted else _list_sources(model)
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
         sources = _drop_tied(model, sources)
-        # A precision above that of the weights would only take space.
+        # A dtype more precise than the weights' would only waste space.
         dtype = dtype if dtype and _rounds(sources.values(), getattr(torch, dtype)) else ""
         kinds = {
             str(source.dtype).removeprefix("torch.") for source in sources.values() if source.dtype.is_floating_point
@@ -103,11 +103,11 @@ class ModelFiles:
         self.streamed = converted is not None
         weights = [Weight.of(name, source, dtype) for name, source in (converted or sources).items()]
         files = _cut_into_files(weights) if self.streamed else [("", weights)]
-        self.cuts = [(file, len(each)) for file, each in files]  # the files, and how many weights each has
-        self.weights = [weight for _, each in files for weight in each]  # in the order in which the ranks gather them
+        self.cuts = [(file, len(each)) for file, each in files]  # names of the files, and the number of weights in each
+        self.weights = [weight for _, each in files for weight in each]  # in the order in which ranks gather them
 
     def copy_to_host(self, keep: bool = True) -> None:
-        """Copy the weights to host memory, so that training may go on before they are written.
+        """Copy the weights to host memory, so that training can continue before they are written.
 
         Args:
             keep: False on a rank that only takes part in gathering.
@@ -124,7 +124,7 @@ class ModelFiles:
         """Write all files and the tokenizer on rank 0; the other ranks take part in gathering.
 
         Raises:
-            OSError: rank 0 cannot write; all weights have been gathered all the same, so that no other rank waits.
+            OSError: rank 0 cannot write; all weights have still been gathered, so that no other rank waits.
         """
         turn = iter(self.weights)
         try:
@@ -149,7 +149,7 @@ class ModelFiles:
         tokenizer.save_pretrained(folder)
 
     def write_weights(self, folder: Path, turn: Iterator[Weight] | None = None) -> None:
-        """Write the weights, which are taken from `turn` in their order."""
+        """Write the weights, taking them in order from `turn`."""
         turn = turn or iter(self.weights)
         if not self.streamed:
             whole = {weight.name: weight.load() for weight in turn}
@@ -171,7 +171,7 @@ class ModelFiles:
 
 
 def _rounds(sources: Iterable[Source], dtype: torch.dtype) -> bool:
-    """Whether a precision is not enough for some weights."""
+    """Return whether a dtype cannot hold some weights exactly."""
     kinds = (source.dtype for source in sources if source.dtype.is_floating_point)
     return any(torch.promote_types(kind, dtype) != dtype for kind in kinds)
 
@@ -179,13 +179,13 @@ def _rounds(sources: Iterable[Source], dtype: torch.dtype) -> bool:
 def save_model(model: Any, tokenizer: Any, folder: Path, dtype: str = "") -> None:
     """Write a model and its tokenizer for `from_pretrained`, with adapters merged into the weights.
 
-    `dtype` is the precision of the weights in the folder; empty keeps theirs.
+    `dtype` is the dtype of the weights in the folder; empty keeps the model's.
     """
     ModelFiles(model, dtype).write(folder, tokenizer)
 
 
 def list_exact_weights(model: Any) -> dict[str, Tensor]:
-    """Return the weights of a model by name, sharded ones as they are; a weight that layers share is listed once."""
+    """Return a model's weights by name, sharded ones unchanged; a weight shared by layers is listed once."""
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         unique.setdefault(identify(tensor), (name, tensor.detach()))
@@ -199,7 +199,7 @@ def _list_sources(model: Any) -> dict[str, Source]:
 
 
 def _drop_tied(model: Any, sources: dict[str, Source]) -> dict[str, Source]:
-    """Drop the further names of tied weights, those that `from_pretrained` ties again."""
+    """Drop the duplicate names of tied weights, which `from_pretrained` ties again."""
     tensors = model.state_dict(keep_vars=True)
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     adapted = lora.has_adapters(model)
@@ -217,11 +217,11 @@ def _drop_tied(model: Any, sources: dict[str, Source]) -> dict[str, Source]:
 def _convert_sources(model: Any, sources: dict[str, Source]) -> dict[str, Source] | None:
     """Return the tensors of the file under their names there, in the order of `save_pretrained`.
 
-    Of some families transformers saves other tensors than the model has, such as one for each expert of a stack. They
+    For some families, transformers saves other tensors than the model has, such as one for each expert of a stack. They
     are converted layer by layer.
 
     Returns:
-        None where a tensor of the file cannot be made from a single layer.
+        The tensors, or None if a tensor of the file cannot be made from a single layer.
     """
     if any(source.dtype not in DTYPES for source in sources.values()):
         return None
@@ -242,16 +242,16 @@ def _convert_sources(model: Any, sources: dict[str, Source]) -> dict[str, Source
 
 
 def _find_layer(name: str) -> str:
-    """Return the start of a weight's name up to its first number."""
+    """Return a weight's name up to its first number."""
     return name[: found.end()] if (found := re.search(r"\.\d+\.", name)) else ""
 
 
 class _Conversion:
-    """The weights of a layer in the form of the file: gathered and converted when the first of them is read.
+    """A layer's weights as stored in the file; gathered and converted when the first of them is read.
 
     Args:
-        model: of transformers, which knows the conversion.
-        inputs: the weights of the layer that are converted.
+        model: transformers model, which defines the conversion.
+        inputs: weights of the layer to convert.
     """
 
     def __init__(self, model: Any, inputs: dict[str, Source]) -> None:
@@ -260,7 +260,7 @@ class _Conversion:
         self.outputs: dict[str, Tensor] = {}  # those that have not been read yet
 
     def list_outputs(self, empty: dict[str, Tensor]) -> dict[str, Source]:
-        """Return the converted weights as sources, from the inputs without data."""
+        """Return the converted weights as sources, given the inputs as tensors without data."""
         return {
             name: Source(tuple(tensor.shape), tensor.dtype, partial(self._read, name), self.sharded)
             for name, tensor in revert_weight_conversion(self.model, empty).items()
@@ -274,7 +274,7 @@ class _Conversion:
 
 
 def _cut_into_files(weights: Sequence[Weight]) -> list[tuple[str, list[Weight]]]:
-    """Cut weights into files of at most `SHARD_BYTES`, in their order; within a file they have safetensors' order."""
+    """Split weights, in order, into files of at most `SHARD_BYTES`; within a file, use safetensors' order."""
     groups: list[list[Weight]] = [[]]
     size = 0
     for weight in weights:
@@ -283,7 +283,7 @@ def _cut_into_files(weights: Sequence[Weight]) -> list[tuple[str, list[Weight]]]
             size = 0
         groups[-1].append(weight)
         size += weight.nbytes
-    # Wide numbers first, so that each is aligned.
+    # Wide dtypes first, so that each tensor is aligned.
     ordered = [sorted(group, key=lambda weight: (-weight.dtype.itemsize, weight.name)) for group in groups]
     if len(ordered) == 1:
         return [("model.safetensors", ordered[0])]
@@ -316,7 +316,7 @@ def _write_tensor(file: IO[bytes], tensor: Tensor) -> None:
 
 
 def _write_index(folder: Path, files: Sequence[tuple[str, Sequence[Weight]]]) -> None:
-    """Write which file has which weight."""
+    """Write the index that maps weights to files."""
     all_weights = [weight for _, weights in files for weight in weights]
     totals = {
         "total_parameters": sum(torch.Size(weight.shape).numel() for weight in all_weights),

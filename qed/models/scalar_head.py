@@ -1,7 +1,7 @@
 """Models with a scalar head in place of the output layer: critics and reward models.
 
-They are transformers' models for sequence classification with one label, so that a saved folder loads with
-`AutoModelForSequenceClassification`. The head maps the last hidden state of a token to a number.
+They are transformers' models for sequence classification with one label, so a saved folder loads with
+`AutoModelForSequenceClassification`. The head maps a token's last hidden state to a number.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HEAD = "score.weight"  # in a saved model
 def build_scalar_model(policy: nn.Module) -> nn.Module:
     """Build a model from a copy of a policy's decoder, adapters included, and a scalar head of zeros.
 
-    All its values are 0 until it is trained. The policy must not be sharded.
+    All values are 0 until it is trained. The policy must not be sharded.
 
     Raises:
-        ModelError: transformers has no model for sequence classification of the policy's family.
+        ModelError: transformers has no sequence classification model for the policy's family.
     """
     body, head = split_head(policy)
     model: Any = _build_shell(policy.config)
@@ -49,7 +49,7 @@ def build_scalar_model(policy: nn.Module) -> nn.Module:
 
 
 def has_scalar_head(folder: Path) -> bool:
-    """Whether a saved model is one for sequence classification, such as a reward model."""
+    """Return whether a saved model is for sequence classification, such as a reward model."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ())
 
@@ -58,7 +58,7 @@ def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """Load a model with a scalar head and its tokenizer from a folder or the hub, onto the CPU.
 
     Raises:
-        ModelError: it is not found, or is no model with one label.
+        ModelError: it is not found, or is not a model with one label.
     """
     source = describe_source(settings)
     try:
@@ -68,7 +68,7 @@ def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
         raise explain_loading(settings.name, error) from error
     if config.num_labels != 1 or info["missing_keys"] or find_scalar_head(model) is None:
         raise ModelError(
-            f"{settings.name} is no model with a scalar head: it has {config.num_labels} labels"
+            f"{settings.name} is not a model with a scalar head: it has {config.num_labels} labels"
             f"{', and lacks ' + sorted(info['missing_keys'])[0] if info['missing_keys'] else ''}. Give the folder of "
             "a reward model, such as one that qed reward-model has trained, or of a critic (critic/ in a checkpoint)."
         )
@@ -77,7 +77,7 @@ def load_scalar_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
 
 @torch.no_grad()
 def train_head(model: nn.Module, folder: Path | None = None) -> None:
-    """Train the scalar head of a model with adapters too, beginning with that of a saved model's folder, if given.
+    """Make the scalar head of a model with adapters trainable, and load it from a saved model's folder, if given.
 
     Raises:
         ModelError: the folder has no head.
@@ -96,10 +96,10 @@ def train_head(model: nn.Module, folder: Path | None = None) -> None:
 
 
 def _build_shell(config: Any) -> Any:
-    """Build a model for sequence classification with one label, without memory for its weights.
+    """Build a sequence classification model with one label, without memory for its weights.
 
     Raises:
-        ModelError: transformers has none for the family.
+        ModelError: transformers has no such model for the family.
     """
     config = copy.deepcopy(config)
     config.num_labels = 1
@@ -110,25 +110,25 @@ def _build_shell(config: Any) -> Any:
     except ValueError as error:
         raise ModelError(
             f"transformers has no {config.model_type} model with a scalar head, which a critic or a reward model "
-            "needs. Take a Qwen, Llama, Mistral, Gemma, Phi-3, OLMo 2 or GPT-2 model."
+            "needs. Use a Qwen, Llama, Mistral, Gemma, Phi-3, OLMo 2 or GPT-2 model."
         ) from error
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The scale of a reward model's scores: their mean and deviation over the replies that it was trained on."""
+    """The scale of a reward model's scores: their mean and standard deviation over its training replies."""
 
     mean: float = 0.0
     deviation: float = 1.0
 
 
 def write_calibration(model: Any, calibration: Calibration) -> None:
-    """Write the scale of a reward model's scores into its configuration, which is saved with it."""
+    """Write the scale of a reward model's scores into its config, which is saved with it."""
     model.config.score_mean, model.config.score_deviation = calibration.mean, calibration.deviation
 
 
 def read_calibration(model: Any) -> Calibration | None:
-    """Return the scale that `write_calibration` has written; None for a model of another program."""
+    """Return the scale written by `write_calibration`; None for models from other programs."""
     mean, deviation = (getattr(model.config, name, None) for name in ("score_mean", "score_deviation"))
     return None if mean is None or deviation is None else Calibration(mean, deviation)
 

@@ -1,6 +1,6 @@
-"""The sizes of models that decide their memory: from a table, from a configuration, or from a model.
+"""The sizes of models that determine their memory: from a table, a config, or a model.
 
-The table holds figures of published models, so that their memory can be computed without weights and without the hub.
+The table covers published models, so that their memory can be computed without weights or access to the hub.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from qed.models.load import SIZES, is_new
 from qed.models.own_layers import LLAMA_LIKE
 from qed.models.sources import LOADING_ERRORS, explain_loading, require_configuration
 
-# Parts of names that say how a model was trained, which does not change its sizes.
+# Parts of names that tell how a model was trained, which does not change its sizes.
 VARIANTS = re.compile(r"[-_](instruct|base|it|chat|coder|math|thinking|hf|\d{4})(?=[-_]|$)")
 NUMBERED = re.compile(r"\.\d+\.")  # in the names of the weights of a layer
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder-only model with gated feed-forward layers; all are counts of numbers or of layers.
+    """The sizes of a decoder-only model with gated feed-forward layers; all are counts of elements or layers.
 
-    `inner` is the width of the feed-forward layer that a token passes, of an MoE over all of its active experts.
+    `inner` is the feed-forward width per token; in an MoE, that of all active experts together.
     """
 
     layers: int
@@ -47,27 +47,27 @@ class ModelShape:
     other_weights: int  # embeddings, output layer and final norm
     adapters: int = 0  # parameters of all adapters; 0 trains all weights
     qk_norm: bool = False  # whether queries and keys are normalised
-    has_kernels: bool = False  # whether layers are of a kind that CUDA devices compute with kernels of qed
-    linear_weights: int = 0  # those of `layer_weights` in linear layers, without biases: what is quantized
+    has_kernels: bool = False  # whether qed has CUDA kernels for the layers
+    linear_weights: int = 0  # part of `layer_weights` in linear layers, without biases; these are quantized
 
     @property
     def weights(self) -> int:
-        """Parameters without adapters."""
+        """The number of parameters without adapters."""
         return self.layers * self.layer_weights + self.other_weights
 
     @property
     def trained(self) -> int:
-        """Parameters that are trained."""
+        """The number of trained parameters."""
         return self.adapters or self.weights
 
     @property
     def queries(self) -> int:
-        """Numbers of a token's queries in a layer."""
+        """The number of elements of a token's queries in a layer."""
         return self.heads * self.head_width
 
     @property
     def keys(self) -> int:
-        """Numbers of a token's keys in a layer; its values have as many."""
+        """The number of elements of a token's keys in a layer; its values have as many."""
         return self.kv_heads * self.head_width
 
     @property
@@ -82,16 +82,16 @@ class ModelShape:
         """Return the shape with LoRA adapters (arXiv 2106.09685) of a Llama-like model's linear layers.
 
         Args:
-            rank: of the adapters.
-            targets: names of linear layers; all but the output layer if there are none.
+            rank: rank of the adapters.
+            targets: names of linear layers; empty for all but the output layer.
 
         Raises:
-            UsageError: there is no linear layer of such a name.
+            UsageError: there is no linear layer with such a name.
         """
         sizes = self.linear_sizes
         if unknown := sorted(set(targets) - set(sizes)):
             raise UsageError(
-                f"model.lora_targets names {unknown[0]}, which is no linear layer of this model."
+                f"model.lora_targets names {unknown[0]}, which is not a linear layer of this model."
                 f"{suggest_nearest(unknown[0], sizes)} There are: {', '.join(sizes)}."
             )
         per_layer = sum(rank * sum(sizes[name]) for name in set(targets) or sizes)
@@ -115,8 +115,8 @@ def build_shape(  # noqa: PLR0913 -- the sizes of a model
 
     Args:
         layers, width, inner, heads, kv_heads, vocabulary: as in `ModelShape`.
-        head_width: 0 divides the width by the heads.
-        tied: whether the embeddings are the output layer too.
+        head_width: width of a head; 0 divides the model width by the heads.
+        tied: whether the output layer shares the embeddings.
         qkv_bias: whether queries, keys and values have a bias, as in Qwen2.
         qk_norm: as in `ModelShape`.
     """
@@ -130,7 +130,7 @@ def build_shape(  # noqa: PLR0913 -- the sizes of a model
     return ModelShape(*sizes, qk_norm=qk_norm, has_kernels=kernels, linear_weights=linear)
 
 
-# Figures of the models' own config.json, by the names on the hub.
+# From the models' config.json, by their hub names.
 KNOWN = {
     "Qwen/Qwen2.5-0.5B": build_shape(24, 896, 4864, 14, 2, 151936),
     "Qwen/Qwen2.5-1.5B": build_shape(28, 1536, 8960, 12, 2, 151936),
@@ -142,18 +142,19 @@ KNOWN = {
 
 
 def find_shape(name: str) -> tuple[str, ModelShape]:
-    """Find the shape of a model by its name, without its weights and without the hub.
+    """Find the shape of a model by its name, without its weights or access to the hub.
 
     Args:
-        name: of a model in `KNOWN`, such as qwen2.5-7b or Qwen/Qwen2.5-7B-Instruct; new:tiny, …; a `config.json`; or a
-            folder with one. An adapter folder has the shape of its base model, into which it is merged.
+        name: name of a model in `KNOWN`, such as qwen2.5-7b or Qwen/Qwen2.5-7B-Instruct; new:tiny, …; a `config.json`;
+        or
+            a folder with one. An adapter folder has the shape of its base model, into which it is merged.
 
     Returns:
-        the name for `model.name`, and the shape.
+        The name for `model.name`, and the shape.
 
     Raises:
         UsageError: there is no such model; the message names the nearest.
-        ModelError: a configuration is missing or cannot be read.
+        ModelError: a config is missing or cannot be read.
     """
     path = Path(name)
     if adapters.is_adapter(name):
@@ -166,29 +167,29 @@ def find_shape(name: str) -> tuple[str, ModelShape]:
             return (name if "/" in name else known), shape
     short = {key.rpartition("/")[2].lower(): key for key in shapes}
     raise UsageError(
-        f"The sizes of '{name}' are not known here.{suggest_nearest(name.rpartition('/')[2].lower(), short)} There "
-        f"are: {', '.join(short)}. Of another model, give the path of its config.json or of its folder."
+        f"The sizes of '{name}' are not known.{suggest_nearest(name.rpartition('/')[2].lower(), short)} There "
+        f"are: {', '.join(short)}. For another model, give the path of its config.json or its folder."
     )
 
 
 def find_adapted_shape(name: str, settings: ModelSettings) -> ModelShape:
-    """Find the shape of a model with the adapters of the settings; the name is as for `find_shape`.
+    """Find the shape of a model with the settings' adapters; the name is as for `find_shape`.
 
     Raises:
-        UsageError: there is no such model, or no layer of a name in `model.lora_targets`.
-        ModelError: a configuration is missing or cannot be read.
+        UsageError: there is no such model, or no layer with a name in `model.lora_targets`.
+        ModelError: a config is missing or cannot be read.
     """
     while adapters.is_adapter(name):
         name = adapters.find_base(Path(name)).name
     if not _is_path(Path(name)):
         return find_shape(name)[1].with_adapters(settings.lora_rank, settings.lora_targets)
-    # In float32, so that an output layer that is the embedding gets no copy of its own.
+    # In float32, so that a tied output layer gets no separate copy.
     exact = replace(settings, precision="float32", dtype="float32", reference_dtype="same")
     return measure_shape(lora.add_adapters(_build_outline(Path(name)), exact, 0))
 
 
 def measure_shape(model: Any) -> ModelShape:
-    """Return the shape of a model, also of one on the meta device; adapters are those of peft."""
+    """Return the shape of a model, even on the meta device; adapters are peft's."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -217,7 +218,7 @@ def measure_shape(model: Any) -> ModelShape:
 
 
 def _read_inner(config: Any) -> int:
-    """Read the width of the feed-forward layer that a token passes."""
+    """Read the feed-forward width per token."""
     experts = getattr(config, "num_experts_per_tok", None)
     if experts:
         own = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
@@ -232,7 +233,7 @@ def _build_new(size: str) -> ModelShape:
 
 
 def _is_path(path: Path) -> bool:
-    """Return whether a model's name is the path of a configuration or of a folder."""
+    """Return whether a model's name is the path of a config or a folder."""
     return path.suffix == ".json" or path.is_dir()
 
 
@@ -246,9 +247,9 @@ def _find_base_shape(folder: Path) -> ModelShape:
 
 
 def _build_outline(path: Path) -> Any:
-    """Build the model of a configuration on the meta device, which takes no memory."""
+    """Build the model of a config on the meta device, without memory for weights."""
     if not path.exists():
-        raise ModelError(f"{path} does not exist. Give the path of a model's config.json or of its folder.")
+        raise ModelError(f"{path} does not exist. Give the path of a model's config.json or its folder.")
     if path.is_dir():
         require_configuration(path)
     try:
@@ -260,5 +261,5 @@ def _build_outline(path: Path) -> Any:
 
 
 def _simplify(name: str) -> str:
-    """Return a model's name without its owner, its variant and the signs between words."""
+    """Return a model's name without owner, variant and separators."""
     return re.sub(r"[-_: ]", "", VARIANTS.sub("", name.rpartition("/")[2].lower()))

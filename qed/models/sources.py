@@ -1,4 +1,4 @@
-"""Read the configuration and the tokenizer of a Hugging Face folder or a model of the hub, and explain why not."""
+"""Reads the config and tokenizer of a Hugging Face folder or hub model, and explains loading errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qed.models.families import choose_attention, remove_attention_kernels, requ
 from qed.models.initial_weights import build_turn
 from qed.models.precision import read_weights_dtype
 
-LISTED = 5  # folders that a message names
-# What transformers raises for a model that is missing or cannot be read.
+LISTED = 5  # most folders named in a message
+# Errors that transformers raises for a model that is missing or cannot be read.
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
 
 def describe_source(settings: ModelSettings) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that say where a model comes from; a folder is checked."""
+    """Return the options of `from_pretrained` that define a model's source; check it if it is a folder."""
     require_folder(settings.name)
     source: dict[str, Any] = {"trust_remote_code": False}
     if Path(settings.name).is_dir():
@@ -32,7 +32,7 @@ def describe_source(settings: ModelSettings) -> dict[str, Any]:
 
 
 def load_configuration(settings: ModelSettings, source: dict[str, Any]) -> tuple[Any, Any]:
-    """Load a model's configuration and tokenizer."""
+    """Load a model's config and tokenizer."""
     config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
     require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
     return config, read_tokenizer(settings.name, source)
@@ -41,17 +41,17 @@ def load_configuration(settings: ModelSettings, source: dict[str, Any]) -> tuple
 def load_pretrained(
     kind: Any, settings: ModelSettings, config: Any, source: dict[str, Any], **options: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Load a model with its weights, while no other thread builds one.
+    """Load a model with its weights while no other thread builds one.
 
     Args:
-        kind: an `AutoModel` of transformers.
-        settings: of the model.
+        kind: `AutoModel` class of transformers.
+        settings: settings of the model.
         config: see `load_configuration`.
         source: see `describe_source`.
-        options: more of `from_pretrained`.
+        options: further options of `from_pretrained`.
 
     Returns:
-        the model, and which of its weights are missing or left over.
+        The model, and which weights are missing or unexpected.
     """
     with build_turn:
         model, info = kind.from_pretrained(
@@ -68,7 +68,7 @@ def load_pretrained(
 
 
 def read_tokenizer(name: str, source: dict[str, Any]) -> Any:
-    """Load the tokenizer of a folder or of a model of the hub."""
+    """Load the tokenizer of a folder or a hub model."""
     tokenizer = AutoTokenizer.from_pretrained(name, **{"trust_remote_code": False, **source})
     for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
         tokenizer.init_kwargs.pop(word, None)
@@ -77,15 +77,16 @@ def read_tokenizer(name: str, source: dict[str, Any]) -> Any:
 
 
 def silence_length_warning(tokenizer: Any) -> None:
-    """Stop transformers' warning about a text longer than the window: qed counts, and leaves such texts out itself."""
+    """Silence transformers' warning about texts longer than the window: qed itself counts and skips them."""
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
 
 
 def require_folder(name: str) -> None:
-    """Refuse a path without a folder, before the hub is asked for it.
+    """Reject a path without a folder, before it is requested from the hub.
 
     A path begins with a dot, a slash, `~` or `runs/`, or has more than one slash. Any other name with a slash may be a
-    model of the hub, also where there is a folder of its owner's name.
+    hub
+    model, even if there is a folder with its owner's name.
 
     Raises:
         ModelError: there is no such folder.
@@ -95,14 +96,14 @@ def require_folder(name: str) -> None:
 
 
 def require_configuration(folder: Path) -> None:
-    """Refuse a folder without a model's configuration; the message names a model inside it, such as that of a run.
+    """Require a model config in a folder; the message names a model inside it, such as a run's.
 
     Raises:
         ModelError: there is no config.json.
     """
     if (folder / "config.json").is_file():
         return
-    final = folder / "final" / "hf"  # of a run
+    final = folder / "final" / "hf"  # in a run's folder
     found = sorted(path.parent for path in folder.glob("**/hf/config.json"))
     candidates = [final] if (final / "config.json").is_file() else found
     hint = f" Did you mean {candidates[-1]}?" if candidates else ""
@@ -113,13 +114,13 @@ def explain_loading(name: str, error: Exception) -> ModelError:
     """Return the error for a model that cannot be loaded."""
     first = str(error).strip().split("\n")[0]
     return ModelError(
-        f"The model {name} cannot be loaded: {first}{_suggest_folder(name)}\nGive a folder with config.json, tokenizer "
-        "files and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
+        f"The model {name} cannot be loaded: {first}{_suggest_folder(name)}\nUse a folder with config.json, tokenizer "
+        "files and safetensors weights, a hub name that is reachable from here, or new:tiny for a new small one."
     )
 
 
 def _suggest_folder(name: str) -> str:
-    """Return a sentence that suggests a folder beside the missing one, or an empty string."""
+    """Return a sentence that suggests a folder next to the missing one, or an empty string."""
     path = Path(name)
     if path.exists() or not path.parent.is_dir():
         return ""
@@ -129,14 +130,14 @@ def _suggest_folder(name: str) -> str:
 def _list_folders(parent: Path) -> str:
     """Return a sentence that lists the folders in another one."""
     if not parent.is_dir():
-        return f" There is no folder {parent} either, seen from {Path.cwd()}."
+        return f" There is no folder {parent} either, relative to {Path.cwd()}."
     names = sorted(path.name for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
     shown = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
-    return f" {parent} has {shown}." if names else f" {parent} has no folder in it."
+    return f" {parent} has {shown}." if names else f" {parent} contains no folders."
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder without configuration, tokenizer or safetensors weights."""
+    """Require config, tokenizer and safetensors weights in a folder."""
     require_configuration(folder)
     if not adapters.has_tokenizer(folder):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""The ends of segments that a layer computes, where the output of the other inputs is not read."""
+"""The suffixes of segments that a layer computes, if the outputs of other inputs are not read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from qed.models.segments import Segment, count_missing
 
 
 class Suffixes(NamedTuple):
-    """Which inputs of a packed row are computed: of each segment those from `skip` on, M inputs in all."""
+    """The inputs of a packed row to compute: of each segment, those from `skip` on, M inputs in total."""
 
-    table: Tensor  # [segments, 6] int64: the fields of each segment, `skip`, and the first of the M that is its own
-    places: Tensor | None  # [M] int64, their positions in the packed row; None for all of them in order
+    table: Tensor  # [segments, 6] int64: each segment's fields, `skip`, and the index of its first computed input
+    places: Tensor | None  # [M] int64, positions in the packed row; None for all in order
 
 
 def choose_suffixes(segments: Sequence[Segment], read: Tensor | None) -> Suffixes:
-    """Choose the shortest suffixes with all inputs that are read, and a few more for a length that computes fast.
+    """Choose the shortest suffixes that contain all inputs read, plus a few more for a length that computes fast.
 
     Args:
-        segments: of a packed row on a processor, in its order.
-        read: [R] int64, the positions that are read; None for all.
+        segments: segments of a packed row on a CPU, in order.
+        read: [R] int64, positions that are read; None for all.
     """
     fields = np.array(segments, dtype=np.int64)
     starts, lengths = fields[:, 0], fields[:, 1]
@@ -34,7 +34,7 @@ def choose_suffixes(segments: Sequence[Segment], read: Tensor | None) -> Suffixe
         owners = np.searchsorted(starts, read.numpy(), side="right") - 1
         np.minimum.at(skips, owners, read.numpy() - starts[owners])
         missing = count_missing(int((lengths - skips).sum()), read.device)
-        # Segments are extended, the first ones first, until enough inputs are added or nothing is left out.
+        # Extend segments, the first ones first, until enough inputs are added or none are skipped.
         skips -= np.diff(np.minimum(skips.cumsum(), missing), prepend=0)
     counts = lengths - skips
     rows = counts.cumsum() - counts
@@ -45,5 +45,5 @@ def choose_suffixes(segments: Sequence[Segment], read: Tensor | None) -> Suffixe
 
 
 def locate(suffixes: Suffixes, read: Tensor) -> Tensor:
-    """Return where the inputs at some positions are among those that are computed, [R] int64."""
+    """Return the indices of the inputs at some positions among those computed, [R] int64."""
     return read if suffixes.places is None else torch.searchsorted(suffixes.places, read)

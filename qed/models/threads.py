@@ -22,15 +22,15 @@ from qed.runs.run import Launch, Run, read_json
 
 
 def set_threads(threads: int, matmul_precision: str) -> None:
-    """Set the threads and the precision of matrix products; 0 threads: the physical cores of this process.
+    """Set the threads and the precision of matrix products; 0 threads uses this process's physical cores.
 
-    It also makes products independent of memory alignment, unless MKL has computed one before, and keeps freed memory.
+    Also make products independent of memory alignment, unless MKL has already computed one, and keep freed memory.
     """
     host.make_products_reproducible()
     host.keep_freed_memory()
     torch.set_num_threads(threads or host.choose_threads())
     torch.set_float32_matmul_precision(matmul_precision)
-    # qed does not run operators in parallel, so the second thread pool of torch needs one thread. Its size cannot be
+    # qed does not run operators in parallel, so torch's second thread pool needs only one thread. Its size cannot be
     # changed once it has started.
     with suppress(RuntimeError):
         torch.set_num_interop_threads(1)
@@ -38,7 +38,7 @@ def set_threads(threads: int, matmul_precision: str) -> None:
 
 @contextmanager
 def restore_threads() -> Iterator[None]:
-    """Restore the compute settings at exit, so that the next run in this process starts with the same ones."""
+    """Restore the compute settings on exit, so that the next run in this process starts with the same ones."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
         yield
@@ -49,7 +49,7 @@ def restore_threads() -> Iterator[None]:
 def restore_precision(
     settings: Settings | PipelineSettings, folder: Path, launch: Launch
 ) -> Settings | PipelineSettings:
-    """Return the settings with the matrix precision of the resumed run, unless the user sets another one."""
+    """Return the settings with the resumed run's matrix precision, unless the user sets another."""
     before = read_json(folder / RECORD, {}).get("matmul_precision") if launch.resume else None
     is_set = not launch.origins.get("run.matmul_precision", DEFAULT).startswith(DEFAULT)
     if is_set or before is None:
@@ -60,9 +60,9 @@ def restore_precision(
 def set_compute(
     settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, console: Console, ranks: int
 ) -> None:
-    """Apply the compute settings, or those of the resumed run; `ranks` of this machine share its cores.
+    """Apply the compute settings, or those of the resumed run; `ranks` ranks share this machine's cores.
 
-    Changes since the start of the run are recorded and printed, and so is a dependence of products on memory alignment.
+    Record and print changes since the start of the run, and any dependence of products on memory alignment.
     """
     before = read_json(run.folder / RECORD, {}) if launch.resume else {}
     same = before.get("local_ranks", 1) == ranks
@@ -82,21 +82,21 @@ def set_compute(
 
 
 def prepare_kernels(device: torch.device, say: Callable[[str], None]) -> None:
-    """Compile the functions in C++ for a processor if that has not been done, and say so; say also what went wrong."""
+    """Compile the C++ functions for a CPU if necessary; print that it happens, and what failed."""
     if device.type == "cpu" and will_compile():
-        say("qed compiles functions in C++ for this processor, once: this takes some seconds to more than a minute.")
+        say("qed compiles functions in C++ for this CPU, once: this takes some seconds to more than a minute.")
     if device.type == "cpu" and (built := load_library()).advice:
         say(f"torch computes in place of functions in C++, more slowly: {built.reason}. {built.advice}")
 
 
 def read_kernel_settings(device: torch.device) -> dict[str, Any]:
-    """Read the settings on which the last bits of a matrix product depend."""
+    """Read the settings that affect the last bits of a matrix product."""
     found: dict[str, Any] = {
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkl_cbwr": alignment.read_mkl_mode(),
     }
-    if device.type == "cpu":  # other devices need no functions in C++, whose compilation takes time
+    if device.type == "cpu":  # other devices do not need the C++ functions, which take time to compile
         found["float32_layers"] = "oneDNN" if fast_float32.is_faster() else "torch"
         found["kernels"] = "C++" if has_kernels() else "torch"
     return found

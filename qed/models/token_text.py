@@ -1,7 +1,7 @@
-"""The text of each token of an answer, read from a `tokenizer.json`, without transformers.
+"""The text of each token of an answer, from a `tokenizer.json`, without transformers.
 
-A token of a byte-level tokenizer may end within a character. The text of the tokens joined is the text of the answer,
-so a character belongs to the token that has its last byte, and the tokens before have no part of it.
+A token of a byte-level tokenizer may end within a character. The joined texts of the tokens are the text of the answer,
+so a character belongs to the token with its last byte, and earlier tokens have no part of it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from qed.errors import DataError
 from qed.runs.step_file import parse_row
 
 NAME = "tokenizer.json"
-MAX_FILE = 1 << 27  # bytes; the largest public ones take about 35 MB
-CONTEXT = 8  # tokens that are decoded before one, where tokens are not bytes
-SEARCHED = 32  # characters in which a token's text is searched
+MAX_FILE = 1 << 27  # bytes; the largest public ones have about 35 MB
+CONTEXT = 8  # preceding tokens to decode with a token, if tokens are not bytes
+SEARCHED = 32  # characters within which a token's text is searched
 MAX_ID = 1 << 32
-MAX_TOKEN = 512  # characters; the longest of public tokenizers are 128 spaces
+MAX_TOKEN = 512  # characters; the longest in public tokenizers are 128 spaces
 MAX_PARTS = 16  # of a decoder
-# Parts of decoders whose result is hardly longer than the tokens, and that cannot fail.
+# Decoder parts whose output is hardly longer than the tokens, and that cannot fail.
 PLAIN_PARTS = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "WordPiece")
 BROKEN = "\ufffd"
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def encode_tokenizer(tokenizer: Any) -> bytes | None:
-    """Encode a fast tokenizer of transformers as `tokenizer.json`, without truncation and padding; None for others."""
+    """Encode a fast tokenizer as `tokenizer.json`, without truncation and padding; return None for others."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return None
@@ -53,12 +53,12 @@ def load_token_text(file: Path) -> TokenText:
     """
     try:
         if file.stat().st_size > MAX_FILE:
-            raise DataError(f"{file} is larger than {MAX_FILE >> 20} MiB, which is no tokenizer.")
+            raise DataError(f"{file} is larger than {MAX_FILE >> 20} MiB, so it is not a tokenizer.")
         description = _reduce(parse_row(file.read_bytes()))
         return TokenText(Tokenizer.from_str(json.dumps(description)), _is_byte_level(description))
     except DataError:
         raise
-    # The library raises a bare Exception, and where it panics one that is not even that.
+    # The library raises a bare Exception or, if it panics, a BaseException.
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
@@ -69,7 +69,7 @@ class TokenText:
     """Splits answers into the texts of their tokens.
 
     Args:
-        tokenizer: of the library tokenizers.
+        tokenizer: tokenizer of the library tokenizers.
         byte_level: whether its tokens are bytes, each written as a character.
     """
 
@@ -78,14 +78,14 @@ class TokenText:
         self._byte_level = byte_level
 
     def split(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each token, special ones included; joined they are the text of all.
+        """Return the text of each token, including special ones; joined, they are the text of all.
 
-        An id that the tokenizer does not have has no text.
+        An id unknown to the tokenizer has no text.
         """
         return self._split_bytes(ids) if self._byte_level else self._split_windows(ids)
 
     def name(self, token: int) -> str:
-        """Return what a token stands for by itself; bytes that are no whole character as `\\xNN`."""
+        """Return the text of a single token; bytes that are not a complete character as `\\xNN`."""
         text = self._find(token)
         if text is None:
             return f"<{token}>"
@@ -97,7 +97,7 @@ class TokenText:
         return text.replace("\u2581", " ")
 
     def _find(self, token: int) -> str | None:
-        """Return a token as the vocabulary has it."""
+        """Return a token as in the vocabulary."""
         text = self._tokenizer.id_to_token(token) if 0 <= token < MAX_ID else None
         return text if isinstance(text, str) else None
 
@@ -109,11 +109,11 @@ class TokenText:
         return pieces
 
     def _split_windows(self, ids: Sequence[int]) -> list[str]:
-        """Return what each token adds to the text before it, found in the text of all."""
+        """Return what each token adds to the preceding text, located in the text of all."""
         whole, begin = self._decode(ids), 0
         pieces: list[str] = []
         for added in self._list_additions(ids):
-            # A decoder may treat a few tokens otherwise than these within the whole: then the next ones find the place.
+            # A decoder may treat a few tokens differently from the same ones in the whole; later ones find the place.
             found = whole.find(added, begin, begin + len(added) + SEARCHED)
             end = begin if found < 0 else found + len(added)
             pieces.append(whole[begin:end])
@@ -123,13 +123,13 @@ class TokenText:
         return pieces
 
     def _list_additions(self, ids: Sequence[int]) -> Iterator[str]:
-        """Yield what each token adds to the text of the few tokens before it."""
-        done = 0  # tokens that gave their text
+        """Yield what each token adds to the text of the few preceding tokens."""
+        done = 0  # tokens whose text has been yielded
         for end in range(1, len(ids) + 1):
             begin = max(0, done - CONTEXT)
             text = self._decode(ids[begin:end])
             if text.endswith(BROKEN) and end - done < CONTEXT:
-                yield ""  # a later token ends the character
+                yield ""  # a later token completes the character
                 continue
             yield text[len(self._decode(ids[begin:done])) :]
             done = end
@@ -140,13 +140,14 @@ class TokenText:
 
 
 def _reduce(description: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a tokenizer is needed to decode.
+    """Return the part of a tokenizer needed to decode.
 
-    A run's folder may be a stranger's, and the library ends the process where it gets no more memory: a few tokens of a
+    A run's folder may come from a stranger, and the library ends the process if it runs out of memory: a few tokens of
+    a
     million characters, or a decoder that doubles a text a few dozen times, would be enough.
 
     Raises:
-        ValueError: a token is too long, or a decoder has a part that is not known to be harmless.
+        ValueError: a token is too long, or the decoder has a part that is not known to be harmless.
     """
     model, added = dict(description["model"]), description.get("added_tokens") or []
     names = (entry if isinstance(entry, str) else entry[0] for entry in model["vocab"])
@@ -156,7 +157,7 @@ def _reduce(description: dict[str, Any]) -> dict[str, Any]:
     if len(parts) > MAX_PARTS or not all(map(_is_harmless, parts)):
         raise ValueError("its decoder has an unknown part")
     if "merges" in model:
-        model["merges"] = []  # they are needed to encode alone
+        model["merges"] = []  # needed only to encode
     plain = [{**token, "normalized": False} for token in added]
     return {"version": "1.0", "added_tokens": plain, "decoder": description.get("decoder"), "model": model}
 
@@ -171,10 +172,10 @@ def _list_parts(description: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _is_harmless(part: dict[str, Any]) -> bool:
     kind = part["type"]
-    if kind == "Replace":  # a regular expression may take for ever, and a longer text would add up
+    if kind == "Replace":  # a regular expression may run forever, and longer replacements would add up
         pattern = part["pattern"].get("String")
         return bool(pattern) and len(part["content"]) <= len(pattern)
-    if kind == "Strip":  # the library fails where it strips the end of a text that is too short
+    if kind == "Strip":  # the library fails when it strips the end of a text that is too short
         return bool(part["stop"] == 0)
     if kind in ("BPEDecoder", "CTC"):  # an empty text would be replaced between all characters
         return bool(part["suffix"] if kind == "BPEDecoder" else part["word_delimiter_token"])
@@ -182,12 +183,12 @@ def _is_harmless(part: dict[str, Any]) -> bool:
 
 
 def _is_byte_level(description: dict[str, Any]) -> bool:
-    """Return whether a tokenizer's decoder is that of byte-level BPE, alone or in a sequence with no other."""
+    """Return whether a tokenizer's decoder is only that of byte-level BPE, alone or in a sequence."""
     return [part.get("type") for part in _list_parts(description)] == ["ByteLevel"]
 
 
 def _read_bytes(token: str) -> bytes:
-    """Return the bytes of a token of byte-level BPE; an added token is written as it is."""
+    """Return the bytes of a byte-level BPE token; added tokens are plain text."""
     try:
         return bytes(BYTES[character] for character in token)
     except KeyError:
@@ -195,7 +196,7 @@ def _read_bytes(token: str) -> bytes:
 
 
 def _list_bytes() -> dict[str, int]:
-    """Return the byte of each character that byte-level BPE writes: itself where it is printable, else one from 256."""
+    """Return the byte of each character that byte-level BPE writes: itself if printable, otherwise one from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""The weights of a model, whole one at a time."""
+"""A model's weights, read completely one at a time."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is spread over several ranks."""
+    """Return whether a tensor is sharded over several ranks."""
     # Only a DTensor has this method; torch.distributed itself is imported by the training code.
     return hasattr(tensor, "full_tensor")
 
 
 def identify(tensor: Tensor) -> int:
-    """Return a number that tensors in the same memory share; the identity of a sharded one, which may have none."""
+    """Return a number that tensors in the same memory share; a sharded tensor may have no memory, so its own id."""
     return id(tensor) if is_sharded(tensor) else tensor.data_ptr() or id(tensor)
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """Return a tensor whole; every rank must call this if it is sharded."""
+    """Return the full tensor; if it is sharded, every rank must call this."""
     whole: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return whole
 
 
 @dataclass(frozen=True)
 class Source:
-    """A weight of a model: its shape and dtype, and how to get it whole, which is a collective if it is sharded."""
+    """A weight of a model: its shape and dtype, and a function that returns it, a collective operation if sharded."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

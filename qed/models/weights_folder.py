@@ -1,7 +1,7 @@
-"""Load new weights into a model in place, from a folder that is complete: all of them or none, bit by bit.
+"""Loads new weights from a complete folder into a model in place: all of them or none, bit for bit.
 
-A folder holds a model for `from_pretrained`, or an adapter in peft's layout. Its last file is `COMPLETE`, in JSON: the
-version and the format, "full" or "adapter". Files are read in place, so the folder may be in shared memory.
+A folder holds a model for `from_pretrained`, or an adapter in peft's layout. Its last file is `COMPLETE`, a JSON file
+with the version and the format, "full" or "adapter". Files are memory-mapped, so the folder may be in shared memory.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ def read_marker(folder: Path) -> tuple[int, str]:
         version, kind = int(marker["version"]), str(marker["format"])
     except FileNotFoundError as error:
         raise ModelError(
-            f"{folder} has no file {MARKER}, so its weights are not complete or it is another folder. Write it last."
+            f"{folder} has no file {MARKER}: its weights are incomplete, or the folder is wrong. Write this file last."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder / MARKER} cannot be read: {type(error).__name__}: {error}.") from error
     if kind not in ("full", "adapter"):
-        raise ModelError(f"{folder / MARKER} names the format '{kind}'; there are full and adapter.")
+        raise ModelError(f"{folder / MARKER} names the format '{kind}'; it must be full or adapter.")
     return version, kind
 
 
 @torch.no_grad()
 def load_weights(model: Any, settings: ModelSettings, folder: Path, version: int) -> None:
-    """Load the weights of a complete folder into a model in place; where it fails, the model is unchanged.
+    """Load the weights of a complete folder into a model in place; on failure, the model is unchanged.
 
     Args:
-        model: on its device, with or without adapters.
-        settings: that it was loaded with.
-        folder: with the weights of all layers, or with those of an adapter.
-        version: the one that the folder must have.
+        model: model on its device, with or without adapters.
+        settings: settings that the model was loaded with.
+        folder: folder with complete weights or an adapter.
+        version: version that the folder must have.
 
     Raises:
         ModelError: the folder is not complete, has another version, or does not fit the model.
     """
     found, kind = read_marker(folder)
     if found != version:
-        raise ModelError(f"{folder} has the weights of version {found}, and version {version} was asked for.")
+        raise ModelError(f"{folder} has the weights of version {found}, but version {version} was requested.")
     try:
         if kind == "adapter":
             load_adapter(model, settings, folder)
@@ -72,10 +72,10 @@ def load_weights(model: Any, settings: ModelSettings, folder: Path, version: int
 
 def _load_full(model: Any, settings: ModelSettings, folder: Path) -> None:
     if lora.has_adapters(model):
-        raise ModelError(f"{folder} has complete weights, and the model has adapters: send an adapter.")
+        raise ModelError(f"{folder} has complete weights, but the model has adapters: send an adapter.")
     tensors = _Files(folder)
     state = model.state_dict(keep_vars=True)
-    # Some families have other tensors in a file than in memory, which only their loading converts.
+    # Some families have other tensors in files than in memory, which only loading converts.
     source: Mapping[str, Tensor] = tensors
     if not set(tensors) <= set(state):
         source = load_model(replace(settings, name=str(folder), revision=""))[0].state_dict()
@@ -87,7 +87,7 @@ def _load_full(model: Any, settings: ModelSettings, folder: Path) -> None:
 
 
 def _match_names(folder: Path, model: Any, state: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]:
-    """Return a name for each weight of the model under which the source has it; tied weights have several."""
+    """Return, for each weight of the model, a name in the source; tied weights have several names."""
     chosen: dict[int, str] = {}
     for name, tensor in state.items():
         if name in source:
@@ -101,13 +101,13 @@ def _match_names(folder: Path, model: Any, state: Mapping[str, Tensor], source: 
 
 @torch.no_grad()
 def load_adapter(model: Any, settings: ModelSettings, folder: Path) -> None:
-    """Load an adapter folder into a model, whose adapters it replaces; where it fails, the model is unchanged.
+    """Load an adapter folder into a model, replacing its adapters; on failure, the model is unchanged.
 
     Raises:
         ModelError: the adapter does not fit the model or its adapters.
     """
     if adapters.is_adapter(settings.name) and adapters.find_base(Path(settings.name)).merged:
-        raise ModelError(f"The model of {settings.name} is merged with its adapter, and takes complete weights only.")
+        raise ModelError(f"The model of {settings.name} is merged with its adapter, so it accepts only full weights.")
     new = not lora.has_adapters(model)
     if new:
         lora.inject_adapters(model, folder)
@@ -135,27 +135,27 @@ def _read_fitting_adapter(model: Any, folder: Path) -> Mapping[str, Tensor]:
 
 
 def _require_fitting(folder: Path, name: str, new: Tensor, present: Tensor) -> None:
-    """Refuse a weight of another shape, or with numbers that are not finite."""
+    """Reject a weight with a different shape or with non-finite values."""
     if new.shape != present.shape:
         shapes = f"{tuple(new.shape)} in {folder} and {tuple(present.shape)} in the model"
         raise ModelError(f"The weight {name} has the shape {shapes}.")
     if new.is_floating_point() and not bool(new.isfinite().all()):
-        raise ModelError(f"The weight {name} in {folder} has numbers that are not finite.")
+        raise ModelError(f"The weight {name} in {folder} has values that are not finite.")
 
 
 class _Files(Mapping[str, Tensor]):
-    """The tensors of a folder's safetensors files by name, read when they are asked for."""
+    """The tensors of a folder's safetensors files by name, read on access."""
 
     def __init__(self, folder: Path) -> None:
         self.places: dict[str, Any] = {}
         for path in sorted(folder.glob("*.safetensors")):
             file: Any = safe_open(path, framework="pt")
-            self.places |= {str(name): file for name in file.keys()}  # noqa: SIM118 -- no mapping
+            self.places |= {str(name): file for name in file.keys()}  # noqa: SIM118 -- not a mapping
         if not self.places:
             raise ModelError(f"{folder} has no safetensors weights.")
 
     def __contains__(self, name: object) -> bool:
-        return name in self.places  # that of a mapping reads the tensor
+        return name in self.places  # Mapping's own method would read the tensor
 
     def __getitem__(self, name: str) -> Tensor:
         tensor: Tensor = self.places[name].get_tensor(name)

@@ -290,7 +290,7 @@ def test_a_path_without_a_model_is_refused_before_the_hub_is_asked(
 ) -> None:
     """A name that may be one of the hub is not, also where a folder has its owner's name."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=r"no model folder runs/none\. There is no folder runs either, seen from "):
+    with pytest.raises(ModelError, match=r"no model folder runs/none\. There is no folder runs either, relative to "):
         require_folder("runs/none")
     for name in ("grpo--a", "sft--b", "Qwen"):
         (tmp_path / "runs" / name).mkdir(parents=True)

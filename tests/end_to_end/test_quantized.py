@@ -46,7 +46,7 @@ def test_a_processor_is_refused_before_anything_is_loaded(tmp_path: Path) -> Non
     for part in load.build_model("new:tiny", ["1 + 1 = 2"], 0):
         part.save_pretrained(tmp_path)
     settings = replace(SETTINGS, name=str(tmp_path), device="cpu")
-    with pytest.raises(UsageError, match=r"needs a CUDA device, and the model is for cpu: .* model\.quantization=none"):
+    with pytest.raises(UsageError, match=r"needs a CUDA device, but the model is for cpu: .* model\.quantization=none"):
         load.load_model(settings)
     assert load.load_model(replace(settings, quantization="none"))[0] is not None
     assert qlora.build_quantization_options(ModelSettings(), torch.device("cpu")) == {}

@@ -85,8 +85,8 @@ def test_an_engine_is_recognised(routes: dict[str, Any], dialect: str, engine: s
         ({"/v1/models": card("somebody")}, r"is of 'somebody'.*openai:NAME"),
         ({"/v1/models": {"data": []}}, "lists no model"),
         ({"/v1/models": [1]}, "lists no model"),
-        ({"/v1/models": "<html>"}, "does not say what it is.*not JSON"),
-        ({}, "does not say what it is.*status 404"),
+        ({"/v1/models": "<html>"}, "does not report what it is.*not JSON"),
+        ({}, "does not report what it is.*status 404"),
         (
             {"/v1/models": card("vllm"), "/server_info": info("raw_logprobs")},
             r"raw_logprobs.*--logprobs-mode processed",

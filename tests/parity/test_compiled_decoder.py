@@ -155,7 +155,7 @@ def test_answers_that_are_given_already_are_refused() -> None:
     """Nothing is left to sample of them, and no place to write it to."""
     for name, temperature, given in product(MODELS, (0.0, 1.0), (4, 5)):
         sampler = NativeSampler(build(name), None, ends=(1,))
-        with pytest.raises(ValueError, match=f"max_tokens is 4, and {given} tokens are already given"):
+        with pytest.raises(ValueError, match=f"max_tokens is 4, but {given} tokens are already given"):
             sampler.generate([(5, 6, 7, 8, 9, 3)], [[1]], Sampling(temperature, 4), [given])
         assert sampler.generate([(5, 6, 7, 8, 9, 3)], [[]], Sampling(temperature, 4), [given]) == [[]]
 

@@ -92,7 +92,7 @@ def test_checkpointing_recomputes_in_float64(checkpointing: bool) -> None:
 
 
 def test_mps_has_no_float64() -> None:
-    with pytest.raises(UsageError, match="does not exist on mps"):
+    with pytest.raises(UsageError, match="is not supported on mps"):
         prepare_model(make_model(), ModelSettings(precision="float64"), torch.device("mps"))
     with pytest.raises(UsageError, match="quantization=none"):
         ModelSettings("folder", precision="float64", quantization="nf4", lora_rank=4)
