@@ -1,4 +1,4 @@
-"""A chat prompt with a system message of the user's own, and with options of the model's chat template."""
+"""A chat prompt with a custom system message and options of the model's chat template."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": Non
 
 @dataclass(frozen=True)
 class ChangedChat(WrappedLeaf):
-    """A leaf of the prompts whose messages or whose chat template are changed; everything else is the leaf's.
+    """A prompt leaf with changed messages or chat template options; everything else is delegated to the leaf.
 
-    `system` replaces the system message, unless it is empty; `options` are variables of the template with their values.
+    `system` replaces the system message unless it is empty; `options` are template variables with their values.
     """
 
     system: str = ""
@@ -31,7 +31,7 @@ class ChangedChat(WrappedLeaf):
 
 @dataclass(frozen=True)
 class _ChangedTokenizer:
-    """A tokenizer whose chat template gets another system message and more variables."""
+    """A tokenizer whose chat template receives another system message and additional variables."""
 
     tokenizer: Any
     system: str
@@ -41,7 +41,7 @@ class _ChangedTokenizer:
         """Apply the chat template to the changed messages.
 
         Raises:
-            UsageError: the template has no variable of that name, so that it would change nothing.
+            UsageError: the template does not use a variable of that name.
         """
         if self.system:
             others = [message for message in messages if message["role"] != "system"]
@@ -50,13 +50,13 @@ class _ChangedTokenizer:
             if name not in str(self.tokenizer.chat_template or ""):
                 raise UsageError(
                     f"data.chat_template_options: the chat template of this model does not use {name}, so it would "
-                    "change nothing. Leave it out, or correct the name."
+                    "change nothing. Remove it, or correct the name."
                 )
         return self.tokenizer.apply_chat_template(messages, **self.options, **options)
 
 
 def change_chat(leaf: Any, name: str, system: str, options: Sequence[str]) -> Any:
-    """Return a prompt with another system message and options of the chat template; unchanged without any.
+    """Return a prompt with another system message and chat template options; unchanged if neither is given.
 
     Args:
         leaf: the prompt.
@@ -65,7 +65,7 @@ def change_chat(leaf: Any, name: str, system: str, options: Sequence[str]) -> An
         options: NAME=VALUE, such as enable_thinking=false.
 
     Raises:
-        UsageError: the prompt is plain text, which has neither, or an option is not of that form.
+        UsageError: the prompt is plain text, which supports neither, or an option is not of that form.
     """
     if not system and not options:
         return leaf
@@ -73,7 +73,7 @@ def change_chat(leaf: Any, name: str, system: str, options: Sequence[str]) -> An
         given = "data.system_prompt" if system else "data.chat_template_options"
         raise UsageError(
             f"{given} needs a prompt that uses the model's chat template, and {name} is plain text. Use "
-            f"--prompt chat, boxed or think_answer, or leave {given} out."
+            f"--prompt chat, boxed or think_answer, or remove {given}."
         )
     return ChangedChat(leaf, system, tuple(map(_parse_option, options)))
 
@@ -81,7 +81,7 @@ def change_chat(leaf: Any, name: str, system: str, options: Sequence[str]) -> An
 def _parse_option(option: str) -> tuple[str, Any]:
     name, equals, value = (part.strip() for part in option.partition("="))
     if not (name.isidentifier() and equals and value):
-        raise UsageError(f"data.chat_template_options must be NAME=VALUE, as enable_thinking=false, not '{option}'.")
+        raise UsageError(f"data.chat_template_options must be NAME=VALUE, like enable_thinking=false, not '{option}'.")
     if value.lower() in WORDS:
         return name, WORDS[value.lower()]
     try:

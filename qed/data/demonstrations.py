@@ -1,7 +1,7 @@
-"""The demonstrations of problems as a sequence of rollouts whose token ids are read from a `TokenStore` one by one.
+"""The demonstrations of problems as a sequence of rollouts whose token ids are read from a `TokenStore` on demand.
 
-Large data is tokenised once: its store is in the cache, under a hash of the problems, of the prompt, the tokenizer and
-the code that renders them, and of a few rows rendered anew.
+Large data is tokenised only once: its store is cached under a hash of the problems, the prompt, the tokenizer, the
+code that renders them, and a few freshly rendered rows.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from qed.guards.signals import check_signals
 from qed.randomness import shuffle_indices
 from qed.types import Problem, Prompt, Rollout
 
-CACHED_CHARACTERS = 8_000_000  # about 2 million tokens, which take 8 MB; less is tokenised at every start
-BATCH_CHARACTERS = 1_000_000  # tokenised in one call, in parallel
-SAMPLED = 1_000  # problems of large data that are looked at before all others, up to one that fits
-ENOUGH = 300  # demonstrations to judge the others by
-PROBED = 32  # rows that are rendered anew for every key
-FORMAT = 1  # of the store's files
+CACHED_CHARACTERS = 8_000_000  # about 2 million tokens (8 MB); smaller data is tokenised at every start
+BATCH_CHARACTERS = 1_000_000  # characters tokenised in one call, in parallel
+SAMPLED = 1_000  # problems of large data that are checked first, until one fits
+ENOUGH = 300  # demonstrations that suffice to judge the others
+PROBED = 32  # rows that are rendered again for each key
+FORMAT = 1  # format version of the store's files
 CODE = (
     "data",
     "environments",
     "grading",
     "models",
     "rewards",
-)  # the packages that decide how a demonstration is written
+)  # the packages that determine how a demonstration is rendered
 LIBRARIES = ("jinja2", "tokenizers", "transformers")
 PARALLEL = "TOKENIZERS_PARALLELISM"
 
 
 class Demonstrations(Sequence[Rollout]):
-    """Demonstrations as rollouts, in the order of their problems. They have token ids, but not the text.
+    """Demonstrations as rollouts, in the order of their problems, with token ids but without text.
 
     Args:
-        store: of the token ids.
-        problems: of which the store has the numbers.
-        limit: leave out rows of more tokens; None for no limit.
-        template: says which tokens are an environment's; None where none are.
+        store: the store of the token ids.
+        problems: the problems to whose indices the store refers.
+        limit: skip rows with more tokens; None for no limit.
+        template: identifies the tokens of an environment; None if there are none.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Demonstrations(Sequence[Rollout]):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The length of the longest prompt, and of the longest reply; they may be of different rows."""
+        """The lengths of the longest prompt and of the longest reply, possibly of different rows."""
         prompts = self.store.prompt_lengths[self.rows]
         replies = self.store.lengths[self.rows] - prompts
         return int(prompts.max(initial=0)), int(replies.max(initial=0))
@@ -102,19 +102,19 @@ class Windows(Sequence[Rollout]):
     """Consecutive windows of the concatenated rows of a store, as rollouts.
 
     The inputs of a window are all but its last token, its labels all but its first. So the inputs of two windows do not
-    overlap, and every token of the stream but the first is a label once. There are (tokens - 1) // length windows; the
-    rest of the stream is dropped.
+    overlap, and every token of the stream except the first is a label once. There are (tokens - 1) // length windows;
+    the rest of the stream is dropped.
 
     Args:
-        store: of the token ids.
-        order: of the rows.
-        length: of a window, in labels.
+        store: the store of the token ids.
+        order: the order of the rows.
+        length: the number of labels in a window.
     """
 
     def __init__(self, store: TokenStore, order: Sequence[int], length: int) -> None:
         self.store, self.length = store, length
         self.order = np.array(order, dtype=np.int64)
-        self.starts = np.concatenate([[0], np.cumsum(store.lengths[self.order])])  # of each row in the stream
+        self.starts = np.concatenate([[0], np.cumsum(store.lengths[self.order])])  # offset of each row in the stream
         self.numbers = range(max(0, int(self.starts[-1]) - 1) // length)
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Windows(Sequence[Rollout]):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The length of the longest prompt, and of the longest reply."""
+        """The lengths of the longest prompt and of the longest reply."""
         return (1, self.length) if self.numbers else (0, 0)
 
     def _build(self, number: int) -> Rollout:
@@ -146,19 +146,19 @@ class Windows(Sequence[Rollout]):
             pieces.append(self.store.tokens[offset + begin : offset + stop])
             begin, place = stop, place + 1
         ids = np.concatenate(pieces)
-        # Every token but the first is a label, so the first token alone is the row's prompt.
+        # Every token except the first is a label, so the row's prompt is its first token.
         return Rollout(
             Problem(f"window {number}", "", ""), pack_ids(ids[:1]), pack_ids(ids[1:]), (), "", "stop", "demonstration"
         )
 
 
 def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say: Callable[[str], None]) -> TokenStore:
-    """Tokenise the demonstrations of problems, those of large data once for all runs.
+    """Tokenise the demonstrations of problems; for large data, only once for all runs.
 
     Args:
-        template: renders them.
-        problems: a problem without a demonstration has no row.
-        say: prints a line, of large data alone.
+        template: renders the demonstrations.
+        problems: the problems; those without a demonstration get no row.
+        say: prints a line, for large data only.
     """
     if not _is_large(problems):
         return build_store(_tokenize(template, enumerate(problems)))
@@ -179,24 +179,24 @@ def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say
         place = f"; cached in {folder}"
     except OSError as error:
         say(
-            f"The tokenised data cannot be kept in {folder or error.filename}: {error.strerror or error}. Each run "
-            f"tokenises it for itself; to keep it, set the environment variable {host.CACHE} to a folder that you can "
-            "write, with space."
+            f"The tokenised data cannot be cached in {folder or error.filename}: {error.strerror or error}. Each run "
+            f"tokenises it again; to cache it, set the environment variable {host.CACHE} to a writable folder with "
+            "enough space."
         )
         store = build_store(make())
     what = f"{len(store):,} demonstrations, {len(store.tokens):,} tokens"
     if made:
         say(f"Tokenised {what} in {time.monotonic() - began:.1f} s{place}.")
     else:
-        say(f"{what}, tokenised before: read from {folder}.")
+        say(f"{what}, already tokenised: read from {folder}.")
     return store
 
 
 def require_fitting(template: PromptTemplate, problems: Sequence[Problem], limit: int) -> None:
-    """Refuse large data of which no demonstration in a sample fits, before all of it is tokenised.
+    """Raise before tokenising large data if no demonstration in a sample fits.
 
     Raises:
-        DataError: those in the sample have more tokens than the limit.
+        DataError: all demonstrations in the sample have more tokens than the limit.
     """
     if not (len(problems) > 2 * SAMPLED and _is_large(problems)):
         return
@@ -209,28 +209,28 @@ def require_fitting(template: PromptTemplate, problems: Sequence[Problem], limit
             long += 1
     if long >= ENOUGH:
         raise DataError(
-            f"{long:,} demonstrations, drawn among those of {len(problems):,} problems, are all longer than "
+            f"{long:,} demonstrations, sampled from those of {len(problems):,} problems, are all longer than "
             f"the model's window of {limit} tokens; the others are not tokenised. Use a model with a longer window, "
             "shorter demonstrations, or data.window, which cuts long ones."
         )
 
 
 def build_key(template: PromptTemplate, problems: Sequence[Problem]) -> str:
-    """Return a hash of everything that decides the token ids of the problems' demonstrations."""
+    """Return a hash of everything that determines the token ids of the problems' demonstrations."""
     digest = hashlib.sha256(_describe_code(template).encode())
     digest.update(_describe_tokenizer(template.tokenizer).encode())
     digest.update(json.dumps([repr(template.leaf), template.stop, template.end]).encode())
     for problem in problems:
         fields = [problem.id, problem.question, problem.answer, problem.solution, dict(problem.meta)]
         digest.update(json.dumps(fields, default=repr).encode())
-    # A prompt of one's own may depend on files that cannot be known here.
+    # A user-defined prompt may depend on files that are unknown here.
     step = max(1, len(problems) // PROBED)
     digest.update(repr(list(_tokenize(template, enumerate(problems[::step])))).encode())
     return digest.hexdigest()[:32]
 
 
 def _tokenize(template: PromptTemplate, problems: Iterable[tuple[int, Problem]]) -> Iterator[TokenRow]:
-    """Yield the token ids of each problem's first demonstration, with the number of the problem."""
+    """Yield the token ids of each problem's first demonstration, with the problem's index."""
     batch: list[tuple[int, bool, tuple[Prompt, str]]] = []
     characters = 0
     for number, problem in problems:
@@ -254,16 +254,16 @@ def _encode(template: PromptTemplate, batch: Sequence[tuple[int, bool, tuple[Pro
 
 @contextmanager
 def parallel_tokenizer() -> Iterator[None]:
-    """Let the tokenizer use a thread per core.
+    """Let the tokenizer use one thread per core.
 
-    Its threads are never used outside of this block: a process that is forked later would wait for them for ever.
+    Its threads are never used outside of this block, because a process forked later would wait for them forever.
     """
     with host.set_variable(PARALLEL, "true"):
         yield
 
 
 def _is_large(problems: Sequence[Problem]) -> bool:
-    """Return whether the demonstrations of problems take long to tokenise."""
+    """Return whether the demonstrations are large enough to cache their tokens."""
     return sum(map(_count_characters, problems)) >= CACHED_CHARACTERS
 
 
@@ -273,11 +273,11 @@ def _count_characters(problem: Problem) -> int:
 
 
 def _describe_code(template: PromptTemplate) -> str:
-    """Describe the code that writes demonstrations: of qed, of its libraries, and of a prompt of the user's own."""
+    """Describe the code that renders demonstrations: that of qed, its libraries, and a user-defined prompt."""
     leaf, own = template.leaf, ""
     while isinstance(leaf, WrappedLeaf):
         leaf = leaf.leaf
-    with suppress(OSError, TypeError):  # a prompt that was written in a notebook has no file
+    with suppress(OSError, TypeError):  # a prompt defined in a notebook has no file
         own = inspect.getsource(leaf if inspect.ismodule(leaf) else type(leaf))
     return json.dumps(
         [FORMAT, _hash_code(), {name: version(name) for name in LIBRARIES}, own, template.environment.reply_tags]
@@ -294,11 +294,11 @@ def _hash_code() -> str:
 
 
 def _describe_tokenizer(tokenizer: Any) -> str:
-    """Describe a tokenizer: all of its files' content, or its vocabulary where it is not one of the fast ones."""
+    """Describe a tokenizer: the content of all its files, or the vocabulary of a slow tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         content = json.loads(backend.to_str())
-        # A call sets these anew.
+        # These depend on the last call.
         content |= {"padding": None, "truncation": None}
     else:
         content = {"vocabulary": tokenizer.get_vocab()}

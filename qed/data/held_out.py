@@ -1,4 +1,4 @@
-"""Keep held-out questions out of the training data, after normalization and where asked by runs of words."""
+"""Keep held-out questions out of the training data, by normalized text and optionally by shared runs of words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from qed.types import Problem
 
 
 class HeldOut:
-    """The questions that are not trained on.
+    """The questions that must not be trained on.
 
     Args:
         problems: the held-out problems.
-        words: also hold out what shares this many consecutive words with one of them; 0 compares whole questions.
+        words: also drop questions that share this many consecutive words with one of them; 0 compares only whole
+            questions.
     """
 
     def __init__(self, problems: Iterable[Problem], words: int = 0) -> None:
@@ -25,7 +26,7 @@ class HeldOut:
         self._index = Index({"": problems}, words) if words else None
 
     def drop(self, problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
-        """Return the problems that may be trained on; the others are counted by reason."""
+        """Return the problems that may be trained on, and count the others by reason."""
         others = [problem for problem in problems if normalize_question(problem.question) not in self._questions]
         left_out["training problems that are held out"] += len(problems) - len(others)
         if self._index is None:
@@ -36,6 +37,6 @@ class HeldOut:
 
 
 def describe_check(words: int) -> str:
-    """Say how held-out questions are compared with those of the training data."""
+    """Describe how held-out questions are compared with those of the training data."""
     check = "whole questions, ignoring case, spaces and punctuation"
     return f"{check}, and runs of {words} words" if words else check

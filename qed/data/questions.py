@@ -1,12 +1,12 @@
-"""Normalize questions, so that the same question is found in another case, spacing or punctuation."""
+"""Normalize questions, so that the same question is recognized despite other case, spacing or punctuation."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-# Signs that carry meaning stay: operators, brackets, $, %, \\, a point or colon between digits, a factorial.
-# Each pattern begins with the character that it is about and looks back from there: `re` then skips to such characters.
+# Meaningful signs are kept: operators, brackets, $, %, \\, a point or colon between digits, a factorial.
+# Each pattern starts with the character it is about and looks behind from there, so that `re` can skip to it.
 QUOTES = re.compile('["`´‘’“”„«»]')
 APOSTROPHE = re.compile(r"'(?:(?<=\w\w.)|(?<!\w.)|(?=s\b))")
 PUNCTUATION = re.compile(
@@ -21,7 +21,7 @@ BESIDE_OPERATOR = re.compile(r" (?:(?=[-+*/^=<>×·÷≤≥])|(?<=[-+*/^=<>×·�
 def normalize_question(question: str) -> str:
     """Normalize a question for comparison: ignore case, spaces, and the punctuation of sentences.
 
-    Numerals, operators and brackets stay, because 2 + 3 and 2 - 3, 3.5 and 35 are in different questions.
+    Numerals, operators and brackets are kept, so that 2 + 3 and 2 - 3, or 3.5 and 35, remain different.
     """
     text = unicodedata.normalize("NFKC", question).casefold()
     if not text.isascii():

@@ -1,6 +1,6 @@
 """Select the training problems of a run: by the correctness of the worked solution, by number and by prompt length.
 
-Problems that are left out are counted by reason.
+Skipped problems are counted by reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HELD_OUT_SHARE = 10  # one in this many questions is held out if the training da
 def select_problems(
     problems: Sequence[Problem], data: DataSettings, seed: int, left_out: Counter[str]
 ) -> list[Problem]:
-    """Return the problems that the settings select, in their order.
+    """Return the problems that the settings select, in their original order.
 
     Raises:
         DataError: no problem is left.
@@ -33,7 +33,7 @@ def select_problems(
         kept = [problem for problem in kept if has_right_solution(problem)]
         left_out["problems whose worked solution is missing or wrong"] += len(problems) - len(kept)
     if 0 < data.unique_examples < len(kept):
-        # A smaller selection is part of a larger one with the same seed: 128 problems are among the 256.
+        # A smaller selection is a subset of a larger one with the same seed: the 128 problems are among the 256.
         chosen = set(shuffle_indices(len(kept), seed, "unique examples")[: data.unique_examples])
         left_out["problems beyond data.unique_examples"] += len(kept) - len(chosen)
         kept = [problem for number, problem in enumerate(kept) if number in chosen]
@@ -45,8 +45,8 @@ def select_problems(
 def has_right_solution(problem: Problem) -> bool:
     """Return whether a problem's demonstration ends in the correct answer.
 
-    A complete reply is judged itself. A solution that states no answer, also not in words, counts as correct: the
-    prompt appends the gold answer to it.
+    A complete reply is graded as it is. A solution that states no answer, not even in words, counts as correct, because
+    the prompt appends the gold answer.
     """
     if reply := find_reply(problem):
         return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
@@ -54,16 +54,16 @@ def has_right_solution(problem: Problem) -> bool:
 
 
 def hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, offline: bool) -> list[Problem]:
-    """Draw problems to evaluate from the training problems of a task without a test split: one for each question.
+    """Draw held-out problems from the training problems of a task without a test split, at most one per question.
 
-    No row with their questions is trained on. So a question that more than a tenth of the rows ask is drawn last.
+    No row with one of these questions is trained on, so questions of more than a tenth of the rows are drawn last.
 
     Args:
-        name: of the task.
-        problems: of the task; those with an answer are drawn.
-        limit: number of problems that are drawn at most.
-        seed: of the draw.
-        offline: whether the run samples nothing, so that it needs none where too few problems have an answer.
+        name: name of the task.
+        problems: problems of the task; only those with an answer are drawn.
+        limit: maximum number of problems to draw.
+        seed: seed of the draw.
+        offline: whether the run samples nothing and may do without held-out problems if too few have an answer.
 
     Raises:
         DataError: too few problems have an answer.
@@ -91,22 +91,22 @@ def hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int, offl
 def split_validation(
     problems: Sequence[Problem], share: float, limit: int, seed: int, imitates: bool = False
 ) -> tuple[list[Problem], list[Problem], str]:
-    """Split problems into a training and a validation part, whose questions are drawn by the seed.
+    """Split problems into a training and a validation part, whose questions are drawn with the seed.
 
-    Only questions with an answer or a preference are drawn for validation, or any question if there is none and the
-    run only imitates. All rows with the same question, ignoring case, spaces and punctuation, go into the same part,
-    so that no validation question is trained on; a question of more than that share of the rows is drawn last.
+    Only questions with an answer or a preference are drawn for validation; if there are none and the run only imitates,
+    any question is. All rows with the same question, ignoring case, spaces and punctuation, go into the same part, so
+    that no validation question is trained on; a question with more than `share` of the rows is drawn last.
 
     Args:
-        problems: of both parts.
-        share: of the questions, for validation.
-        limit: number of questions that are drawn at most.
-        seed: of the draw.
-        imitates: whether the run only imitates.
+        problems: problems to split.
+        share: fraction of the questions to use for validation.
+        limit: maximum number of questions to draw.
+        seed: seed of the draw.
+        imitates: whether the run only imitates demonstrations.
 
     Returns:
-        the training part, the validation part, and a text that says how many questions are drawn where the limit is
-        below the share; "" otherwise.
+        the training part, the validation part, and a text that says how many questions were drawn if `limit` is below
+        `share`; "" otherwise.
     """
     if not share:
         return list(problems), [], ""
@@ -127,10 +127,10 @@ def split_validation(
 
 
 def keep_measured(validation: Sequence[Problem], imitates: bool, left_out: Counter[str]) -> list[Problem]:
-    """Return the validation problems that a run measures; the others are counted.
+    """Return the validation problems that a run measures, and count the others.
 
-    A question with an answer is asked once, however many rows it has; of pairs, and of demonstrations without an
-    answer, every row is measured.
+    A question with an answer is asked once, however many rows it has. Preference pairs, and demonstrations without an
+    answer, are all measured.
     """
     answered = {normalize_question(problem.question): problem for problem in validation if problem.answer}
 
@@ -144,6 +144,6 @@ def keep_measured(validation: Sequence[Problem], imitates: bool, left_out: Count
 
 
 def compute_percentile_length(lengths: Sequence[int], percentile: float) -> int:
-    """Return the length at a percentile, which is the longest length within it."""
+    """Return the length at a percentile: the longest length within it."""
     ordered = sorted(lengths)
     return ordered[max(0, math.ceil(percentile / 100 * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Keep the prompts of training problems within a number of tokens: leave long ones out, or shorten their questions."""
+"""Limit the prompts of training problems to a number of tokens: drop long ones, or truncate their questions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qed.errors import DataError
 from qed.runs.run import Run
 from qed.types import Problem
 
-UNFINISHED = "\ufffd"  # what a decoder shows for a part of a character
-ATTEMPTS = 4  # a cut text may have more tokens than were kept, because its edge is tokenised differently
+UNFINISHED = "\ufffd"  # what a decoder returns for a partial character
+ATTEMPTS = 4  # a truncated text may have more tokens than were kept, because its edge is tokenised differently
 
 
 def shorten_prompts(
@@ -24,9 +24,9 @@ def shorten_prompts(
     run: Run,
     console: Console,
 ) -> list[Problem]:
-    """Return the training problems with prompts of at most `limit` tokens; what is left out or cut is reported.
+    """Return the training problems with prompts of at most `limit` tokens; report what was dropped or truncated.
 
-    Tokens are cut off one side of the question. The prompt around it stays whole, so that its instruction and the tags
+    Tokens are removed from one side of the question. The prompt around it is kept, so that its instruction and the tags
     that it opens are never lost.
 
     Raises:
@@ -58,7 +58,7 @@ def shorten_prompts(
 
 
 def _shorten(problem: Problem, template: PromptTemplate, limit: int, side: str) -> Problem | None:
-    """Return the problem with as much of its question as fits; None where it is to be dropped, or nothing fits."""
+    """Return the problem with as much of its question as fits; None if it is to be dropped, or nothing fits."""
     if side == "drop":
         return None
     tokens = template.tokenizer(problem.question, add_special_tokens=False)["input_ids"]
@@ -68,7 +68,7 @@ def _shorten(problem: Problem, template: PromptTemplate, limit: int, side: str) 
             return problem
         tokens = tokens[excess:] if side == "left" else tokens[:-excess]
         text = template.tokenizer.decode(tokens, skip_special_tokens=False)
-        # A character may have several tokens; the rest of one that is cut is left out.
+        # A character may have several tokens; a truncated character is removed.
         text = text.lstrip(UNFINISHED) if side == "left" else text.rstrip(UNFINISHED)
         if not text:
             return None

@@ -1,4 +1,4 @@
-"""Load the problems of a run, split them into training and held-out ones, and count those that are left out."""
+"""Load the problems of a run, split them into training and held-out problems, and count those that are skipped."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from qed.errors import DataError, UsageError
 from qed.runs.run import Run
 from qed.types import Problem
 
-VALIDATION = "validation"  # the name of the validation part as a task to evaluate
-SUBSET_SEED = 0  # of the held-out problems that are evaluated: runs of other seeds are compared on the same ones
+VALIDATION = "validation"  # the task name of the validation part in evaluations
+SUBSET_SEED = 0  # seed that draws the evaluated held-out problems, so that runs with other seeds use the same ones
 NO_PAIR = (
     "There is no preference pair to learn from: the training data needs rows with a prompt, and with a chosen and a "
-    "rejected reply that fit the model, as in the columns prompt, chosen and rejected. On problems with answers, qed "
-    "online-dpo makes pairs of its own."
+    "rejected reply that fit the model, as in the columns prompt, chosen and rejected. From problems with answers, qed "
+    "online-dpo builds its own pairs."
 )
 
 
 @dataclass(frozen=True)
 class LoadedProblems:
-    """The training problems, the held-out ones by task, the validation problems, and the counts of those left out.
+    """The training problems, the held-out problems by task, the validation problems, and the counts of skipped ones.
 
-    `subsets` names the tasks of which a part was drawn, and how; so it does for the validation part. `held_out` are all
-    problems of the tasks to evaluate, drawn or not.
+    `subsets` describes how a subset was drawn, by task, including the validation part. `held_out` holds all problems of
+    the tasks to evaluate, drawn or not.
     """
 
     problems: list[Problem]
@@ -64,15 +64,15 @@ class LoadedProblems:
 def load_problems(
     data: DataSettings, evaluation: EvaluationSettings, seed: int, imitates: bool = False, compares: bool = False
 ) -> LoadedProblems:
-    """Load all problems of a run; no held-out question is trained on, also none that a subset leaves out.
+    """Load all problems of a run; no held-out question is trained on, even if the evaluated subset leaves it out.
 
     Args:
         data: names the training tasks.
         evaluation: names the held-out tasks.
-        seed: of the run.
-        imitates: whether the run only imitates demonstrations (SFT). Data without any answer, such as conversations,
-            then needs no benchmark: rows that are held out of it are validation problems, whose loss is measured.
-        compares: whether the run compares the replies of pairs (DPO), which need no benchmark either.
+        seed: seed of the run.
+        imitates: whether the run only imitates demonstrations (SFT). Data without answers, such as conversations, then
+            needs no benchmark: rows held out of it are validation problems, whose loss is measured.
+        compares: whether the run compares the replies of pairs (DPO), which needs no benchmark either.
 
     Raises:
         DataError: the data cannot be used, or no problem is left for training or evaluation.
@@ -119,12 +119,12 @@ def load_training_problems(
     """Load the training problems of a phase that has its own data.
 
     Args:
-        data: of the phase.
-        seed: of the run.
+        data: settings of the phase.
+        seed: seed of the run.
         held_out: the problems whose questions no phase trains on.
 
     Returns:
-        the problems, and the counts of those left out, by reason.
+        the problems, and the counts of skipped ones by reason.
     """
     left_out: Counter[str] = Counter()
     load = _build_loader(data, left_out)
@@ -144,16 +144,16 @@ def _build_loader(data: DataSettings, left_out: Counter[str]) -> Callable[..., l
 
 
 def _needs_benchmark(problems: Sequence[Problem], offline: bool) -> bool:
-    """Return whether held-out problems of a training task are evaluated; `offline` if the run samples nothing.
+    """Return whether a training task needs held-out problems to evaluate; `offline` if the run samples nothing.
 
-    Preferences have no answer to evaluate; their validation part is measured by the policy's preferences.
+    Preferences have no answer to evaluate; their validation part measures the policy's preferences.
     """
     answered = any(problem.answer for problem in problems)
     return answered or not (offline or all(problem.is_preference for problem in problems))
 
 
 def _drop_held_out(problems: Sequence[Problem], held_out: HeldOut, left_out: Counter[str]) -> list[Problem]:
-    """Return the problems whose question is not held out; the others are counted."""
+    """Return the problems whose question is not held out, and count the others."""
     kept = held_out.drop(problems, left_out)
     if not kept:
         raise DataError("No training problem is left: all of them are held-out problems.")
@@ -161,14 +161,14 @@ def _drop_held_out(problems: Sequence[Problem], held_out: HeldOut, left_out: Cou
 
 
 def _drop_duplicates(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
-    """Return each problem once; duplicate rows are counted."""
+    """Return each problem once, and count duplicate rows."""
     distinct = list({problem.id: problem for problem in problems}.values())
     left_out["duplicate rows"] += len(problems) - len(distinct)
     return distinct
 
 
 def _load_test_split(name: str, load: Callable[..., list[Problem]], left_out: Counter[str]) -> list[Problem]:
-    """Load the test split of a task; empty if it has none, or if that of the user's own data cannot be evaluated."""
+    """Load the test split of a task; empty if it has none, or if that of user data cannot be evaluated."""
     if not tasks.has_test_split(name):
         return []
     own = bool(parse_task(name).path)
@@ -192,12 +192,12 @@ def _add_benchmark(
     drawn: tuple[int, int],
     left_out: Counter[str],
 ) -> dict[str, str]:
-    """Add held-out problems under their task's name; those without an answer are left out and counted.
+    """Add held-out problems under their task's name, skipping and counting those without an answer.
 
-    At most `drawn[0]` problems are added, drawn by the seed `drawn[1]`.
+    At most `drawn[0]` problems are added, drawn with seed `drawn[1]`.
 
     Returns:
-        the text that names the subset under the task's name, if some are left out.
+        the description of the subset under the task's name, if not all problems are used.
     """
     limit, seed = drawn
     if label in benchmarks:
@@ -216,13 +216,12 @@ def _add_benchmark(
 
 
 def resolve_prompt_name(data: DataSettings) -> str:
-    """Return the name of a run's prompt: the given one, or the default of its first task."""
+    """Return the name of a run's prompt: the configured one, or the default of its first task."""
     return tasks.suggest_prompt(data.tasks[0]) if data.prompt == "auto" else data.prompt
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options, its system message, the chat template's options, its environment and
-    its reward.
+    """Load the prompt of a run with its options, system message, chat template options, environment and reward.
 
     Raises:
         UsageError: one of them does not exist, or has no such option.
@@ -264,9 +263,9 @@ def drop_long_prompts(
     run: Run,
     console: Console,
 ) -> list[Problem]:
-    """Return the problems whose prompt has at most `limit` tokens; the others are counted and reported.
+    """Return the problems whose prompt has at most `limit` tokens; count and report the others.
 
-    If they are `answered` by the model, the limit is what the longest answer leaves of the window.
+    If the model answers them (`answered`), the limit is what the longest answer leaves of the context window.
 
     Raises:
         DataError: no problem is left.
@@ -294,7 +293,7 @@ def drop_long_prompts(
 def drop_beyond_percentile(
     problems: list[Problem], template: PromptTemplate, percentile: float, run: Run, console: Console
 ) -> list[Problem]:
-    """Return the training problems whose prompt is not longer than the percentile; the others are reported."""
+    """Return the training problems whose prompt is within the length percentile, and report the others."""
     if percentile == 100:
         return problems
     lengths = template.lengths(problems)
@@ -310,20 +309,20 @@ def drop_beyond_percentile(
 
 
 def choose_columns(entries: Sequence[str], name: str, evaluated: bool = False) -> dict[str, str]:
-    """Return the columns to rename for a task: those of `data.map` for it, or else those for all.
+    """Return the columns to rename for a task: those that `data.map` gives for it, else those for all tasks.
 
     Args:
         entries: OURS=THEIRS, or TASK?OURS=THEIRS&OURS=THEIRS for one task.
         name: the task.
-        evaluated: whether it is only evaluated; columns for all tasks then need not exist in it.
+        evaluated: whether the task is only evaluated; it then need not have the columns for all tasks.
     """
     asked = replace(parse_task(name), columns={})
     own = [task for task in map(parse_task, filter(_names_task, entries)) if task.label == asked.label]
     own = [task for task in own if replace(task, columns={}) == asked] or own  # files in two folders may share a label
     if any(task.columns != own[0].columns for task in own):
         raise UsageError(
-            f"data.map has columns of {asked.label} twice; join them: TASK?OURS=THEIRS&OURS=THEIRS, with TASK as it is "
-            "named elsewhere."
+            f"data.map has two entries for {asked.label}; join them: TASK?OURS=THEIRS&OURS=THEIRS, with TASK as named "
+            "elsewhere."
         )
     if own:
         return dict(own[0].columns)
@@ -343,6 +342,6 @@ def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:
         if not name or not value:
             raise UsageError(f"{setting} must be NAME=VALUE, for example question=problem, not '{entry}'.")
         if pairs.get(name, value) != value:
-            raise UsageError(f"{setting} names {name} twice: {name}={pairs[name]} and {entry}. Leave one of them out.")
+            raise UsageError(f"{setting} names {name} twice: {name}={pairs[name]} and {entry}. Remove one of them.")
         pairs[name] = value
     return pairs

@@ -1,4 +1,4 @@
-"""Draw a subset of a benchmark by the seed, with as many problems of each source, subject and level as is fair."""
+"""Draw a random subset of a benchmark, stratified by source, subject and level."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from qed.randomness import draw_uniform
 from qed.types import Problem
 
-STRATA = ("source", "subject", "level")  # columns of a problem's meta, the outer ones first
+STRATA = ("source", "subject", "level")  # columns of a problem's meta, outermost first
 
 
 def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[list[Problem], str]:
-    """Draw problems without replacement, stratified by those of `STRATA` that vary.
+    """Draw problems without replacement, stratified by the columns of `STRATA` that vary.
 
-    The outermost strata get their shares, rounded by the largest remainders, so that none with a fair share is left
-    out. Within each, problems are ordered by the inner strata and then at random, and every m-th is taken from a random
-    start (systematic sampling, Madow and Madow 1944).
+    The outermost strata get proportional shares, rounded by the largest-remainder method. Within each, problems are
+    ordered by the inner strata and then at random, and every m-th is taken from a random start (systematic sampling,
+    Madow and Madow 1944).
 
     Args:
-        problems: of the benchmark; their number is n.
+        problems: the n problems of the benchmark.
         count: number to draw; 0 or at least n keeps all.
-        seed: of the draw, which depends on the ids of the problems and not on their order.
+        seed: seed of the draw, which depends on the problems' ids but not on their order.
 
     Returns:
-        the problems in their order, and a text that names the subset; "" if all are kept.
+        the problems in their order, and a description of the subset; "" if all are kept.
     """
     total = len(problems)
     if not 0 < count < total:
@@ -38,7 +38,7 @@ def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[lis
     shares = _round_shares([len(own) * count / total for own in strata.values()], count)
     for (name, own), share in zip(strata.items(), shares, strict=True):
         start = draw_uniform(seed, "subset", total, count, name)
-        # Rounding must not reach the end: the last number is below the size.
+        # Guard against rounding: the last index must stay below the size.
         chosen |= {own[min(len(own) - 1, int((number + start) * len(own) / share))] for number in range(share)}
     by = f", stratified by {_join(names)}" if names else ""
     told = f"{count:,} of {total:,} problems, drawn by seed {seed}{by}"
@@ -46,7 +46,7 @@ def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[lis
 
 
 def _round_shares(shares: Sequence[float], count: int) -> list[int]:
-    """Round shares to whole numbers that sum to `count`, by the largest remainders."""
+    """Round shares to integers that sum to `count`, by the largest-remainder method."""
     whole = [int(share) for share in shares]
     order = sorted(range(len(shares)), key=lambda index: whole[index] - shares[index])
     for index in order[: count - sum(whole)]:
@@ -55,9 +55,9 @@ def _round_shares(shares: Sequence[float], count: int) -> list[int]:
 
 
 def _sort_by_strata(problems: Sequence[Problem], names: Sequence[str], seed: int) -> list[int]:
-    """Return the indices sorted by strata, at random within them.
+    """Return the indices sorted by strata, in random order within them.
 
-    Every other stratum lists what is inside of it in reverse, so that neighbours across a border are alike.
+    Every other stratum is sorted in reverse inside, so that neighbours across a boundary are similar.
     """
 
     def sort(indices: list[int], names: Sequence[str]) -> list[int]:

@@ -1,8 +1,8 @@
-"""Tokenised rows on disk: token ids, offsets and prompt lengths as flat files that NumPy maps into memory.
+"""Tokenised rows on disk: token ids, offsets and prompt lengths in flat files that NumPy memory-maps.
 
-A store is a folder in the cache, named by a hash of what it was made from (`qed.data.demonstrations`). It is written
-under a temporary name and renamed, so it is whole or absent. Of several processes that need the same store one writes
-it, and the others wait.
+A store is a folder in the cache, named by a hash of its inputs (`qed.data.demonstrations`). It is written under a
+temporary name and renamed, so it is complete or absent. If several processes need the same store, one writes it and the
+others wait.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from qed.guards.signals import check_signals
 from qed.types import Column
 
 SIZES = "sizes.json"
-KEPT_DAYS = 30  # a store that no run has opened for so long is removed when another one is written
-WAIT = 0.2  # seconds between two looks at another process's lock
+KEPT_DAYS = 30  # a store unused for this long is removed when another one is written
+WAIT = 0.2  # seconds between attempts to take another process's lock
 
 TYPES: Mapping[str, Any] = {
     "tokens": np.int32,  # [T]: the prompt and the reply of each row
-    "offsets": np.int64,  # [N + 1]: where each row begins
+    "offsets": np.int64,  # [N + 1]: start of each row
     "prompt_lengths": np.int32,  # [N]
-    "numbers": np.int64,  # [N]: the number of each row's problem
-    "verbatim": np.int8,  # [N]: 1 where the reply is the data's own text
+    "numbers": np.int64,  # [N]: index of each row's problem
+    "verbatim": np.int8,  # [N]: 1 if the reply is the data's own text
 }
 
 
 class TokenRow(NamedTuple):
-    """A row before it is stored: the number of its problem, token ids, and whether the reply is the data's own text."""
+    """A row before it is stored: the index of its problem, token ids, and whether the reply is the data's own text."""
 
     number: int
     prompt: list[int]
@@ -49,7 +49,7 @@ class TokenRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """N rows of T token ids; see `TYPES` for the arrays. Those of a folder are mapped into memory, read-only."""
+    """N rows with T token ids in total; see `TYPES` for the arrays. Arrays on disk are memory-mapped, read-only."""
 
     tokens: np.ndarray
     offsets: np.ndarray
@@ -68,7 +68,7 @@ class TokenStore:
         return lengths
 
     def read(self, row: int) -> tuple[Column[int], Column[int]]:
-        """Return the token ids of a row's prompt and of its reply, copied."""
+        """Return copies of the token ids of a row's prompt and reply."""
         begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
         middle = begin + int(self.prompt_lengths[row])
         return pack_ids(self.tokens[begin:middle]), pack_ids(self.tokens[middle:end])
@@ -88,11 +88,11 @@ def build_store(rows: Iterable[TokenRow]) -> TokenStore:
 
 
 def open_store(folder: Path, make: Callable[[], Iterable[TokenRow]], say: Callable[[str], None]) -> TokenStore:
-    """Open a store, and write it first if it is missing or damaged.
+    """Open a store, writing it first if it is missing or damaged.
 
     Args:
-        folder: of the store.
-        make: yields the rows; called only if they have to be written.
+        folder: folder of the store.
+        make: yields the rows; called only if the store must be written.
         say: prints a line.
 
     Raises:
@@ -107,12 +107,12 @@ def open_store(folder: Path, make: Callable[[], Iterable[TokenRow]], say: Callab
                     _remove_leftovers(folder)
                 store = _write_store(folder, make())
     with suppress(OSError):
-        os.utime(folder)  # when it was used last
+        os.utime(folder)  # marks the last use
     return store
 
 
 def read_store(folder: Path) -> TokenStore | None:
-    """Map a store into memory; None if there is none, or if its files do not have the sizes that were written."""
+    """Memory-map a store; return None if there is none, or if its files do not have the sizes that were written."""
     try:
         sizes = json.loads((folder / SIZES).read_bytes())
         files = {name: folder / f"{name}.bin" for name in TYPES}
@@ -128,7 +128,7 @@ def read_store(folder: Path) -> TokenStore | None:
 
 
 def _is_consistent(store: TokenStore) -> bool:
-    """Return whether offsets and lengths fit the number of tokens."""
+    """Return whether offsets and lengths match the number of tokens."""
     if not len(store.offsets) - 1 == len(store.prompt_lengths) == len(store.numbers) == len(store.verbatim):
         return False
     ends = int(store.offsets[0]) == 0 and int(store.offsets[-1]) == len(store.tokens)
@@ -174,7 +174,7 @@ def _write_store(folder: Path, rows: Iterable[TokenRow]) -> TokenStore:
         try:
             temporary.rename(folder)
         except OSError:
-            if not folder.exists():  # where there are no locks, another process may have been first
+            if not folder.exists():  # without file locks, another process may have been first
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -189,7 +189,7 @@ def _flush(file: Any) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove a damaged store, what killed writers of it have left, and stores that nobody has used for long."""
+    """Remove a damaged store, leftovers of its killed writers, and stores that have not been used for long."""
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for other in list(folder.parent.iterdir()):
         own = other == folder or other.name.startswith(f".{folder.name}-")
@@ -200,7 +200,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def _lock(folder: Path, say: Callable[[str], None]) -> Iterator[bool]:
-    """Wait for the lock of a store, and yield whether it is held. It is the kernel's, so it ends with its process."""
+    """Wait for the lock of a store, and yield whether it is held. The kernel releases it when its process ends."""
     with folder.with_name(f"{folder.name}.lock").open("ab") as file:
         held = waited = False
         while not held:
@@ -209,10 +209,10 @@ def _lock(folder: Path, say: Callable[[str], None]) -> Iterator[bool]:
                 held = True
             except BlockingIOError:
                 if not waited:
-                    say(f"Another process tokenises the same data; waiting for {folder}.")
+                    say(f"Another process is tokenising the same data; waiting for {folder}.")
                 waited = True
                 check_signals("load")
                 time.sleep(WAIT)
-            except OSError:  # the file system has no locks: the first to rename its store has written it
+            except OSError:  # the file system has no locks: the first to rename its store wins
                 break
         yield held

@@ -238,7 +238,7 @@ def test_each_run_has_the_rows_of_its_own_call(tmp_path: Path) -> None:
         assert ask(run) == held_out
         assert ask(run, make_rows(9)[:2]) == {"What is 0 + 9?", "What is 1 + 9?"}
         assert ask(run) == held_out
-    with pytest.raises(UsageError, match=r"memory:train is data that was given in Python, and this call does not have"):
+    with pytest.raises(UsageError, match=r"memory:train is data that was passed in Python, and this call does"):
         ask(runs[2].path)
 
 

@@ -77,7 +77,7 @@ def test_a_prompt_writes_texts(write: Write) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("str(number + 1)", "number + 1", r"the answer of problem 0 must be a text, not 1"),
+        ("str(number + 1)", "number + 1", r"the answer of problem 0 must be a string, not 1"),
         ("Problem(str(number)", 'Problem("same"', r"two questions have the id 'same'"),
         ("return [Problem", "return [{}] or [Problem", r"problem 0 is of the type dict; load must return problems"),
         ("return [", "[", r"must return a list of problems, not NoneType"),

@@ -55,7 +55,7 @@ def test_a_map_for_training_leaves_another_evaluation_file_alone(tmp_path: Path)
     ("entries", "words"),
     [
         (("question=a", "question=b"), r"data\.map names question twice: question=a and question=b"),
-        (("x.jsonl?question=a", "x.jsonl?answer=b"), r"data\.map has columns of x twice; join them"),
+        (("x.jsonl?question=a", "x.jsonl?answer=b"), r"data\.map has two entries for x; join them"),
         (("x.jsonl?question=a&question=b",), "names a column twice after the question mark"),
     ],
 )

@@ -162,5 +162,5 @@ def test_a_prompt_that_adds_to_the_chat_template_is_shown_and_not_written(tmp_pa
     (tmp_path / "opened.py").write_text(OPENED)
     leaf, problem = load_leaf(str(tmp_path / "opened.py")), Problem("1", "1+2?", "3")
     assert PromptView(leaf).sample(problem)[0] == "[user]\n1+2?\n[assistant]\n<think>"
-    with pytest.raises(UsageError, match="adds '<think>' to what the chat template gives"):
+    with pytest.raises(UsageError, match="adds '<think>' to the output of the chat template"):
         build_messages(leaf, problem)

@@ -225,7 +225,7 @@ def test_a_parquet_file_with_the_name_of_a_text_is_left_out(tmp_path: Path, caps
     for _ in range(2):
         assert len(list(local.read_rows(str(tmp_path), "train"))) == len(ROWS)
     told = capsys.readouterr().err
-    assert told.count("train.parquet is left out: train.jsonl has the same name") == 1
+    assert told.count("train.parquet is skipped: train.jsonl has the same name") == 1
 
 
 def test_an_empty_parquet_file_among_others_is_read(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_cache_of_the_library_that_cannot_be_written_is_named(
 ) -> None:
     write_parquet(tmp_path / "x.parquet", ["1"])
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", Path("/dev/null/datasets"))
-    with pytest.raises(DataError, match=r"cache, /dev/null/datasets: name one that can be written, in .* HF_HOME or"):
+    with pytest.raises(DataError, match=r"cache folder, but /dev/null/datasets is not: set .* HF_HOME or"):
         list(local.read_rows(str(tmp_path / name), ""))
 
 
@@ -325,7 +325,7 @@ def test_files_beside_the_folder_of_a_split_are_told(tmp_path: Path, capsys: pyt
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(lines(ROWS))
     assert load(tmp_path) == ROWS
-    told = f"The split is read from {tmp_path / 'train'}; files beside that folder are not read: b.jsonl.\n"
+    told = f"The split is read from {tmp_path / 'train'}; files next to that folder are not read: b.jsonl.\n"
     assert capsys.readouterr().err == told
 
 

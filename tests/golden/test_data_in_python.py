@@ -69,7 +69,7 @@ def test_the_rows_are_copied_and_replaced_by_name() -> None:
 
 
 def test_what_is_no_table_is_said() -> None:
-    with pytest.raises(UsageError, match=r"a DatasetDict of train, test\. Give one split of it"):
+    with pytest.raises(UsageError, match=r"a DatasetDict of train, test\. Pass one split of it"):
         register_rows("x", DatasetDict({"train": Dataset.from_list(ROWS), "test": Dataset.from_list(ROWS)}))
     with pytest.raises(UsageError, match=r"a list of dicts, a datasets\.Dataset or a data frame, not str"):
         register_rows("x", "train.jsonl")

@@ -81,7 +81,7 @@ def test_sat_math_has_the_multiple_choice_examples_of_qwen(shared: Path) -> None
         ("", 5, "has no standard exemplars"),
         ("mmlu", None, "needs multiple-choice questions"),
         ("qwen_choices", None, "needs multiple-choice questions"),
-        ("qwen_math", 6, "are 5, and --shots asks for 6"),
+        ("qwen_math", 6, "There are 5 exemplars"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(exemplars: str, count: int | None, words: str) -> None:

@@ -81,9 +81,9 @@ def test_a_snapshot_of_it_is_read_as_files(asked: list[tuple[Any, ...]], tmp_pat
 def test_mistakes_are_said(asked: list[tuple[Any, ...]]) -> None:
     with pytest.raises(DataError, match=r"missing\. Please pick one among the available configs: \['main'\]"):
         tasks.load_task("hub:openai/gsm8k", "train", {})
-    with pytest.raises(UsageError, match=f"needs the name of a data set, for example --tasks {hub.EXAMPLE}"):
+    with pytest.raises(UsageError, match=f"needs the name of a dataset, for example --tasks {hub.EXAMPLE}"):
         tasks.load_task("hub", "train", {})
-    with pytest.raises(UsageError, match="needs the name of a data set"):
+    with pytest.raises(UsageError, match="needs the name of a dataset"):
         tasks.load_task("hub:", "train", {})
 
 

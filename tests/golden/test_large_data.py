@@ -114,7 +114,7 @@ def test_large_data_that_does_not_fit_is_refused_by_a_sample(monkeypatch: pytest
     short, long = (Problem("p", "What is 2 + 3?", "5", "It is 5. " * times) for times in (1, 100))
     limit = sum(map(len, template.encode([template.write(short, find_demonstration(template.leaf, short) or "")])[0]))
     encoded.clear()
-    with pytest.raises(DataError, match=r"^10 demonstrations, drawn among those of 40 problems, are all longer"):
+    with pytest.raises(DataError, match=r"^10 demonstrations, sampled from those of 40 problems, are all longer"):
         require_fitting(template, [long] * 40, limit)
     assert encoded == [1] * 10
     monkeypatch.setattr(demonstrations, "shuffle_indices", lambda *_: [7, 4, *range(38)])

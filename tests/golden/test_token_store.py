@@ -263,14 +263,14 @@ def test_a_cache_that_cannot_be_written_is_said_and_the_data_is_tokenised_in_mem
         store = tokenize_problems(bind("r1_zero"), PROBLEMS, told.append)
         assert [store.read(row) for row in range(len(store))] == [stored.read(row) for row in range(len(stored))]
     first, last = told
-    assert first.startswith(f"The tokenised data cannot be kept in {blocked}")
+    assert first.startswith(f"The tokenised data cannot be cached in {blocked}")
     assert "QED_CACHE" in first
     assert last.startswith("Tokenised ")
     assert "cached" not in last
     told.clear()
     monkeypatch.setattr("qed.host.find_cache", lambda: (blocked / "qed").mkdir())  # no folder for any cache
     assert len(tokenize_problems(bind("r1_zero"), PROBLEMS, told.append)) == len(stored)
-    assert told[0].startswith(f"The tokenised data cannot be kept in {blocked}/qed: Not a directory.")
+    assert told[0].startswith(f"The tokenised data cannot be cached in {blocked}/qed: Not a directory.")
 
 
 WRITER = """

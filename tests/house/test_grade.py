@@ -226,7 +226,7 @@ def test_rows_that_fit_on_a_full_disk_are_named(tmp_path: Path, name: str) -> No
     (tmp_path / "x.jsonl").write_text(f"{json.dumps(row)}\n" * 400)
     command = f"ulimit -f 40; exec {sys.executable} -m qed grade x.jsonl --out {name}"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
-    kept = f" The rows until then are in {name}.part: delete it if you do not need them." if "jsonl" in name else ""
+    kept = f" The rows written so far are in {name}.part: delete it if you do not need them." if "jsonl" in name else ""
     assert (done.returncode, done.stderr) == (1, f"error: {name} cannot be written: File too large.{kept}\n")
     assert (tmp_path / f"{name}.part").exists() == bool(kept)
 

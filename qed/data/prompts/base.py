@@ -1,11 +1,11 @@
 """Bind a prompt leaf to a tokenizer: convert problems to token ids, and demonstrations to rollouts.
 
-A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, its
-default reward `REWARD`, and `CHAT`, whether the tokenizer's chat template renders it. The optional `OPENS` are tags at
-the end of the prompt's text that belong to the answer, and the optional `TAGS` all tags of an answer, in order: two
-around the reasoning, then two around the result if it has some; none is a part of another one. `REPLY` is how it writes
-a later message, `{text}`, up to the start of the next answer. A leaf with options has a frozen dataclass instance with
-the same members in `LEAF`; the options are its fields.
+A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, the
+default reward `REWARD`, and `CHAT`, whether it uses the tokenizer's chat template. The optional `OPENS` are tags at the
+end of the prompt's text that belong to the answer. The optional `TAGS` are all tags of an answer, in order: two around
+the reasoning, then two around the result if it is tagged; no tag is part of another. `REPLY` formats a later message,
+`{text}`, up to the start of the next answer. A leaf with options has in `LEAF` a frozen dataclass instance with the
+same members, whose fields are the options.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from qed.models.chat_template import render_chat
 from qed.types import Problem, Prompt, Rollout
 
 THINK = "<think>"  # the tag that chat templates of reasoning models open
-BATCH_SIZE = 1024  # texts that are tokenised together
-SPECIAL_TOKENS = 16  # that a tokenizer adds to a text, at most
-KEPT = 4096  # prompts whose token ids are kept: each evaluation asks for those of all held-out problems, twice
+BATCH_SIZE = 1024  # texts tokenised together
+SPECIAL_TOKENS = 16  # maximum that a tokenizer adds to a text
+KEPT = 4096  # prompts whose token ids are cached: each evaluation needs those of all held-out problems twice
 
 
 class PromptTemplate:
     """A prompt for one model.
 
     Args:
-        leaf: a prompt of the shelf, or the user's own module.
+        leaf: a built-in or user-defined prompt module.
         tokenizer: the model's tokenizer.
         ends: the ids that end an answer; the first is appended to every demonstration and trained on.
-        stop: stop strings of the user, besides those of the leaf.
+        stop: the user's stop strings, in addition to the leaf's.
     """
 
     def __init__(self, leaf: Any, tokenizer: Any, ends: tuple[int, ...], stop: Sequence[str] = ()) -> None:
@@ -60,29 +60,29 @@ class PromptTemplate:
         self.end, self.ends = ends[0], ends
         self._kept: dict[str, tuple[int, ...]] = {}
         self.environment: Environment = getattr(leaf, "environment", SINGLE)
-        self.ending: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))  # stop strings that end an answer
-        self.stop: tuple[str, ...] = tuple(dict.fromkeys((*self.ending, *self.environment.stop)))  # or only a turn
+        self.ending: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))  # strings that end an answer
+        self.stop: tuple[str, ...] = tuple(dict.fromkeys((*self.ending, *self.environment.stop)))  # or a turn
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Return the tags of an answer to the prompt: two around the reasoning, then two around the result, or none."""
+        """Return the tags of an answer to the prompt: two around the reasoning, then two around the result, if any."""
         return tuple(getattr(self.leaf, "TAGS", ()))
 
     @property
     def thought_tags(self) -> tuple[str, str] | None:
-        """Return the tags that the prompt puts around the reasoning, if it names them."""
+        """Return the tags that the prompt puts around the reasoning, if it defines them."""
         return (self.tags[0], self.tags[1]) if self.tags else None
 
     def prompt(self, problem: Problem) -> Prompt:
-        """Render a problem as the model reads it; a prompt that the data has rendered stays as it is."""
+        """Render a problem for the model; a prompt already rendered in the data is used unchanged."""
         return self.make_prompt(render_prompt(self.leaf, problem, self.tokenizer))
 
     def make_prompt(self, text: str) -> Prompt:
-        """Make a prompt of its text, with the tag that it opens."""
+        """Build a prompt from its text, with the tag that it opens."""
         return make_prompt(self.leaf, text)
 
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the token ids of a prompt; only a plain prompt gets the tokenizer's BOS token."""
+        """Return the token ids of a prompt; the tokenizer's BOS token is added only to a plain prompt."""
         ids = self._kept.get(prompt.text)
         if ids is None:
             if len(self._kept) >= KEPT:
@@ -95,9 +95,9 @@ class PromptTemplate:
         return self._count_tokens([self.prompt(problem).text for problem in problems])
 
     def check_lengths(self, problems: Sequence[Problem], limit: int) -> list[bool]:
-        """Return whether each problem's prompt has at most `limit` tokens; only those that may not are tokenised."""
+        """Return whether each problem's prompt has at most `limit` tokens, tokenising only those in doubt."""
         texts = [self.prompt(problem).text for problem in problems]
-        # A token is at least one character of an ASCII text, which no normalizer lengthens.
+        # A token has at least one character of an ASCII text, which no normalizer lengthens.
         sure = [text.isascii() and len(text) + SPECIAL_TOKENS <= limit for text in texts]
         counts = iter(self._count_tokens([text for text, fits in zip(texts, sure, strict=True) if not fits]))
         return [fits or next(counts) <= limit for fits in sure]
@@ -109,26 +109,26 @@ class PromptTemplate:
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         if not self.leaf.CHAT and any(map(is_chat_text, texts)):
-            # Data with both kinds: a text of a chat template has its special tokens.
+            # Data with both kinds: text rendered by a chat template already has its special tokens.
             return [ids for text in texts for ids in self._tokenize([text], not is_chat_text(text))]
         return self._tokenize(texts, not self.leaf.CHAT)
 
     def _tokenize(self, texts: list[str], plain: bool) -> list[list[int]]:
         rows = self.tokenizer(texts, add_special_tokens=plain, return_attention_mask=False)["input_ids"]
-        # Some tokenizers append EOS to every text, but a prompt is continued.
+        # Some tokenizers append EOS to every text, but a prompt is to be continued.
         return [ids[:-1] if plain and ids and ids[-1] == self.tokenizer.eos_token_id else ids for ids in rows]
 
     def read(self, prompt: Prompt, output: Sequence[int], min_tokens: int = 0) -> str:
         """Return the text of an answer: the tag that the prompt opened, then the sampled text up to a stop string.
 
-        A stop string that the first `min_tokens` tokens complete does not end the answer.
+        A stop string completed within the first `min_tokens` tokens does not end the answer.
         """
         text: str = self.tokenizer.decode(list(output), skip_special_tokens=True)
         early = len(self.tokenizer.decode(list(output[:min_tokens]), skip_special_tokens=True)) if min_tokens else 0
         return prompt.opened + cut_at_stop(text, self.ending, early)
 
     def encode_reply(self, reply: Reply, prompt: Prompt, output: Sequence[int]) -> list[int]:
-        """Return the token ids of what an environment says after an output, up to the start of the next turn."""
+        """Return the token ids of an environment's reply to an output, up to the start of the next turn."""
         text = render_between(self.leaf, reply, self.tokenizer, prompt.opened)
         return encode_between(text, output, self.tokenizer, reply.message)
 
@@ -138,7 +138,7 @@ class PromptTemplate:
         return any(stop in text for stop in self.stop)
 
     def demonstration(self, problem: Problem) -> Rollout | None:
-        """Return a problem's demonstration as a rollout, end token included; None if it has none."""
+        """Return a problem's demonstration as a rollout, including the end token; None if it has none."""
         return next(iter(self.demonstrations(problem)), None)
 
     def has_demonstration(self, problem: Problem) -> bool:
@@ -148,8 +148,8 @@ class PromptTemplate:
     def demonstrations(self, problem: Problem) -> list[Rollout]:
         """Return all distinct demonstrations of a problem as rollouts, in the order of the data.
 
-        The first one gets the data's token probabilities under the model that wrote it, but only if it is verbatim and
-        there is one per token; with a different tokenizer their number differs.
+        The first one gets the data's token probabilities under the model that wrote it, if it is verbatim and there is
+        one per token; with a different tokenizer their number differs.
         """
         texts = list_demonstrations(self.leaf, problem)
         rollouts = [self.build_rollout(problem, text) for text in texts]
@@ -158,11 +158,11 @@ class PromptTemplate:
         return rollouts
 
     def build_rollout(self, problem: Problem, text: str) -> Rollout:
-        """Build a rollout with a text as the answer to a problem, end token included."""
+        """Build a rollout with a text as the answer to a problem, including the end token."""
         return self.build_rollouts([(problem, text)])[0]
 
     def build_rollouts(self, answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:
-        """Build rollouts as `build_rollout` does, of which all are tokenised together."""
+        """Build rollouts as `build_rollout` does, tokenising all texts together."""
         written = [self.write(problem, text) for problem, text in answers]
         return [
             Rollout(
@@ -180,23 +180,23 @@ class PromptTemplate:
         ]
 
     def mask_replies(self, output: Sequence[int]) -> tuple[bool, ...]:
-        """Return which tokens of a demonstration are trained: all but the environment's; empty where all are."""
+        """Return which tokens of a demonstration are trained on: all but the environment's; empty if all are."""
         return mask_replies(output, self.environment.reply_tags, self.tokenizer)
 
     def write(self, problem: Problem, text: str) -> tuple[Prompt, str]:
-        """Return a problem's prompt, and what a text as the answer adds to it."""
+        """Return a problem's prompt, and the text that an answer appends to it."""
         prompt = self.prompt(problem)
         added = remove_opened(text, prompt)
-        # Some data has the end of the turn as text, and it is trained on once.
+        # Some data has the end-of-turn token as text, which must be trained on only once.
         written_end = self.tokenizer.decode([self.end], skip_special_tokens=False)
         if len(written_end) > 1 and added.rstrip().endswith(written_end):
             added = added.rstrip().removesuffix(written_end)
         return prompt, added
 
     def encode(self, written: Sequence[tuple[Prompt, str]]) -> list[tuple[list[int], list[int]]]:
-        """Return the token ids of prompts and of what is added to them, end token included.
+        """Return the token ids of prompts and of the texts appended to them, including the end token.
 
-        Several replies to one prompt share the tokens of it.
+        Several replies to one prompt share its token ids.
         """
         asked = list(dict.fromkeys(prompt.text for prompt, _ in written))
         prompts = dict(zip(asked, self._ids(asked), strict=True))
@@ -210,7 +210,7 @@ class PromptTemplate:
 
 
 def make_prompt(leaf: Any, text: str) -> Prompt:
-    """Make a prompt of its text, with the tag that it opens."""
+    """Build a prompt from its text, with the tag that it opens."""
     bare = text.rstrip()
     tags = (THINK, *getattr(leaf, "OPENS", ()))
     opened = next((tag for tag in tags if bare.endswith(tag)), "")
@@ -218,18 +218,18 @@ def make_prompt(leaf: Any, text: str) -> Prompt:
 
 
 def remove_opened(text: str, prompt: Prompt) -> str:
-    """Return a demonstration without the tag that its prompt opened, which is not trained on."""
+    """Remove from a demonstration the tag that its prompt opened, which is not trained on."""
     return text.removeprefix(prompt.opened if text.startswith(prompt.opened) else prompt.opened.strip())
 
 
 def read_author_logps(problem: Problem, length: int) -> tuple[float, ...]:
-    """Return the log-probs of a verbatim demonstration under its author; () unless the data has one per token."""
+    """Return the log-probs of a verbatim demonstration under its author model; () unless there is one per token."""
     probabilities = problem.meta.get("trace_probabilities", ())
     return tuple(map(_log_probability, probabilities)) if len(probabilities) == length else ()
 
 
 def _log_probability(probability: float) -> float:
-    """Return the logarithm of a probability; NaN for a negative one, which means unknown."""
+    """Return the logarithm of a probability; NaN if it is negative, which means unknown."""
     if probability < 0:
         return math.nan
     return math.log(probability) if probability else -math.inf
@@ -239,12 +239,12 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
     """Load the leaf of a prompt by its name.
 
     Args:
-        name: name on the shelf, or of user code.
+        name: name of a built-in or user-defined prompt.
         options: NAME.FIELD=VALUE, such as working_out.reasoning_start=<think>; those of other prompts are ignored.
 
     Raises:
-        UsageError: the prompt does not exist, has no such option, or has parts that would be misread; or an option is
-            of a prompt that does not exist.
+        UsageError: the prompt does not exist, lacks the option, or is invalid; or an option names a prompt that does
+            not exist.
     """
     module = plugins.load_leaf("prompts", name)
     given = dict(_read_own_options(name, options))
@@ -260,7 +260,7 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
 
 
 def _read_own_options(name: str, options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield field and value of the options of a prompt; those of another one that exists are left out."""
+    """Yield field and value of the options of a prompt, skipping those of other existing prompts."""
     for option in options:
         key, equals, value = option.partition("=")
         owner, dot, field = key.strip().rpartition(".")
@@ -269,7 +269,7 @@ def _read_own_options(name: str, options: Sequence[str]) -> Iterator[tuple[str, 
         if owner.replace("-", "_") == name.replace("-", "_"):
             yield field, value
             continue
-        if plugins.is_users_own(owner):  # whose file may be elsewhere by now
+        if plugins.is_users_own(owner):  # its file may have moved
             continue
         try:
             plugins.check_leaf("prompts", owner)
@@ -278,13 +278,13 @@ def _read_own_options(name: str, options: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def render_prompt(leaf: Any, problem: Problem, tokenizer: Any) -> str:
-    """Return the text of a problem's prompt: as the data has rendered it, or by the leaf."""
+    """Return the text of a problem's prompt: as rendered in the data, else by the leaf."""
     rendered: str = problem.meta.get("rendered", "")
     return rendered or require_text("The prompt's render", leaf.render(problem, tokenizer))
 
 
 def build_boxed_solution(problem: Problem) -> str | None:
-    """Return the solution with its answer in a box, which MATH's solutions already have; None without one of them."""
+    """Return the solution with its answer boxed, as MATH's solutions already are; None without solution or answer."""
     if not problem.solution:
         return None
     boxed = find_last_boxed(problem.solution)

@@ -1,4 +1,4 @@
-"""Refuse a prompt whose parts would be misread: without a word, or by an error far from their file."""
+"""Reject prompts with invalid members, which would otherwise be misread silently or fail far from their file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NEEDED = {
 
 
 def check_prompt(name: str, leaf: Any) -> None:
-    """Check the parts of a prompt.
+    """Check the members of a prompt.
 
     Raises:
-        UsageError: one is missing, cannot be called as it is, is no tuple of texts, or is a tag that nothing can find.
+        UsageError: a member is missing, has the wrong signature, is not a tuple of strings, or is an ambiguous tag.
     """
     for part, what in NEEDED.items():
         if not hasattr(leaf, part):
@@ -39,35 +39,35 @@ def check_prompt(name: str, leaf: Any) -> None:
 
 
 def _check_texts(what: str, texts: Any, example: str) -> None:
-    """Refuse what is no tuple of texts: of a text alone, each letter would be one."""
+    """Raise if a value is not a tuple of strings: a bare string would count each letter as one."""
     if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{what} must be a tuple of texts, as {example}, not {texts!r}.")
+        raise UsageError(f"{what} must be a tuple of strings, such as {example}, not {texts!r}.")
 
 
 def _check_tags(name: str, leaf: Any) -> None:
-    """Refuse tags of which nothing can say where they are: every text has an empty one, and some text has two at once.
+    """Raise if tags cannot be located: an empty one is in every text, and of two overlapping ones both match.
 
     Raises:
-        UsageError: a tag or stop string is empty, or a tag is a part of another one.
+        UsageError: a tag or stop string is empty, or a tag is part of another one.
     """
     tags = getattr(leaf, "TAGS", ())
     if not all((*tags, *leaf.STOP)):
         shown = ", ".join(map(repr, dict.fromkeys((*tags, *leaf.STOP))))
-        raise UsageError(f"A tag or stop string of the prompt {name} is empty, so that any text has it: {shown}.")
+        raise UsageError(f"A tag or stop string of the prompt {name} is empty, so it matches any text: {shown}.")
     for tag, other in permutations(tags, 2):
         if tag in other:
             raise UsageError(
-                f"The tags {tag!r} and {other!r} of the prompt {name} cannot be told apart: choose tags of which none "
-                "is another one or a part of it."
+                f"The tags {tag!r} and {other!r} of the prompt {name} cannot be told apart: choose tags that are "
+                "neither equal nor part of each other."
             )
 
 
 def require_text(what: str, text: Any) -> str:
-    """Return what a prompt has written.
+    """Return the text that a prompt has produced.
 
     Raises:
-        UsageError: it is no text.
+        UsageError: it is not a string.
     """
     if not isinstance(text, str):
-        raise UsageError(f"{what} returned {type(text).__name__}; it must return a text. Is there a return?")
+        raise UsageError(f"{what} returned {type(text).__name__}; it must return a string. Is a return missing?")
     return text

@@ -1,9 +1,9 @@
 """Write a problem's demonstration in the form of the prompt in use.
 
-Data has complete replies in forms of its own: a thought in <think>, an answer in a box, the tags of another prompt. A
-reply that has the prompt's form already is imitated verbatim; the prompt's own reward says which has it. So is one that
-earns the full reward of the run, where that is not the prompt's own. Any other is taken apart, and the prompt writes a
-demonstration from its reasoning and its answer.
+Data has complete replies in other formats: reasoning in <think>, a boxed answer, the tags of another prompt. A reply
+that already has the prompt's format, according to the prompt's default reward, is imitated verbatim. So is a reply that
+earns the full reward of the run, if that is another one. Any other reply is split into reasoning and answer, from which
+the prompt builds a demonstration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qed.rewards.base import FINAL_ANSWER, load_reward
 from qed.rewards.grader import InProcessGrader
 from qed.types import UNGRADED, Grade, Problem, Rollout
 
-# Tags that replies of published data and of the shelf's prompts use around reasoning and answer.
+# Tags around reasoning and answer in published data and in the built-in prompts.
 MARKERS = re.compile(
     r"</?(?:think|thinking|thoughts?|reasoning|working_out|scratchpad|answer|solution)>|<(?:start|end)_working_out>"
     r"|<\|(?:begin|end)_of_(?:thought|solution)\|>|\[/?THINK\]|◁/?think▷",
@@ -37,11 +37,11 @@ CLOSED = re.compile(
 )
 ANSWERS = (TAGS, ("<SOLUTION>", "</SOLUTION>"), ("<solution>", "</solution>"))
 HASHES = re.compile(r"\n\s*####[^\n]*\s*\Z")
-REMOVED = "\0"  # stands where a tag was
+REMOVED = "\0"  # placeholder of a removed tag
 GLUED = re.compile(rf"(?<=\S){REMOVED}+(?=\S)")
 BLANK = re.compile(r"\n{3,}")
-UNSURE = ("sentence", "whole")  # sources of an answer that often is none
-SAMPLE = "So it is."  # reasoning that no reward objects to
+UNSURE = ("sentence", "whole")  # extraction sources that often do not give an answer
+SAMPLE = "So it is."  # reasoning that no reward penalizes
 CUT_OFF = "the reasoning is cut off before any answer"
 OTHER_ANSWER = "the worked solution ends in another answer"
 OTHER_PROMPT = "the prompt is rendered already, by another prompt"
@@ -50,14 +50,14 @@ OTHER_FORM = "the text has another form than the prompt asks for, and is imitate
 
 
 class Demonstration(NamedTuple):
-    """A demonstration; `text` is None if there is none, `built` says whether the prompt wrote it from its parts."""
+    """A demonstration; `text` is None if there is none, `built` says whether the prompt built it from parts."""
 
     text: str | None
     built: bool = False
 
 
 def find_demonstration(leaf: Any, problem: Problem) -> str | None:
-    """Return the text of a problem's demonstration, None if it has none; see `write_demonstration`."""
+    """Return the text of a problem's demonstration, or None if it has none; see `write_demonstration`."""
     return write_demonstration(leaf, problem).text
 
 
@@ -65,8 +65,8 @@ def write_demonstration(leaf: Any, problem: Problem) -> Demonstration:
     """Write a problem's demonstration.
 
     The completion of a task is imitated verbatim; None means that the problem has no demonstration. A reply of a data
-    file (`meta["adapt"]`, or a worked solution with tags) gets the prompt's form. Otherwise the prompt writes one from
-    solution and answer.
+    file (`meta["adapt"]`, or a worked solution with tags) is converted to the prompt's format. Otherwise the prompt
+    builds one from solution and answer.
     """
     completion = problem.meta.get("completion", "")
     if completion is None:
@@ -81,12 +81,12 @@ def write_demonstration(leaf: Any, problem: Problem) -> Demonstration:
 
 
 def find_reply(problem: Problem) -> str:
-    """Return the complete reply that a problem's data has: its completion, or a worked solution with tags."""
+    """Return the complete reply in a problem's data: its completion, or a worked solution with tags."""
     return problem.meta.get("completion") or (problem.solution if has_markers(problem.solution) else "")
 
 
 def is_rewritten(leaf: Any, problem: Problem) -> bool:
-    """Return whether the demonstration of a problem is a reply of the data that the prompt has written anew."""
+    """Return whether the demonstration of a problem is a reply of the data that the prompt has rebuilt."""
     return bool(find_reply(problem)) and write_demonstration(leaf, problem).built
 
 
@@ -96,7 +96,7 @@ def list_demonstrations(leaf: Any, problem: Problem) -> list[str]:
 
 
 def iterate_demonstrations(leaf: Any, problem: Problem) -> Iterator[str]:
-    """Write the demonstrations of a problem one by one: its own, then those of its traces, which may be the same."""
+    """Yield the demonstrations of a problem: its own, then those of its traces, possibly with duplicates."""
     for trace in (None, *list_traces(problem)):
         own = problem if trace is None else replace(problem, meta={**problem.meta, "completion": trace})
         if text := find_demonstration(leaf, own):
@@ -104,24 +104,24 @@ def iterate_demonstrations(leaf: Any, problem: Problem) -> Iterator[str]:
 
 
 def list_traces(problem: Problem) -> list[str]:
-    """Return the several demonstrations of a problem; a column called `traces` may have other things than texts."""
+    """Return the several demonstrations of a problem, skipping other values that a user's column `traces` may hold."""
     traces = problem.meta.get("traces", ())
     return [each for each in traces if isinstance(each, str)] if isinstance(traces, list | tuple) else []
 
 
 def has_markers(text: str) -> bool:
-    """Return whether a text has a tag of reasoning or answer: it is a complete reply, not only a worked solution."""
+    """Return whether a text has a reasoning or answer tag, so that it is a complete reply, not just a solution."""
     return MARKERS.search(text) is not None
 
 
 def is_rendered_otherwise(leaf: Any, problem: Problem) -> bool:
-    """Return whether the data gives a rendered prompt that is not the text of this prompt."""
+    """Return whether the data has a rendered prompt that differs from the text of this prompt."""
     rendered = problem.meta.get("rendered")
     return bool(rendered) and (leaf.CHAT or leaf.render(problem, None) != rendered)
 
 
 def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
-    """Return a reply in the form of the prompt: as it is, or built from its parts; None if its reasoning is cut off."""
+    """Return a reply in the prompt's format: unchanged or rebuilt from its parts; None if the reasoning is cut off."""
     stated = find_stated_answer(reply, leaf)
     if plugins.is_users_own(leaf.REWARD) or not (stated or problem.answer):
         return Demonstration(reply)
@@ -145,12 +145,12 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
 
 
 def _accepts_any_form(leaf: Any) -> bool:
-    """Return whether a prompt names no form of the answer, such as the bare question."""
+    """Return whether a prompt prescribes no answer format, such as the bare question."""
     return leaf.REWARD == FINAL_ANSWER and not (_list_tags(leaf) or leaf.STOP)
 
 
 def _states_answer(reply: str, gold: str) -> bool:
-    """Return whether a reply states an answer, of which a last sentence or a text as a whole may say nothing."""
+    """Return whether a reply states an answer; a last sentence or a whole text may not be one."""
     found = extract_final_answer(reply)
     return found is not None and (found.source not in UNSURE or is_same_answer(gold, found.answer))
 
@@ -167,7 +167,7 @@ def ends_in_other_answer(solution: str, gold: str) -> bool:
     found = extract_final_answer(solution)
     if found is None or is_same_answer(gold, found.answer):
         return False
-    # "We get 5. This took 3 steps." and "2+3=5, 5+2=7": the last sentence, or a text as a whole, is often no answer.
+    # "We get 5. This took 3 steps." and "2+3=5, 5+2=7": the last sentence, or the whole text, is often not an answer.
     is_named = gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", solution)
     return not (found.source in UNSURE and is_named)
 
@@ -183,7 +183,7 @@ def is_same_answer(gold: str, answer: str) -> bool:
 
 
 def measure_reward(leaf: Any, problem: Problem, text: str) -> float:
-    """Return what a text earns from the prompt's own reward, read up to a stop string as a sampled answer is."""
+    """Return the prompt's own reward of a text, cut at a stop string like a sampled answer."""
     return round(_grade(_load_own_grader(leaf), leaf, problem, text).reward, 6)
 
 
@@ -193,19 +193,19 @@ def _grade(grader: InProcessGrader, leaf: Any, problem: Problem, text: str) -> G
 
 
 def _grade_for_run(leaf: Any, problem: Problem, text: str) -> Grade | None:
-    """Grade a text by the reward of the run, where that is not the prompt's own and can be asked."""
+    """Grade a text by the run's reward, if that is not the prompt's own and can be evaluated here."""
     grader = load_run_grader(leaf)
     return None if grader is None else _grade(grader, leaf, problem, _open_as_prompt(leaf, problem, text))
 
 
 def _loses_run_reward(leaf: Any, problem: Problem, reply: str, built: str) -> bool:
-    """Return whether the run pays more for a right reply than for what the prompt has built from it."""
+    """Return whether the run's reward is higher for a right reply than for what the prompt built from it."""
     given, made = (_grade_for_run(leaf, problem, text) for text in (reply, built))
     return given is not None and made is not None and given.correct and given.reward > made.reward
 
 
 def _earns_run_reward(leaf: Any, problem: Problem, text: str) -> bool:
-    """Return whether the reward of the run finds a text right and in its format, and pays no more for the prompt's."""
+    """Return whether the run's reward finds a text right and well formed, and pays no more for the prompt's format."""
     grade = _grade_for_run(leaf, problem, text)
     if grade is None or not (grade.correct and grade.format_ok):
         return False
@@ -215,24 +215,24 @@ def _earns_run_reward(leaf: Any, problem: Problem, text: str) -> bool:
 
 
 def _open_as_prompt(leaf: Any, problem: Problem, text: str) -> str:
-    """Return a text behind the tag that a plain prompt opens, as a sampled answer is read."""
+    """Prepend the tag that a plain prompt opens to a text, as for a sampled answer."""
     tags = _list_tags(leaf)
     opens = tags and not leaf.CHAT and leaf.render(problem, None).rstrip().endswith(tags[0])
     return f"{tags[0]}{text}" if opens and not text.lstrip().startswith(tags[0]) else text
 
 
 def measure_most(leaf: Any, problem: Problem) -> float:
-    """Return what a demonstration of the problem's answer can earn from the prompt's own reward."""
+    """Return the prompt's own reward of a demonstration with the problem's answer: the most that one can earn."""
     text = leaf.demonstration(replace(problem, solution=SAMPLE))
     return measure_reward(leaf, problem, text) if text else 0.0
 
 
 def find_trouble(leaf: Any, problem: Problem, made: Demonstration | None = None) -> str:
-    """Return why a problem's demonstration does not teach the right answer in the prompt's form; empty if it does.
+    """Return why a problem's demonstration does not teach the right answer in the prompt's format; empty if it does.
 
-    The form is that of the run's reward where that is not the prompt's own and can be asked, see `load_run_grader`.
-    Empty also without a demonstration, and where the reward is user code. Without a known answer only the prompt's form
-    counts. `made` is the demonstration, where it is written already.
+    The format is that of the run's reward, if that is not the prompt's own and can be evaluated here, see
+    `load_run_grader`. The result is also empty without a demonstration, and if the reward is user code. Without a known
+    answer only the prompt's format counts. `made` is the demonstration, if it is already written.
     """
     made = made or write_demonstration(leaf, problem)
     reply = problem.meta.get("completion") or problem.solution
@@ -254,14 +254,14 @@ def find_trouble(leaf: Any, problem: Problem, made: Demonstration | None = None)
 
 
 def is_read_by_reward(leaf: Any, problem: Problem, asked: str) -> bool:
-    """Return whether the reward of the run finds the right answer in the tags that a prompt asks for.
+    """Return whether the run's reward finds the right answer in the tags that a prompt asks for.
 
-    True also where a reward cannot be asked, or the prompt's own one does not find this answer either.
+    Also true if a reward cannot be evaluated here, or the prompt's own reward does not find this answer either.
 
     Args:
         leaf: the prompt.
-        problem: with an answer.
-        asked: what the model reads; without all tags of the prompt, as in a bare question, it asks for none.
+        problem: a problem with an answer.
+        asked: the prompt's text; if it lacks any of the prompt's tags, like a bare question, it asks for none.
     """
     tags = _list_tags(leaf)
     text = _write_sample(leaf, problem) if tags and all(tag in asked for tag in tags) else ""
@@ -270,23 +270,23 @@ def is_read_by_reward(leaf: Any, problem: Problem, asked: str) -> bool:
         return True
     if not _grade(_load_own_grader(leaf), leaf, problem, text).correct:
         return True
-    # A part of a sum may pay for the answer where another one decides what is right.
+    # In a sum of rewards, one part may reward the answer while another decides correctness.
     other = _grade_for_run(leaf, replace(problem, answer=f"{problem.answer}1"), text)
     return other is None or grade.reward > other.reward
 
 
 def _write_sample(leaf: Any, problem: Problem) -> str:
-    """Write the answer of a problem behind some reasoning; empty if that does not work."""
+    """Build a sample demonstration of a problem's answer after some reasoning; empty if that fails."""
     try:
         text = leaf.demonstration(replace(problem, solution=SAMPLE))
-        hash(leaf)  # by which its graders are kept
-    except Exception:  # noqa: BLE001 -- a prompt of one's own that reads its own data's solutions need not read others
+        hash(leaf)  # graders are cached by it
+    except Exception:  # noqa: BLE001 -- a user-defined prompt may support only the solutions of its own data
         return ""
     return text if isinstance(text, str) else ""
 
 
 def cut_at_stop(text: str, stops: Sequence[str], early: int = 0) -> str:
-    """Return a text up to the end of the first stop string that ends behind the first `early` characters."""
+    """Return a text up to the end of the first stop string that ends after the first `early` characters."""
     starts = ((stop, text.find(stop, max(0, early - len(stop) + 1))) for stop in stops)
     ends = [start + len(stop) for stop, start in starts if start >= 0]
     return text[: min(ends, default=len(text))]
@@ -298,7 +298,7 @@ def _load_own_grader(leaf: Any) -> InProcessGrader:
 
 
 def _list_shared_options(leaf: Any) -> tuple[str, ...]:
-    """List the options of a prompt that its reward has too, such as tags."""
+    """List the options that a prompt shares with its reward, such as tags."""
     leaf = leaf.leaf if isinstance(leaf, PromptWithReward) else leaf
     name, reward = leaf.REWARD, plugins.load_leaf("rewards", leaf.REWARD).reward
     if not (is_dataclass(leaf) and is_dataclass(reward)):
@@ -318,7 +318,7 @@ def _list_answer_tags(leaf: Any) -> list[tuple[str, str]]:
 
 
 def _open(reply: str, tags: Sequence[str]) -> str:
-    """Return a reply with the first tag, behind which it may begin, because its prompt has opened it."""
+    """Prepend the first tag to a reply that lacks it because its prompt opened it."""
     return f"{tags[0]}{reply}" if tags and tags[0] not in reply and tags[1] in reply else reply
 
 

@@ -1,6 +1,6 @@
 """Few-shot: the standard examples of a benchmark before the question, which `qed evaluate --shots` chooses.
 
-The prompt is rendered where the benchmark is loaded; a question without examples is asked alone.
+The prompt is rendered when the benchmark is loaded; a question without examples is asked by itself.
 """
 
 from __future__ import annotations

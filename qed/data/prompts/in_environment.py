@@ -1,4 +1,4 @@
-"""A prompt whose questions are those of an environment, and the tokens of what the environment says."""
+"""A prompt whose questions come from an environment, and the token ids of the environment's replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qed.types import Problem
 
 @dataclass(frozen=True)
 class PromptInEnvironment(WrappedLeaf):
-    """A leaf of the prompts that renders an environment's messages as the question; everything else is the leaf's."""
+    """A prompt leaf that renders an environment's messages as the question; all else is delegated to the leaf."""
 
     environment: Environment
 
@@ -29,7 +29,7 @@ class PromptInEnvironment(WrappedLeaf):
 
 
 def require_one_turn(leaf: Any, who: str) -> None:
-    """Refuse an environment where nothing plays its turns.
+    """Raise if there is an environment but nothing that runs its turns.
 
     Raises:
         UsageError: the prompt has an environment of several turns.
@@ -38,15 +38,15 @@ def require_one_turn(leaf: Any, who: str) -> None:
     if environment.max_turns > 1:
         raise UsageError(
             f"{who} answers in one turn, and nothing would reply to it in the environment "
-            f"{type(environment).__name__.lower()}. Leave --environment out, or evaluate a model that qed samples from."
+            f"{type(environment).__name__.lower()}. Remove --environment, or evaluate a model that qed samples itself."
         )
 
 
 def render_between(leaf: Any, reply: Reply, tokenizer: Any, opened: str) -> str:
     """Return the text between two turns of the policy.
 
-    A message is rendered by the chat template, or by the leaf's `REPLY`, where `{text}` stands for the message; by
-    default it stands between blank lines. The tag that the prompt opened is opened again.
+    A message is rendered by the chat template, or by the leaf's `REPLY` with `{text}` for the message, by default
+    between blank lines. The tag that the prompt opened is opened again.
     """
     if not reply.message:
         return reply.text
@@ -60,7 +60,8 @@ def render_between(leaf: Any, reply: Reply, tokenizer: Any, opened: str) -> str:
 def encode_between(text: str, output: Sequence[int], tokenizer: Any, message: bool) -> list[int]:
     """Return the token ids of a text between two turns; an end token that the policy sampled is not repeated.
 
-    Only a message has special tokens. A tool prints what the policy asks for, and no print may end or begin a message.
+    Only a message may contain special tokens: the policy controls what a tool prints, which must not end or begin a
+    message.
     """
     ids: list[int] = tokenizer(
         text, add_special_tokens=False, return_attention_mask=False, split_special_tokens=not message
@@ -69,7 +70,7 @@ def encode_between(text: str, output: Sequence[int], tokenizer: Any, message: bo
 
 
 def split_replies(text: str, tags: tuple[str, str] | None) -> list[str]:
-    """Split a demonstration into what the policy would write and an environment's replies, in turn, from the first."""
+    """Split a demonstration into alternating parts: the policy's text first, then an environment's reply, and so on."""
     parts = []
     while tags and (start := text.find(tags[0])) >= 0 and (end := text.find(tags[1], start)) >= 0:
         end += len(tags[1])
@@ -79,13 +80,13 @@ def split_replies(text: str, tags: tuple[str, str] | None) -> list[str]:
 
 
 def mask_replies(output: Sequence[int], tags: tuple[str, str] | None, tokenizer: Any) -> tuple[bool, ...]:
-    """Return which tokens of a demonstration are trained: all but an environment's replies; empty where all are.
+    """Return which tokens of a demonstration are trained on: all but an environment's replies; empty if all are.
 
-    Replies are tokenised apart (`split_replies`), so that none shares a token with what the policy would write.
+    Replies are tokenised separately (`split_replies`), so that none shares a token with the policy's text.
     """
     if not tags:
         return ()
-    # Tokens decoded one by one may lose spaces or parts of a letter, but never a tag.
+    # Tokens decoded one by one may lose spaces or parts of characters, but never a tag.
     pieces = [tokenizer.decode([token], skip_special_tokens=True) for token in output]
     lengths = [len(part) for part in split_replies("".join(pieces), tags)]
     replied = [end for number, end in enumerate(accumulate(lengths)) if number % 2]

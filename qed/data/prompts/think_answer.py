@@ -19,11 +19,11 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution and the answer in their tags; None without one of them.
+    """Return the solution and the answer in their tags; None if either is missing.
 
-    The thought is empty where the data leaves the steps out on purpose.
+    The reasoning is empty if the data omits the steps on purpose.
     """
-    # A column of a csv file is a text.
+    # In a csv file the value is a string.
     without_steps = str(problem.meta.get("without_steps")).casefold() == "true"
     if not problem.answer or not (problem.solution or without_steps):
         return None

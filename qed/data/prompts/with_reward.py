@@ -1,4 +1,4 @@
-"""A prompt in a run whose reward is not the prompt's own: the run's reward says which replies are imitated verbatim."""
+"""A prompt in a run with another reward than the prompt's own, which decides what replies are imitated verbatim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qed.types import UNGRADED, Problem, Rollout
 
 @dataclass(frozen=True)
 class PromptWithReward(WrappedLeaf):
-    """A leaf of the prompts with the rewards of a run and their options; everything else is the leaf's."""
+    """A prompt leaf with the rewards of a run and their options; everything else is delegated to the leaf."""
 
     rewards: tuple[str, ...]
     reward_options: tuple[str, ...] = ()
@@ -31,8 +31,8 @@ def add_reward(leaf: Any, rewards: Sequence[str], own_options: Sequence[str], sh
     Args:
         leaf: the prompt.
         rewards: NAME or WEIGHT*NAME.
-        own_options: of the rewards.
-        shared: options of the prompt that the rewards have too.
+        own_options: options of the rewards.
+        shared: options that the prompt shares with the rewards.
     """
     if not own_options and all(parse_reward(name).source == leaf.REWARD for name in rewards):
         return leaf
@@ -40,7 +40,7 @@ def add_reward(leaf: Any, rewards: Sequence[str], own_options: Sequence[str], sh
 
 
 def list_shared_options(prompt_options: Sequence[str], rewards: Sequence[str]) -> tuple[str, ...]:
-    """List the options of a prompt as those of the reward of the same name, such as tags, so that they are set once."""
+    """List the prompt options that also apply to the reward of the same name, such as tags, to set them only once."""
     owners = {parse_reward(name).name for name in rewards}
     split = [option.strip().partition(".") for option in prompt_options]
     return tuple(f"{name}.{rest}" for owner, _, rest in split if (name := owner.replace("-", "_")) in owners)
@@ -48,10 +48,10 @@ def list_shared_options(prompt_options: Sequence[str], rewards: Sequence[str]) -
 
 @lru_cache
 def load_run_grader(leaf: Any) -> InProcessGrader | None:
-    """Load what judges a demonstration in a prompt's run: the parts of its reward that decide correctness.
+    """Load the grader of demonstrations in a prompt's run: the parts of its reward that decide correctness.
 
-    None if these are the prompt's own, or cannot be asked here: user code, a server, a model, or a reward that depends
-    on more than a text.
+    Return None if these are the prompt's own, or cannot be evaluated here: user code, a server, a model, or a reward
+    that depends on more than the text.
     """
     if not isinstance(leaf, PromptWithReward):
         return None
@@ -68,7 +68,7 @@ def load_run_grader(leaf: Any) -> InProcessGrader | None:
 
 
 def can_be_asked(source: str) -> bool:
-    """Return whether a reward is one of qed's that grades in this process and waits for nothing."""
+    """Return whether a reward is built in and grades in this process without waiting for anything."""
     if plugins.is_users_own(source) or is_callable_name(source):
         return False
     return not hasattr(getattr(plugins.load_leaf("rewards", source), "reward", None), "prepare")

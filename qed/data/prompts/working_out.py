@@ -1,7 +1,7 @@
 """A working-out that the prompt opens, then a solution in tags; the four tags are options. For any base model.
 
-The format of Unsloth's GRPO notebooks. `chat_template` is the same prompt as a Jinja template, so that any program can
-use a checkpoint with this prompt.
+This is the format of Unsloth's GRPO notebooks. `chat_template` is the same prompt as a Jinja template, so that other
+programs can use a checkpoint trained with it.
 """
 
 from __future__ import annotations

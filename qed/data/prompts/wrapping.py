@@ -1,4 +1,4 @@
-"""A prompt that changes a part of another one."""
+"""A prompt that overrides a part of another one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WrappedLeaf:
-    """A leaf of the prompts; what a class derived from this one does not define is the leaf's."""
+    """A wrapper of a prompt leaf; what a derived class does not define is delegated to the leaf."""
 
     leaf: Any
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the leaf."""
-        if name.startswith("__") and name != "__name__":  # which messages show
+        if name.startswith("__") and name != "__name__":  # shown in messages
             raise AttributeError(name)
         return getattr(self.leaf, name)

@@ -30,12 +30,12 @@ Your response must be socially responsible, and thus you can reject to answer so
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """Render the question as the query: one with options as for MMLU, one with an answer as for GSM8K."""
+    """Render the question as the query: with options as for MMLU, with an answer as for GSM8K."""
     return TEXT.replace("{instruction}", _build_instruction(problem))
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the solution and a sentence with the answer, up to the end of the code block; None without one of them."""
+    """Return the solution and a sentence with the answer, up to the end of the code block; None if one is missing."""
     if not problem.answer:
         return None
     if list_choices(problem):
@@ -44,13 +44,13 @@ def demonstration(problem: Problem) -> str | None:
 
 
 def _build_instruction(problem: Problem) -> str:
-    """Build the text of mmlu_zero_shot.prompt or gsm8k_zero_shot.prompt; a problem without an answer stays bare."""
+    """Build the text of mmlu_zero_shot.prompt or gsm8k_zero_shot.prompt; a problem without an answer gets neither."""
     choices = list_choices(problem)
     if not choices:
         return f"{problem.question}\nAnswer:" if problem.answer else problem.question
     letters = problem.meta.get("options", LETTERS)[: len(choices)]
     options = "\n".join(f"{letter}. {choice}" for letter, choice in zip(letters, choices, strict=True))
-    question = problem.question.partition(f"\n\n{letters[0]}) ")[0]  # the question of a row with options ends in them
+    question = problem.question.partition(f"\n\n{letters[0]}) ")[0]  # the question of a row with options ends with them
     return (
         f"Answer the following multiple choice question about {problem.meta.get('subject', 'the following')}. Respond "
         'with a single sentence of the form "The correct answer is _", filling the blank with the letter corresponding '

@@ -13,9 +13,9 @@ from qed.randomness import derive_seed, shuffle_indices
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 DIGITS = "123456789"
-LISTED = re.compile(r"\bA\b.*\bB\b", re.DOTALL)  # in a question that has its options, however they are written
-SEVERAL = re.compile(r"\w\W+\w")  # in a text of options, which may also say that there are none
-MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # before an option in the text of a question
+LISTED = re.compile(r"\bA\b.*\bB\b", re.DOTALL)  # matches a question with its options, in any format
+SEVERAL = re.compile(r"\w\W+\w")  # matches a text with options, but not one such as "none"
+MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # the label of an option in a question
 
 
 def build_fields(question: str, options: Sequence[str], answer: str, used: tuple[str, ...]) -> Fields:
@@ -27,12 +27,12 @@ def build_fields(question: str, options: Sequence[str], answer: str, used: tuple
     listed = "\n".join(f"{letter}) {option}" for letter, option in zip(letters, options, strict=True))
     extra: dict[str, Any] = {"choices": tuple(options), "options": letters}
     if question != question.strip():
-        extra["stem"] = question  # as published, for scores that depend on each character
+        extra["stem"] = question  # unchanged, for scores that depend on every character
     return Fields(f"{question.strip()}\n\n{listed}", answer, used=used, extra=extra)
 
 
 def read_options(row: Row, place: Place) -> Fields:
-    """Read options in a list or in columns A to D, and the answer as a letter, a number from 0, a label or a text.
+    """Read options from a list or columns A to D, and the answer as a letter, an index from 0, a label or a text.
 
     MMLU: `question, choices, answer`; MMLU-Pro: `question, options, answer`; ARC: `choices {text, label}, answerKey`.
     """
@@ -45,7 +45,7 @@ def read_options(row: Row, place: Place) -> Fields:
         given = _split_written(given) or given
     if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
         raise DataError(
-            f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}. Write one, which takes a .jsonl "
+            f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}. Use a list, which needs a .jsonl "
             "or .parquet file, or the columns A, B, C and D."
         )
     options = [convert_to_text(option, place, key) for option in given]
@@ -63,7 +63,7 @@ def read_options(row: Row, place: Place) -> Fields:
 
 
 def lacks_options(row: Row) -> bool:
-    """Return whether a row asks for a letter, and has the options only as a text that is no part of the question."""
+    """Return whether a row asks for a letter, but has its options only in a text outside of the question."""
     question, letter = row.get("question"), row.get("answerKey", row.get("answer"))
     texts = [text for key in ("choices", "options") if isinstance(text := row.get(key), str) and SEVERAL.search(text)]
     if not (texts and isinstance(question, str) and isinstance(letter, str) and letter.strip() in (*LETTERS,)):
@@ -75,19 +75,19 @@ def lacks_options(row: Row) -> bool:
 
 
 def _split_written(text: str) -> list[str]:
-    """Return the options of a text that is written as `A) … B) …`; none if it has another form."""
+    """Return the options of a text of the form `A) … B) …`; an empty list for other forms."""
     options = list(parse_written_options(text).get("choices", ()))
     return options if options and options[0] and text.lstrip()[3:].lstrip().startswith(options[0]) else []
 
 
 def _find_option(gold: str, options: Sequence[str], place: Place) -> int:
-    """Return the number of the option whose text is the answer.
+    """Return the index of the option whose text is the answer.
 
     Raises:
-        DataError: the answer is no option, or may mean several.
+        DataError: the answer is not an option, or is ambiguous.
     """
     meant = {number for number, option in enumerate(options) if gold and option.strip() == gold}
-    # In a file of texts alone, a digit may be a text or a number: a guess could teach a wrong answer.
+    # In a text-only file, a digit may be an option's text or its index: a guess could teach a wrong answer.
     if meant and gold in map(str, range(len(options))):
         meant.add(int(gold))
     if not meant:
@@ -95,8 +95,8 @@ def _find_option(gold: str, options: Sequence[str], place: Place) -> int:
     if len(meant) > 1:
         letters = " or ".join(LETTERS[number] for number in sorted(meant))
         raise DataError(
-            f"{place}: the answer {gold!r} may mean option {letters}, by the option's text or by its number from 0: "
-            "write the letter."
+            f"{place}: the answer {gold!r} may mean option {letters}, by the option's text or by its index from 0: "
+            "give the letter."
         )
     return meant.pop()
 
@@ -111,7 +111,7 @@ def read_gpqa(row: Row, place: Place) -> Fields:
 
 
 def parse_written_options(question: str) -> dict[str, Any]:
-    """Parse options from the text of a question, as `A) …` or `1) …`; return an empty dict if there are none."""
+    """Parse options such as `A) …` or `1) …` from the text of a question; return an empty dict if there are none."""
     for labels in (LETTERS, DIGITS):
         marks = [mark for mark in MARKER.finditer(question) if mark[1] in labels]
         # The options are the last run of labels that starts at the first label.

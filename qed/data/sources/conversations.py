@@ -36,7 +36,7 @@ def read_turns(value: Any, place: Place, key: str) -> list[tuple[str, str]]:
 
 
 def read_content(content: Any, place: Place, key: str) -> str:
-    """Return the text of a message: a text, or a list of parts of which all are text.
+    """Return the text of a message, given as a text or as a list of text parts.
 
     Raises:
         SkippedRow: a part is an image or another kind.
@@ -83,7 +83,7 @@ def read_sharegpt(row: Row, place: Place) -> Fields:
 
 
 def _read_single_turn(row: Row, place: Place, key: str) -> Fields:
-    """Read a conversation of one question and one reply; beside a gold answer the reply may be missing."""
+    """Read a conversation of one question and one reply; with a gold answer the reply may be missing."""
     turns = read_turns(row[key], place, key)
     answer_key, answer = read_answer_beside_reply(row, place)
     roles = [role for role, _ in turns]
@@ -100,8 +100,8 @@ def read_verl(row: Row, place: Place) -> Fields:
     `target` under the model that wrote it, negative if unknown. They become `traces` and `trace_probabilities` in
     `meta`.
 
-    Data for verl may have an instruction around the question and the bare question in `extra_info`; rows that
-    `qed data convert` writes also have the solution, the subject and the level there.
+    Data for verl may have an instruction around the question, and the bare question in `extra_info`; rows written by
+    `qed data convert` also have the solution, the subject and the level there.
     """
     gold = row["reward_model"].get("ground_truth")
     target = row.get("target")
@@ -120,7 +120,7 @@ def read_verl(row: Row, place: Place) -> Fields:
         completion or next(iter(traces), ""),
         ("prompt", "reward_model", "target", TRACES, PROBABILITIES, "__index_level_0__"),
         {key: info[key] for key in ("subject", "level") if info.get(key) is not None}
-        # The rewards of verl's users read other values than a text as they are.
+        # Rewards of verl users read values other than texts unchanged.
         | ({"ground_truth": gold} if isinstance(_read_listed(gold), dict | list) else {})
         | ({"traces": traces} if traces else {})
         | ({"trace_probabilities": probabilities} if probabilities else {}),
@@ -128,9 +128,9 @@ def read_verl(row: Row, place: Place) -> Fields:
 
 
 def _read_traces(given: Any, place: Place) -> list[str]:
-    """Return the demonstrations of a list, each as `target` gives one: a text, a message or messages. Skip nulls.
+    """Return a list of demonstrations, each in a form of `target`: a text, a message or messages. Skip nulls.
 
-    Messages of which some are a user's are one conversation.
+    A list of messages that includes a user's is one conversation.
     """
     roles = [str(turn.get("role", turn.get("from"))) for turn in given] if is_conversation(given) else []
     is_single = not isinstance(given, list) or "user" in [ROLES.get(role, role) for role in roles]
@@ -138,7 +138,7 @@ def _read_traces(given: Any, place: Place) -> list[str]:
 
 
 def _read_listed(gold: Any) -> Any:
-    """Return the list of a ground truth that is one text in a list of JSON, as Skywork-OR1 has it; others unchanged."""
+    """Return a ground truth that is a JSON list of one text, as in Skywork-OR1, as that list; others unchanged."""
     if isinstance(gold, str) and gold.startswith('["'):
         with suppress(ValueError):
             listed = json.loads(gold)
@@ -147,7 +147,7 @@ def _read_listed(gold: Any) -> Any:
 
 
 def _convert_gold(gold: Any, place: Place) -> str:
-    """Convert verl's ground truth to text: of a dict its `target`, of several alternatives the first."""
+    """Convert verl's ground truth to text: the `target` of a dict, the first of several alternatives."""
     gold = _read_listed(gold)
     if not isinstance(gold, dict):
         return convert_answer(gold, place, "reward_model.ground_truth")

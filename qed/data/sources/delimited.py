@@ -1,4 +1,4 @@
-"""Read tables of text: csv with commas, semicolons or tabs, and tsv."""
+"""Read delimited text: csv with commas, semicolons or tabs, and tsv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_table(file: Path, text: str) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a csv or tsv file with their numbers from 1.
 
     Raises:
-        DataError: a quote is not closed, a row has another number of cells, or two columns have the same name.
+        DataError: a quote is not closed, a row has the wrong number of cells, or two columns have the same name.
     """
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     delimiter = "\t" if ".tsv" in file.name.lower() else _find_delimiter(text)
@@ -35,13 +35,13 @@ def parse_table(file: Path, text: str) -> Iterator[tuple[int, Row]]:
             yield from _read_cells(file, first, reader, delimiter)
     except csv.Error as error:
         raise DataError(
-            f"{file}, line {reader.line_num}: not readable as csv ({error}). An open quote must be closed, and a quote "
-            "inside quotes must be doubled."
+            f"{file}, line {reader.line_num}: not readable as csv ({error}). Close every quote, and double a quote "
+            "inside quotes."
         ) from error
 
 
 def _find_delimiter(text: str) -> str:
-    """Return the delimiter of a csv file: another than the comma only if the header has no comma between cells."""
+    """Return the delimiter of a csv file: other than a comma only if the header has no comma between cells."""
     for delimiter in DELIMITERS:
         try:
             header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])

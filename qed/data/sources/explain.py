@@ -1,4 +1,4 @@
-"""Explain why data has no problems: which columns there are, what is looked for, and the nearest known schema."""
+"""Explain why data has no problems: its columns, the expected columns, and the nearest known schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qed.data.sources.rows import Place, Row
 from qed.errors import suggest_nearest
 from qed.host import set_context
 
-# The columns of the known schemas; of names with a bar, one is enough.
+# The columns of the known schemas; a bar separates alternatives.
 KNOWN = {
     "question and answer": ("question|problem", "answer|final_answer|expected_answer|gold|ground_truth|solution"),
     "question and reply": ("question|problem|query|input", "response|output"),
@@ -26,16 +26,16 @@ KNOWN = {
 }
 
 
-# The option that names the columns of a file, and whether it takes OURS=THEIRS or the column of the question alone.
+# The option that names the columns of a file, and whether it takes OURS=THEIRS or only the column of the question.
 _column_option: ContextVar[tuple[str, bool]] = ContextVar("column_option", default=("--data.map", True))
 
 
 @contextmanager
 def use_column_option(option: str, pairs: bool = True) -> Iterator[None]:
-    """Let messages about missing columns name this option instead of --data.map, which training has.
+    """Let messages about missing columns name this option instead of training's --data.map.
 
     Args:
-        option: of the command that reads the data.
+        option: option of the command that reads the data.
         pairs: whether it takes OURS=THEIRS,…; otherwise it takes the column of the question.
     """
     with set_context(_column_option, (option, pairs)):
@@ -43,7 +43,7 @@ def use_column_option(option: str, pairs: bool = True) -> Iterator[None]:
 
 
 def describe_expected(questions: Sequence[str], answers: Sequence[str], schemas: str) -> str:
-    """Return which columns are expected: those of a question, and those of an answer if the command needs one."""
+    """Describe the expected columns: those of a question, and those of an answer if the command needs one."""
     _, pairs = _column_option.get()
     if pairs:
         return f"expected one of {', '.join(questions)} and one of {', '.join(answers)}; or {schemas}"
@@ -51,10 +51,10 @@ def describe_expected(questions: Sequence[str], answers: Sequence[str], schemas:
 
 
 def suggest_column_option(hints: Mapping[str, str]) -> tuple[str, str]:
-    """Return how the columns of a file are named, and a sentence that names the likely ones, or an empty text.
+    """Return how to name the columns of a file, and a sentence with the likely ones, or an empty string.
 
     Args:
-        hints: qed's columns that are missing, with the column of the file that is probably meant.
+        hints: qed's missing columns, each with the column of the file that is probably meant.
     """
     option, pairs = _column_option.get()
     usage = "question=YOURS,answer=YOURS" if pairs else "YOURS"
@@ -65,7 +65,7 @@ def suggest_column_option(hints: Mapping[str, str]) -> tuple[str, str]:
 
 
 def describe_nearest(row: Row) -> str:
-    """Return a sentence about the known schema that shares most columns with a row; an empty text if none does."""
+    """Return a sentence about the known schema that shares the most columns with a row; empty if none does."""
     names = [str(key).casefold() for key in row]
     missing = {
         schema: [column for column in columns if not set(column.split("|")) & set(names)]
@@ -84,7 +84,7 @@ def explain_no_problems(rows: Sequence[tuple[Place, Row]], schema: str, reasons:
     Args:
         rows: the first and the last row.
         schema: the schema in which the first one was read.
-        reasons: counts of the rows that are left out, by reason.
+        reasons: counts of the skipped rows, by reason.
     """
     (first, row), (last, _) = rows[0], rows[-1]
     place = f"{first}" if first == last else f"{first.source}, rows {first.number} to {last.number}"

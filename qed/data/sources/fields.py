@@ -19,18 +19,18 @@ from qed.types import Problem
 SUBJECT = ("subject", "type", "category", "subfield", "subdomain", "data_topic", "problem_type", "solution_type")
 SOURCE = ("source", "data_source", "problem_source", "dataset")
 ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
-OWN = ("k", "rendered", "adapt")  # in `meta` qed alone sets these: a column of that name means something else
-# Half of a UTF-16 pair: `re` looks for it some ten times as fast as a loop over the characters.
+OWN = ("k", "rendered", "adapt")  # only qed sets these in `meta`: a data column of that name means something else
+# Half of a UTF-16 surrogate pair; `re` is about ten times as fast as a loop over the characters.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SkippedRow(Exception):
-    """A row that is not a problem; the reason is counted."""
+    """Raised for a row that is not a problem; the reason is counted."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """A row's question, answer, worked solution and complete demonstration; `used` are the columns they come from."""
+    """A row's question, answer, worked solution and complete demonstration; `used` names the columns they come from."""
 
     question: str
     answer: str = ""
@@ -41,7 +41,7 @@ class Fields:
 
 
 def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
-    """Build a problem with a stable id; columns that qed does not know go unchanged into `meta`."""
+    """Build a problem with a stable id; unknown columns go into `meta` unchanged."""
     used = {"", *values.used, *OWN}
     meta = {key: value for key, value in row.items() if key not in used and value is not None}
     _rename(meta, "subject", SUBJECT)
@@ -49,17 +49,17 @@ def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
     _rename(meta, "level", ("level",))
     if isinstance(level := meta.get("level"), str) and level.removeprefix("Level ").isdigit():
         meta["level"] = int(level.removeprefix("Level "))
-    # A reader that takes the answer from elsewhere leaves the reply here.
+    # If the answer comes from elsewhere, the reader leaves the reply here.
     reply = meta.pop("completion", "")
     completion = values.completion or (reply if isinstance(reply, str) else "")
     meta.update(values.extra)
     if completion:
         meta["completion"] = completion
-        # Preferences are compared as they are; of any other reply the prompt may change the form.
+        # Preferences are compared unchanged; the prompt may reformat any other reply.
         meta |= {} if "chosen" in values.extra else {"adapt": True}
     solution = values.solution.strip()
     answer = _unbox(values.answer.strip()) or (find_last_boxed(solution) or "").strip()
-    # Several solutions of a question are several demonstrations, and several rejected replies several preferences;
+    # Several solutions of a question are separate demonstrations, and several rejected replies separate preferences;
     # only duplicate rows have the same id.
     worse = [values.extra["rejected"]] if "rejected" in values.extra else []
     address = derive_seed(values.question.strip(), answer, solution, completion, *worse)
@@ -67,7 +67,7 @@ def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
 
 
 def _unbox(answer: str) -> str:
-    """Return the content of an answer that is nothing but a box."""
+    """Return the content of an answer that consists of one box."""
     boxed = find_last_boxed(answer)
     return boxed if boxed and answer.strip("$ .") == f"\\boxed{{{boxed}}}" else answer
 
@@ -101,7 +101,7 @@ def convert_to_text(value: Any, place: Place, key: str) -> str:
         if not value.isascii() and LONE_SURROGATE.search(value):
             raise DataError(f"{place}: {key} contains half of a UTF-16 pair, which is not valid text.")
         return value
-    if isinstance(value, Decimal) and value.is_finite():  # of a table; its places are those of the column's type
+    if isinstance(value, Decimal) and value.is_finite():  # from a table, with the decimal places of the column's type
         text = f"{value:f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -125,13 +125,13 @@ def convert_answer(value: Any, place: Place, key: str) -> str:
 
 
 def read_answer(row: Row, place: Place) -> tuple[str, str]:
-    """Return the column of a row's gold answer and the answer; two empty texts if there is none."""
+    """Return the column of a row's gold answer and the answer; two empty strings if there is none."""
     key = find_filled_column(row, ANSWER)
     return (key, convert_answer(row[key], place, key)) if key else ("", "")
 
 
 def read_answer_beside_reply(row: Row, place: Place) -> tuple[str, str]:
-    """As `read_answer`; what is neither text nor number is no answer, because the reply may be all that is wanted."""
+    """Like `read_answer`, but ignore an answer that is neither text nor number, because the reply may be enough."""
     try:
         return read_answer(row, place)
     except DataError:
@@ -139,7 +139,7 @@ def read_answer_beside_reply(row: Row, place: Place) -> tuple[str, str]:
 
 
 def convert_solution(value: Any, place: Place, key: str) -> str:
-    """Convert a worked solution to text; of several, the first."""
+    """Convert a worked solution, or the first of several, to text."""
     if isinstance(value, list | tuple):
         value = value[0] if value else ""
     return convert_to_text(value, place, key)

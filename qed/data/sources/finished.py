@@ -1,6 +1,6 @@
-"""Recognise prompts that are rendered already, by a plain prompt of the shelf or by a chat template.
+"""Recognise prompts that are already rendered, by a built-in plain prompt or by a chat template.
 
-Such a prompt is used verbatim. Its question is found in it, so that a held-out question is recognised.
+Such a prompt is used verbatim. Its question is extracted, so that held-out questions are recognised.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from qed.config import plugins
 from qed.types import Problem
 
-# How the usual chat templates begin the assistant's turn and the user's, and how they end a turn.
+# How common chat templates begin the assistant's and the user's turn, and how they end a turn.
 ASSISTANT = (
     r"<\|im_start\|>assistant|<\|start_header_id\|>assistant<\|end_header_id\|>|<start_of_turn>model|\[/INST\]"
     r"|<\|(?:assistant|Assistant)\|>|<\|start\|>assistant|<｜Assistant｜>"
@@ -35,14 +35,14 @@ MARK = "\0question\0"
 
 
 class FinishedPrompt(NamedTuple):
-    """The question of a rendered prompt, and what rendered it: a prompt of the shelf, or a kind of template."""
+    """The question of a rendered prompt, and what rendered it: a built-in prompt, or a kind of template."""
 
     question: str
     rendered_by: str
 
 
 def recognize_prompt(text: str) -> FinishedPrompt | None:
-    """Recognise a rendered prompt; None for a bare question."""
+    """Recognise a rendered prompt; return None for a bare question."""
     for name, (before, after) in _list_shelf().items():
         if len(text) > len(before) + len(after) and text.startswith(before) and text.endswith(after):
             return FinishedPrompt(text[len(before) : len(text) - len(after)], name)
@@ -62,7 +62,7 @@ def is_chat_text(text: str) -> bool:
 
 @cache
 def _list_shelf() -> dict[str, tuple[str, str]]:
-    """List the texts before and after the question in the plain prompts of the shelf; the longest text first."""
+    """List the texts before and after the question in the built-in plain prompts, the longest text first."""
     found = {}
     for name in plugins.list_leaves("prompts"):
         leaf = plugins.load_leaf("prompts", name)

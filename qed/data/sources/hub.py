@@ -1,6 +1,6 @@
 """Load datasets of the Hugging Face hub by their public names, and folders with the same layout.
 
-The datasets library (4 and later) runs no code of a dataset. Datasets are cached, and HF_HUB_OFFLINE=1 uses only the
+The datasets library (4 and later) runs no code from a dataset. Datasets are cached; HF_HUB_OFFLINE=1 uses only the
 cache.
 """
 
@@ -19,7 +19,7 @@ from qed.errors import DataError
 
 NEWEST = "main"
 SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`, for several splits and for one
-BATCH_ROWS = 1000  # rows of a parquet file that the library converts at once
+BATCH_ROWS = 1000  # rows of a parquet file that the library converts at a time
 PROBE_SECONDS = 5.0  # timeout of the check whether the hub responds
 
 
@@ -45,7 +45,7 @@ class HubDataset:
 
 
 def load_datasets_library() -> Any:
-    """Import the datasets library without its output; the import is late because it is slow."""
+    """Import the datasets library and silence its output; the import is deferred because it is slow."""
     import datasets  # noqa: PLC0415
 
     datasets.disable_progress_bars()
@@ -75,7 +75,7 @@ def load_rows(hub: HubDataset, task: str) -> Rows:
 
 
 def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
-    """Yield the rows of a split of a folder, written by `save_to_disk` or with the files of a hub dataset.
+    """Yield the rows of a split from a folder written by `save_to_disk`, or with the files of a hub dataset.
 
     Raises:
         DataError: the folder has no such split, or cannot be read.
@@ -85,7 +85,7 @@ def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
 
 
 def list_folder_splits(folder: Path, configs: Sequence[str] = ()) -> list[str]:
-    """List the splits of a folder that `load_folder` reads; data without splits has none.
+    """List the splits of a folder that `load_folder` reads; empty for data without splits.
 
     Raises:
         DataError: the folder cannot be read.
@@ -95,7 +95,7 @@ def list_folder_splits(folder: Path, configs: Sequence[str] = ()) -> list[str]:
 
 
 def _load_parts(folder: Path, configs: Sequence[str]) -> list[Any]:
-    """Load each configuration of a folder, of those that it has; one of its own if it has none of them."""
+    """Load those of the configurations that a folder has; its default one if it has none of them."""
     datasets = load_datasets_library()
     try:
         if any((folder / name).is_file() for name in SAVED):
@@ -110,15 +110,15 @@ def _load_parts(folder: Path, configs: Sequence[str]) -> list[Any]:
 
 def _load_files(folder: Path, config: str | None) -> Any:
     datasets = load_datasets_library()
-    # The library takes the first row group of a parquet file as the size of its batches, and fails on an empty one.
+    # The library uses the size of a parquet file's first row group as its batch size, and fails on an empty one.
     is_parquet = hasattr(datasets.load_dataset_builder(str(folder), config).config, "batch_size")
     return datasets.load_dataset(str(folder), config, **({"batch_size": BATCH_ROWS} if is_parquet else {}))
 
 
 def _name_odd_file(folder: Path) -> str:
-    """Return a sentence about a parquet file that is unreadable or has other types than the first, or an empty text.
+    """Return a sentence about the first parquet file that explains a failure, or an empty string.
 
-    Or it has a column of a type that is not read.
+    The file is unreadable, has other column types than the first file, or a column of an unsupported type.
     """
     from pyarrow.parquet import read_schema  # noqa: PLC0415 -- heavy, and needed for this one message
 
@@ -126,14 +126,14 @@ def _name_odd_file(folder: Path) -> str:
     for file in sorted(folder.rglob("*.parquet")):
         try:
             schema = read_schema(file)
-        except Exception:  # noqa: BLE001 -- the reason is that of the library, which reads all files in turn
-            return f" {file} cannot be read: restore it from a copy, or take it away."
+        except Exception:  # noqa: BLE001 -- the library, which reads all files, gives the reason
+            return f" {file} cannot be read: restore it from a copy, or remove it."
         if duplicates := describe_duplicates(schema.names):
             return f" In {file} {duplicates}"
         if unread := find_unread_columns(schema):
             return (
-                f" The column {unread[0].name} is {name_type(unread[0])} in {file}, which is not read here: take it "
-                "away or make it text in all files, or name the files instead of the folder to read them without it."
+                f" The column {unread[0].name} is {name_type(unread[0])} in {file}, which is not supported here: "
+                "remove it or convert it to text in all files, or name the files instead of the folder to ignore it."
             )
         first = first or (file, schema)
         known = {column.name: column.type for column in first[1]}
@@ -147,7 +147,7 @@ def _name_odd_file(folder: Path) -> str:
 
 
 def find_unread_columns(schema: Any) -> list[Any]:
-    """Return the columns of a parquet file whose type the datasets library does not know, such as a map."""
+    """Return the columns of a parquet file whose type the datasets library does not support, such as a map."""
     from pyarrow import schema as build_schema  # noqa: PLC0415 -- heavy, and needed for this one format
 
     features = load_datasets_library().Features
@@ -161,12 +161,12 @@ def find_unread_columns(schema: Any) -> list[Any]:
 
 
 def name_type(column: Any) -> str:
-    """Return the type of a column as text, without the names that some versions of Arrow give to parts of a map."""
+    """Return the type of a column as text, without the names that some Arrow versions give to the parts of a map."""
     return re.sub(r" \('[^']*'\)", "", str(column.type))
 
 
 def explain_cause(error: BaseException) -> str:
-    """Return the first cause of an error of the datasets library, whose own message often says nothing; on one line."""
+    """Return on one line the root cause of an error of the datasets library, whose own message often says little."""
     while error.__cause__:
         error = error.__cause__
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
@@ -174,8 +174,8 @@ def explain_cause(error: BaseException) -> str:
         cache = Path(load_datasets_library().config.HF_DATASETS_CACHE)
         if str(cache) in text or (error.filename and Path(str(error.filename)) in cache.parents):
             text += (
-                f". The library that reads the data needs a folder for its cache, {cache}: name one that can be "
-                "written, in the environment variable HF_HOME or HF_DATASETS_CACHE"
+                f". The datasets library needs a writable cache folder, but {cache} is not: set the environment "
+                "variable HF_HOME or HF_DATASETS_CACHE to one"
             )
     return text
 
@@ -207,7 +207,7 @@ def _number_rows(table: Any, name: str) -> Rows:
 
 
 def _explain_unreachable(hub: HubDataset) -> str:
-    """Return why the hub does not respond, or an empty text; a probe saves the libraries' retries of half a minute."""
+    """Return why the hub does not respond, or an empty string; probing avoids half a minute of library retries."""
     from huggingface_hub import HfApi, constants  # noqa: PLC0415
 
     if constants.HF_HUB_OFFLINE or load_datasets_library().config.HF_HUB_OFFLINE:
@@ -221,7 +221,7 @@ def _explain_unreachable(hub: HubDataset) -> str:
 
 @contextmanager
 def _use_cache_only(offline: bool) -> Iterator[None]:
-    """Make the datasets library use only its cache within the context, if `offline`."""
+    """If `offline`, make the datasets library use only its cache within the context."""
     config = load_datasets_library().config
     before = config.HF_HUB_OFFLINE
     config.HF_HUB_OFFLINE = before or offline

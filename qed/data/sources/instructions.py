@@ -1,4 +1,4 @@
-"""Read a question or an instruction with its whole reply: Alpaca, Dolly, OpenOrca, OpenRLHF, and axolotl's segments."""
+"""Read a question or an instruction with its full reply: Alpaca, Dolly, OpenOrca, OpenRLHF, and axolotl's segments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.errors import DataError
 from qed.grading.extract import find_last_boxed
 
 REPLIES = ("output", "response", "completion")
-INPUTS = ("input", "context")  # what an instruction refers to, in Alpaca and in Dolly
+INPUTS = ("input", "context")  # the text that an instruction refers to, in Alpaca and in Dolly
 QUESTIONS = ("question", "problem", "query")
 
 
@@ -61,15 +61,15 @@ def read_question_and_reply(row: Row, place: Place) -> Fields:
 
 
 def has_segments(row: Row) -> bool:
-    """Return whether a row has axolotl's segments: texts, each with a label whether it is trained."""
+    """Return whether a row has axolotl's segments: texts, each with a label that says whether it is trained on."""
     segments = row.get("segments")
     return isinstance(segments, list) and bool(segments) and all(isinstance(part, dict) for part in segments)
 
 
 def read_segments(row: Row, place: Place) -> Fields:
-    """Read axolotl's input_output: the untrained segments at the start are the prompt, the next ones the reply."""
+    """Read axolotl's input_output format: leading untrained segments are the prompt, the rest is the reply."""
     if not all(isinstance(part.get("label"), bool) for part in row["segments"]):
-        raise DataError(f"{place}: a segment has no label, which is true where the text is trained.")
+        raise DataError(f"{place}: a segment has no label, which must say whether the text is trained on.")
     runs = [
         (trained, "".join(convert_to_text(part.get("text"), place, "segments") for part in parts))
         for trained, parts in groupby(row["segments"], key=lambda part: part["label"])

@@ -1,4 +1,4 @@
-"""Read JSON: lines of objects, a list of objects, or an object that has such a list, one per split."""
+"""Read JSON: lines of objects, a list of objects, or an object with such a list, possibly one per split."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ VIEWER = (
 
 
 def parse_lines(file: Path, text: str, first: int = 1) -> Iterator[tuple[int, Row]]:
-    """Yield the objects of JSON lines with the numbers of their lines, from that of the `first`.
+    """Yield the objects of JSON Lines with their line numbers, counted from `first`.
 
     Raises:
         DataError: a line is not an object; the message names it.
     """
     start, number, name = 0, first, str(file)
-    while start < len(text):  # one line at a time: a list of all is a second copy of the file
-        end = text.find("\n", start) % (len(text) + 1)  # of a last line without a line feed, the text's end
+    while start < len(text):  # one line at a time, because a list of all lines would be a second copy of the file
+        end = text.find("\n", start) % (len(text) + 1)  # -1 becomes the end of the text
         line = text[start:end]
         if line.strip():
             yield number, parse_line(Place(name, number), line)
@@ -70,7 +70,7 @@ def parse_json(file: Path, text: str, split: str) -> Iterator[tuple[int, Row]]:
         split: the split to read; an empty one reads all.
 
     Raises:
-        DataError: the file is broken, has another shape, or has splits and not this one.
+        DataError: the file is broken, has another structure, or lacks this split.
     """
     try:
         content = json.loads(text) if text.strip() else []
@@ -85,7 +85,7 @@ def parse_json(file: Path, text: str, split: str) -> Iterator[tuple[int, Row]]:
 
 
 def has_part(text: str, split: str) -> bool:
-    """Return whether a JSON file has a list of rows for each of several splits, of which this is one."""
+    """Return whether a JSON file has a list of rows per split, with this split among several."""
     try:
         content = json.loads(text)
     except (RecursionError, ValueError):
@@ -112,7 +112,7 @@ def _find_parts(content: dict[str, Any]) -> dict[str, list[Row]]:
 
 
 def _select_part(file: Path, parts: dict[str, list[Row]], split: str) -> list[Row]:
-    """Return the rows under `data`, or of the only part, or without a split those of all parts."""
+    """Return the rows under `data`, or those of the only part, or without a split those of all parts."""
     if "data" in parts:
         return parts["data"]
     if split and len(parts) > 1:
@@ -128,23 +128,23 @@ def _zip_columns(file: Path, content: dict[str, Any]) -> list[Row]:
     if len(columns) == len(content) and len({len(column) for column in columns}) == 1:
         return [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
     raise DataError(
-        f"{file}: expected a list of objects, or an object that has such a list under data or the names of splits; "
+        f"{file}: expected a list of objects, or an object with such a list under data or the names of splits; "
         f"found an object with {', '.join(map(str, list(content)[:8])) or 'nothing'}."
     )
 
 
 def _recognize_other(content: dict[str, Any]) -> str:
-    """Return what to do with an object in which another program puts rows; empty if it is none of these."""
+    """Return advice for an object in which another program puts rows; empty if it is none of these."""
     if isinstance(rows := content.get("rows"), list) and rows and all(map(_is_viewed, rows)):
         return VIEWER
     tables = content and all(isinstance(column, dict) for column in content.values())
-    # Other names on both levels are those of splits or ids, which are no index.
+    # Other names on both levels are those of splits or ids, which are not an index.
     indexed = tables and (all(map(str.isdigit, content)) or all(map(_is_indexed, content.values())))
     return PANDAS if indexed or (set(content) == SPLIT and _has_cells(content["data"])) else ""
 
 
 def _is_indexed(column: Any) -> bool:
-    """Return whether a value is a column of a table with the numbers of its rows, as pandas writes it."""
+    """Return whether a value is a table's column keyed by row numbers, as pandas writes it."""
     return isinstance(column, dict) and next(iter(column), "").isdigit()
 
 

@@ -1,4 +1,4 @@
-"""Recognise replies that a label calls bad (KTO data, checked generations): they are never imitated."""
+"""Recognise replies that are labelled as bad (KTO data, verified generations), which are never imitated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOLDS = (
 def has_bad_reply(row: Row) -> bool:
     """Return whether a row's label says that its reply is bad.
 
-    False is unmistakable. A label of 0 or -1 may also be the class of a question, so it counts only beside a reply and
+    False is unambiguous. A label of 0 or -1 may also be the class of a question, so it counts only with a reply and
     without a gold answer.
     """
     key = find_column(row, LABELS)

@@ -1,6 +1,6 @@
-"""Read local data: jsonl, json, csv, tsv and parquet files and folders, also of the datasets library.
+"""Read local data: jsonl, json, csv, tsv and parquet files, folders of them, and folders of the datasets library.
 
-The first four may be compressed (gz, bz2, xz, zst).
+The first four formats may be compressed (gz, bz2, xz, zst).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from qed.data.sources.texts import guess_encoding, read_bytes, read_text
 from qed.errors import DataError
 
 BOM = b"\xef\xbb\xbf"  # some editors write it before UTF-8 text
-# Folders with these names hold a split, which is read when that split is asked for.
+# Folders with these names hold a split, which is read when that split is requested.
 SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
 
 
 def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
-    """Yield the rows of a split of a file or folder; `hub` has the split's name in a copy of a hub dataset.
+    """Yield the rows of a split of a file or folder; `hub` gives the split's name in a copy of a hub dataset.
 
-    A file has splits only if it is json with a list for each; an empty split reads all.
+    A file has splits only if it is json with a list per split; an empty split reads everything.
 
     Raises:
-        DataError: the file does not exist or is broken; the message names file and row.
+        DataError: the file does not exist or is broken; the message names the file and the row.
     """
     place = Path(path)
     if place.is_dir():
@@ -78,11 +78,10 @@ def has_split(path: str, split: str, configs: Sequence[str] = ()) -> bool:
 
 
 def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
-    """Return the files of a split, and whether the folder has others: its subfolder's, those with its name, or all.
+    """Return the files of a split (those in its subfolder, those with its name, or all), and whether there are others.
 
-    Folders with files of text are read here, and parquet files beside the text too, but for those with the name of a
-    text: these most likely have its rows. Folders with nothing but parquet or Arrow files are read by the datasets
-    library.
+    Folders with text files are read here, including their parquet files, except one with the same name as a text file,
+    which most likely has the same rows. Folders with only parquet or Arrow files are read by the datasets library.
     """
     inner = folder / split if split and (folder / split).is_dir() else folder
     found = sorted(filter(_is_data, inner.iterdir()))
@@ -104,18 +103,18 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
 @cache
 def _say_left_out(file: Path, text: Path) -> None:
     reason = f"{text.name} has the same name, so probably the same rows"
-    say_on_stderr(f"{file} is left out: {reason}. To read both, rename one.")
+    say_on_stderr(f"{file} is skipped: {reason}. To read both, rename one.")
 
 
 @cache
 def _say_unread_folders(folder: Path, has_splits: bool) -> None:
-    """Say which subfolders have data that is not read beside the folder's own files.
+    """Report subfolders with data that is not read in addition to the folder's own files.
 
     They are not read because they may hold anything: another format of the same rows, or answers of a model.
 
     Args:
         folder: the folder.
-        has_splits: whether one split is read, so that subfolders with the names of others are none of its data.
+        has_splits: whether one split is read, so that subfolders named like other splits are not part of it.
     """
     splits = SPLITS if has_splits else ()
     unread = [
@@ -133,17 +132,17 @@ def _say_unread_folders(folder: Path, has_splits: bool) -> None:
 
 @cache
 def _say_unread_files(folder: Path, inner: Path) -> None:
-    """Say which files beside a split's own subfolder are not read, but for those that are named as a split."""
+    """Report files next to a split's own subfolder that are not read, except those named like a split."""
     files = (path for path in sorted(folder.iterdir()) if _is_data(path) and path.is_file())
     unread = [path.name for path in files if not {*re.split(r"[-_.]", path.name.lower())} & {*SPLITS}]
     if unread:
-        say_on_stderr(f"The split is read from {inner}; files beside that folder are not read: {', '.join(unread)}.")
+        say_on_stderr(f"The split is read from {inner}; files next to that folder are not read: {', '.join(unread)}.")
 
 
 def _holds_data(folder: Path) -> bool:
-    """Return whether a subfolder, or one inside it, has a data file by its name; what is hidden or unreadable has none.
+    """Return whether a subfolder, or one inside it, has a file named like a data file.
 
-    Nor has a link to a folder around it, whose files are not those of a subfolder.
+    Hidden or unreadable folders, and links to a parent folder, do not count.
     """
     for inside, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -154,15 +153,15 @@ def _holds_data(folder: Path) -> bool:
 
 
 def _is_data(path: Path) -> bool:
-    """Return whether a path in a folder has the name of a data file, and not that of metadata of the hub."""
+    """Return whether a path in a folder has the name of a data file, and not that of hub metadata."""
     return path.name.lower().endswith(DATA_SUFFIXES) and path.name != "dataset_infos.json"
 
 
 def list_files(place: Path) -> list[Path]:
-    """Return the data files of a folder and its subfolders, without those that are hidden; of a file, itself.
+    """Return the data files of a folder and its subfolders, without hidden ones; for a file, the file itself.
 
     Raises:
-        DataError: there is no such file or folder, or no file of a format that is read here in the folder.
+        DataError: there is no such file or folder, or the folder has no file of a supported format.
     """
     if place.is_file():
         return [place]
@@ -175,8 +174,8 @@ def list_files(place: Path) -> list[Path]:
     )
     if not files or any((place / name).is_file() for name in SAVED):
         raise DataError(
-            f"The folder {place} has no .jsonl, .json, .csv, .tsv or .parquet files of its own, whose rows could be "
-            "checked one by one. `qed data inspect` also reads what the datasets library saves."
+            f"The folder {place} has no .jsonl, .json, .csv, .tsv or .parquet files of its own to check row by row. "
+            "`qed data inspect` also reads folders saved by the datasets library."
         )
     return files
 
@@ -202,12 +201,12 @@ def _read_file(file: Path, split: str) -> Rows:
 
 
 def has_lines(file: Path) -> bool:
-    """Return whether every line of a file is a row of JSON, as its name says; it may be compressed."""
+    """Return whether a file is JSON Lines by its name; it may be compressed."""
     return _find_kind(file) == ".jsonl"
 
 
 def _find_kind(file: Path) -> str:
-    """Return the suffix that says how a file is read, without that of its compression."""
+    """Return the suffix that determines how a file is read, without that of its compression."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -215,10 +214,10 @@ def _find_kind(file: Path) -> str:
 
 
 def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
-    """Yield the rows of a file, with an error in place of each row that cannot be read.
+    """Yield the rows of a file, with an error instead of each row that cannot be read.
 
-    The lines of a jsonl file are checked one by one; an error in another format ends the file. Unless it names the
-    row, its place is the whole file.
+    The lines of a jsonl file are checked one by one; in other formats an error ends the file, and its place is the
+    whole file unless it names the row.
     """
     number = 0
     try:
@@ -246,7 +245,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
 
     try:
         metadata = read_metadata(file)
-        if metadata.num_rows == 0:  # of which the library makes no table
+        if metadata.num_rows == 0:  # the library cannot make a table of it
             return
         schema = metadata.schema.to_arrow_schema()
         if duplicates := describe_duplicates(schema.names):
@@ -261,7 +260,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _choose_columns(file: Path, schema: Any) -> dict[str, Any]:
-    """Return the arguments of `from_parquet` that leave out columns which it cannot read, and say which these are."""
+    """Return the arguments of `from_parquet` that skip the columns it cannot read, and report these."""
     unread = find_unread_columns(schema)
     columns = [column for column in schema if column not in unread]
     if not unread or not columns:
@@ -276,6 +275,6 @@ def _choose_columns(file: Path, schema: Any) -> dict[str, Any]:
 @cache
 def _say_unread_columns(file: Path, names: str) -> None:
     say_on_stderr(
-        f"{file}: columns of these types cannot be read, and are left out: {names}. What is needed of them must be "
+        f"{file}: columns of these types cannot be read and are skipped: {names}. Convert the ones that you need to "
         "text, numbers, lists or structs."
     )

@@ -1,7 +1,7 @@
-"""Rows that are given in Python: a list of dicts, a `datasets.Dataset` or a data frame, as the task `memory:NAME`.
+"""Rows passed in Python: a list of dicts, a `datasets.Dataset` or a data frame, as the task `memory:NAME`.
 
-They are read by their columns, like the rows of a file. A call has its own, so that calls that follow each other or run
-in several threads do not read each other's rows.
+They are read by their columns, like the rows of a file. Each call has its own rows, so that successive calls, or calls
+in several threads, do not read each other's.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _given: ContextVar[Mapping[str, list[Row]]] = ContextVar("rows")
 
 
 def give_rows(rows: Mapping[str, list[Row]]) -> AbstractContextManager[None]:
-    """Give rows by the names of their tasks, `memory:NAME`, while the block runs."""
+    """Return a context manager that provides rows by task name, `memory:NAME`."""
     return set_context(_given, rows)
 
 
 def get_given_rows() -> Mapping[str, list[Row]]:
-    """Return the rows that are given at present, by name."""
+    """Return the rows that are currently provided, by name."""
     return _given.get({})
 
 
 def copy_rows(name: str, rows: Any) -> list[Row]:
-    """Copy rows that are to be given as the task `memory:NAME`.
+    """Copy rows to provide as the task `memory:NAME`.
 
     Args:
-        name: letters, digits, `_`, `-` and `.`; it is the task's split, and prefix of the problems' ids.
+        name: letters, digits, `_`, `-` and `.`; it becomes the task's split and the prefix of the problems' ids.
         rows: an iterable of dicts (a list, a generator, a `datasets.Dataset`), or a data frame of pandas, polars or
             pyarrow. Missing cells of a data frame become None.
 
@@ -57,7 +57,7 @@ def copy_rows(name: str, rows: Any) -> list[Row]:
 
 
 def read_given(name: str) -> Rows:
-    """Yield the rows that are given under a name.
+    """Yield the rows that are provided under a name.
 
     Raises:
         UsageError: there are no such rows.
@@ -65,8 +65,8 @@ def read_given(name: str) -> Rows:
     given = get_given_rows()
     if name not in given:
         raise UsageError(
-            f"{LEAF}:{name} is data that was given in Python, and this call does not have it."
-            f"{suggest_nearest(name, given)} Give the same rows again, as the tasks of qed.train or qed.evaluate; "
+            f"{LEAF}:{name} is data that was passed in Python, and this call does not have it."
+            f"{suggest_nearest(name, given)} Pass the same rows again, as the tasks of qed.train or qed.evaluate; "
             "qed.evaluate(run) has them if qed.train returned that run. From the command line, use a file."
         )
     for number, row in enumerate(given[name], 1):
@@ -74,7 +74,7 @@ def read_given(name: str) -> Rows:
 
 
 def _list_rows(table: Any) -> Iterable[Any]:
-    """Return the rows of a table; data frames are recognised by their methods, so that no library is imported."""
+    """Return the rows of a table; data frames are recognised by their methods, to avoid importing their libraries."""
     if hasattr(table, "iterrows"):  # pandas, which writes missing cells as NaN
         rows: Iterable[Any] = table.astype(object).where(table.notna(), None).to_dict("records")
         return rows
@@ -85,7 +85,7 @@ def _list_rows(table: Any) -> Iterable[Any]:
     if isinstance(table, Mapping):
         raise UsageError(
             f"Data in Python must be {KINDS}, not a {type(table).__name__} of {', '.join(map(str, table))}. "
-            "Give one split of it, such as data['train']."
+            "Pass one split of it, such as data['train']."
         )
     if isinstance(table, str | bytes) or not isinstance(table, Iterable):
         raise UsageError(f"Data in Python must be {KINDS}, not {type(table).__name__}.")
@@ -93,7 +93,7 @@ def _list_rows(table: Any) -> Iterable[Any]:
 
 
 def _copy_value(value: Any) -> Any:
-    """Copy a cell, with numpy's arrays and numbers as lists and numbers of Python."""
+    """Copy a cell, converting NumPy arrays and numbers to Python lists and numbers."""
     if isinstance(value, Mapping):
         return {str(key): _copy_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Read preferences: two replies to one prompt, as TRL, LLaMA-Factory, UltraFeedback, Orca and HH-RLHF have them."""
+"""Read preferences: two replies to one prompt, as in TRL, LLaMA-Factory, UltraFeedback, Orca and HH-RLHF."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def has_preference(row: Row) -> bool:
 def read_preference(row: Row, place: Place) -> Fields:
     """Read a preference: both replies go into `meta`, and the chosen one is the demonstration.
 
-    Without a column for the prompt it is in both replies: the user's message of a conversation, a transcript without
-    its last reply (of a single turn the bare message), or else the text that both begin with.
+    Without a prompt column, the prompt is contained in both replies: the user's message of a conversation, a transcript
+    without its last reply (the bare message if there is one turn), or else the common prefix of both texts.
     """
     keys = [next(name for name in names if name in row) for names in (CHOSEN, REJECTED)]
     chosen, rejected = (row[key] for key in keys)
@@ -50,7 +50,7 @@ def read_preference(row: Row, place: Place) -> Fields:
 
 
 def _find_prompt(row: Row, replies: Sequence[Any]) -> str | None:
-    """Return the column of the prompt, if there is one; a `query` is it where no reply comes with its question."""
+    """Return the column of the prompt, if there is one; `query` counts only if no reply repeats its question."""
     if "prompt" in row or not (key := find_filled_column(row, (*PROMPTS, "query"))):
         return "prompt" if "prompt" in row else None
     has_question = key == "query" and any(_repeats_question(reply, str(row[key]).strip()) for reply in replies)
@@ -58,14 +58,14 @@ def _find_prompt(row: Row, replies: Sequence[Any]) -> str | None:
 
 
 def _repeats_question(reply: Any, question: str) -> bool:
-    """Return whether a reply is a conversation or a transcript with its question, or begins with this one."""
+    """Return whether a reply is a conversation or transcript that includes its question, or starts with this one."""
     if conversations.is_conversation(reply):
         return any(turn.get("role", turn.get("from")) in ("user", "human") for turn in reply)
     return isinstance(reply, str) and (ASSISTANT in reply or reply.lstrip().startswith(question))
 
 
 def _require_one_conversation(replies: Mapping[str, Any], place: Place) -> None:
-    """Raise SkippedRow if both replies, by their column, come with their question, and it is not the same one."""
+    """Raise SkippedRow if both replies (by column) include their questions, and these differ."""
     if all(map(conversations.is_conversation, replies.values())):
         asked, other = (
             [text.strip() for role, text in conversations.read_turns(turns, place, key) if role == "user"]
@@ -76,7 +76,7 @@ def _require_one_conversation(replies: Mapping[str, Any], place: Place) -> None:
 
 
 def _split_transcripts(chosen: str, rejected: str) -> tuple[str, Any, Any] | None:
-    """Split two transcripts before their last reply; None if they are no transcripts.
+    """Split two transcripts before their last reply; return None if they are not transcripts.
 
     Raises:
         SkippedRow: the transcripts differ before their last reply.
@@ -92,9 +92,9 @@ def _split_transcripts(chosen: str, rejected: str) -> tuple[str, Any, Any] | Non
 
 
 def _split_prefix(chosen: str, rejected: str) -> tuple[str, Any, Any]:
-    """Split two texts after the text that they have in common, at the end of a word."""
+    """Split two texts after their common prefix, at the end of a word."""
     pairs = zip(chosen, rejected, strict=False)
     differs = next((at for at, pair in enumerate(pairs) if len(set(pair)) > 1), len(rejected))
-    # The replies may start with the same letters: the prompt ends with the last complete word of the prefix.
+    # The replies may start with the same letters, so the prompt ends with the last complete word of the prefix.
     length = max(chosen.rfind(" ", 0, differs), chosen.rfind("\n", 0, differs)) + 1
     return chosen[:length], chosen[length:], rejected[length:]

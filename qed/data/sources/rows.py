@@ -1,4 +1,4 @@
-"""Define rows of data with their place, so that an error message can name file and row."""
+"""Rows of data with their places, so that error messages can name the file and the row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """A row's file or dataset, and its number from 1 (in jsonl, the line); 0 stands for the whole file."""
+    """A row's file or dataset, and its number from 1 (the line number in jsonl); 0 means the whole file."""
 
     source: str
     number: int
@@ -24,7 +24,7 @@ Rows = Iterator[tuple[Place, Row]]
 
 
 def describe_duplicates(names: Sequence[str]) -> str:
-    """Say that two columns of a table have the same name; an empty text if none have."""
+    """Return a message if two columns of a table have the same name; else an empty string."""
     duplicates = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if not duplicates:
         return ""
@@ -32,9 +32,9 @@ def describe_duplicates(names: Sequence[str]) -> str:
 
 
 def decode_texts(value: Any) -> Any:
-    """Return a value of a table, or a row, with text in place of bytes that are UTF-8.
+    """Return a value of a table, or a row, with UTF-8 bytes decoded to text.
 
-    Some programs write text to parquet without saying that it is text. Other bytes, such as an image's, stay.
+    Some programs write text to parquet without marking it as text. Other bytes, such as an image's, are kept.
     """
     if isinstance(value, bytes):
         try:
@@ -43,7 +43,7 @@ def decode_texts(value: Any) -> Any:
             return value
     if isinstance(value, dict):
         return {key: decode_texts(inner) for key, inner in value.items()}
-    # All values of a list of a table have one type, and a list of tokens is long.
+    # All values of a list in a table have the same type, and a list of tokens is long.
     if isinstance(value, list) and isinstance(
         next((each for each in value if each is not None), None), bytes | dict | list
     ):
@@ -52,7 +52,7 @@ def decode_texts(value: Any) -> Any:
 
 
 def has_bytes(value: Any) -> bool:
-    """Return whether a value of a row, or something in it, is bytes; it may be nested more deeply than Python calls."""
+    """Return whether a value of a row contains bytes; it may be nested more deeply than Python's recursion limit."""
     pending = [value]
     while pending:
         each = pending.pop()

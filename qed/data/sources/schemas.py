@@ -1,6 +1,6 @@
 """Read rows in the common schemas of data for reasoning models.
 
-The schema is recognised by the columns of a row, not by the file's name; the first schema that matches is used.
+The schema is recognised by a row's columns, not by the file's name; the first matching schema is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qed.grading.extract import find_last_boxed
 
 QUESTION = ("question", "problem", "prompt")
 SOLUTION = ("solution", "completion", "response")
-# Complete answers of a model, from which the prompt writes a demonstration.
+# Complete model answers, from which the prompt builds a demonstration.
 TRACE = ("r1_solution_1", "r1_solution_2", "r1_solution_3", "generated_solution")
 # What `qed generate` adds to the row of a question.
 GENERATED = ("row", "sample", "prompt", "completion", "finish_reason", "n_tokens")
@@ -51,15 +51,15 @@ FOLDED = {
         *(conversations.TRACES, conversations.PROBABILITIES, "extra_info"),
     )
 }
-TYPO = 0.85  # a name this similar to one of qed's columns is a typing error, and no column of the user's own
+TYPO = 0.85  # a name this similar to one of qed's columns is taken for a typo, not a user-defined column
 OTHER_SCHEMAS = (
     "prompt and completion, messages, conversations, chosen and rejected, instruction and output, question and "
     "choices, prompt and reward_model"
 )
-# What NuminaMath 1.5 writes, beside this column, in place of an answer that a proof has not or that was not found.
+# What NuminaMath 1.5 writes, besides this column, instead of an answer for a proof or if none was found.
 NUMINA_NONE, NUMINA_CHECK = ("proof", "notfound"), "problem_is_valid"
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator annotations: 48/2 = <<48/2=24>>24
-# The answer follows the first mark in GSM8K, and the second in its published model solutions.
+# The marker before the answer: the first in GSM8K, the second in its published model solutions.
 GSM8K_MARKS = {"answer": "####", "ground_truth": "\nA: "}
 # A single number with commas between groups of digits; other commas separate the parts of a point, a set or a list.
 GROUPED = re.compile(r"[^\d,()\[\]{}]*\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)[^,()\[\]{}]*")
@@ -68,14 +68,14 @@ Reader = Callable[[Row, Place], Fields]
 
 
 class OptionalMapping(dict[str, str]):
-    """A mapping of columns that leaves a row without all of them as it is: meant for another file."""
+    """A column mapping that does not change rows lacking some of its columns, because it is meant for another file."""
 
 
 def rename_columns(row: Row, mapping: Mapping[str, str], place: Place) -> Row:
-    """Rename the columns of a row as the user's mapping (qed's name to the file's name) says.
+    """Rename the columns of a row by the user's mapping from qed's name to the file's name.
 
-    A name with points may lead into nested columns: reward_model.ground_truth. Names that qed does not read are
-    columns for the user's own reward.
+    A dotted name accesses a nested column: reward_model.ground_truth. Names that qed does not read become columns for a
+    user-defined reward.
 
     Raises:
         UsageError: the mapping misspells one of qed's columns.
@@ -106,7 +106,7 @@ def _find_nested(row: Row, name: str) -> tuple[Any] | None:
 
 
 def read_fields(row: Row, place: Place) -> Fields:
-    """Read the fields of a row. Of a rendered prompt, the question is the one in it, and `rendered` the whole text.
+    """Read the fields of a row. For a rendered prompt, extract its question, and keep the whole text in `rendered`.
 
     Raises:
         SkippedRow: the row is not a problem; the reason is counted.
@@ -119,7 +119,7 @@ def read_fields(row: Row, place: Place) -> Fields:
     finished = recognize_prompt(values.question)
     if finished is None or not finished.question.strip():
         return values
-    # What follows a rendered prompt is the whole reply, not the reasoning before an answer.
+    # The text after a rendered prompt is the complete reply, not the reasoning before an answer.
     return replace(
         values,
         question=finished.question,
@@ -130,7 +130,7 @@ def read_fields(row: Row, place: Place) -> Fields:
 
 
 def _read_row(row: Row, place: Place) -> Fields:
-    """Read a row in its schema. What the reader does not use keeps its spelling, for templates and rewards."""
+    """Read a row by its schema; unused columns keep their spelling, for templates and rewards."""
     capitals = _find_capitals(tuple(row))
     known = _fold_columns(row)
     reader = _choose_reader(known)
@@ -144,14 +144,14 @@ def _read_row(row: Row, place: Place) -> Fields:
 
 
 def _fold_columns(row: Row) -> Row:
-    """Return a row with the known columns in the known spelling."""
+    """Return a row with known columns renamed to their known spelling."""
     capitals = _find_capitals(tuple(row))
     return {capitals.get(name, name): value for name, value in row.items()} if capitals else row
 
 
 @lru_cache(maxsize=64)  # the rows of a file have the same columns
 def _find_capitals(columns: tuple[str, ...]) -> dict[str, str]:
-    """Return the known name of each column with other capitals, unless two columns of the row are spelled alike."""
+    """Return the known name of each column that differs in case, unless two columns differ only in case."""
     spelled = Counter(str(name).casefold() for name in columns)
     known = {name: FOLDED.get(str(name).casefold(), name) for name in columns}
     return {name: ours for name, ours in known.items() if ours != name and spelled[str(name).casefold()] == 1}
@@ -177,7 +177,7 @@ def name_schema(row: Row) -> str:
 def _has_options(row: Row) -> bool:
     """Return whether a row has options: in a list of texts, in ARC's pair of lists, or in columns named by letter.
 
-    So has one that would be asked without its options, which `choices` refuses.
+    Also true for a row that would be asked without its options, which `choices` rejects.
     """
     lists = any(isinstance(row.get(key), list | dict) for key in ("choices", "options")) or choices.lacks_options(row)
     return "question" in row and (lists or set("ABCD") <= set(row)) and bool({"answer", "answerKey"} & set(row))
@@ -216,15 +216,15 @@ def _read_worked(row: Row, place: Place) -> Fields:
 
 
 def _read_generated(row: Row, place: Place) -> Fields:
-    """Read an answer that `qed generate` has written: it is imitated in place of the solution of the question's row.
+    """Read an answer written by `qed generate`, which is imitated instead of the solution in the question's row.
 
-    One that was cut off is not imitated, because that would teach to stop there.
+    A truncated answer is not imitated, because that would teach the model to stop there.
     """
     prompt, completion = (convert_to_text(row[name], place, name) for name in ("prompt", "completion"))
     asked = {key: value for key, value in row.items() if key not in GENERATED}
     try:
         values = _read_row({**asked, "prompt": prompt}, place)
-    except DataError:  # a question alone is no row of a data file
+    except DataError:  # a question alone is not a row of a data file
         values = Fields(prompt)
     return replace(
         values,
@@ -249,7 +249,7 @@ def _join_story(story: str, question: str) -> str:
 
 
 def _read_prompt(row: Row, place: Place) -> Fields:
-    """Read a TRL prompt with a completion (LUFFY: target), with an answer, or alone; the rest is for a reward."""
+    """Read a TRL prompt with a completion (LUFFY: target), with an answer, or alone; other columns are for a reward."""
     question = conversations.read_question(row["prompt"], place, "prompt")
     answer_key, answer = read_answer(row, place)
     solution_key = find_filled_column(row, (*SOLUTION, "target"))
@@ -257,8 +257,8 @@ def _read_prompt(row: Row, place: Place) -> Fields:
     if not (answer_key or solution_key) and ("chosen" in row) != ("rejected" in row):
         present, missing = ("chosen", "rejected") if "chosen" in row else ("rejected", "chosen")
         raise DataError(
-            f"{place}: there is a column {present} and none {missing}; the columns are {', '.join(map(str, row))}. "
-            f"A preference has both: add a column {missing} with the other reply."
+            f"{place}: there is a column {present} but none {missing}; the columns are {', '.join(map(str, row))}. "
+            f"A preference needs both: add a column {missing} with the other reply."
         )
     # A reply without a separate answer is the complete demonstration, not the reasoning before an answer.
     if solution_key in ("completion", "target") or (solution_key == "response" and not answer_key):
@@ -266,7 +266,7 @@ def _read_prompt(row: Row, place: Place) -> Fields:
         return Fields(question, answer, completion=completion, used=used)
     solution = convert_solution(row[solution_key], place, solution_key) if solution_key else ""
     if not answer and "\\boxed" not in solution and "\n" not in solution.strip():
-        # The examples of TRL's documentation have the bare answer in `solution`, where their rewards read it.
+        # The examples in TRL's documentation have the bare answer in `solution`, where their rewards read it.
         answer, solution = solution, ""
     return Fields(question, answer, solution, used=used)
 
@@ -333,7 +333,7 @@ def _explain_missing(row: Row, place: Place) -> str:
 
 
 def _find_nearest(row: Row, names: tuple[str, ...]) -> str:
-    """Return the column closest to one of the names, or an empty text; the replies of a preference are no answer."""
+    """Return the column closest to one of the names, or an empty string; replies of a preference are not answers."""
     replies = (*preferences.CHOSEN, *preferences.REJECTED)
     for name in names:
         suggestion = suggest_nearest(name, [str(key) for key in row if str(key).casefold() not in replies])

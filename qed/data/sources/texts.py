@@ -16,15 +16,15 @@ import zstandard
 from qed.console.live import Console
 from qed.errors import DataError
 
-NAMES = {"utf-8-sig": "UTF-8", "windows-1252": "windows-1252 (latin-1)"}  # of encodings, in messages
-BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")  # control characters that no text has
-SAMPLE = 4096  # bytes that show whether a file is UTF-16 without a byte order mark
+NAMES = {"utf-8-sig": "UTF-8", "windows-1252": "windows-1252 (latin-1)"}  # names of encodings in messages
+BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")  # control characters that do not occur in text
+SAMPLE = 4096  # bytes examined to detect UTF-16 without a byte order mark
 
 _told: set[str] = set()  # files whose encoding was reported
 
 
 def _decompress_zst(raw: bytes) -> bytes:
-    """Decompress all frames of a file; zstandard's own functions stop after the first, or accept half a frame."""
+    """Decompress all frames of a file; zstandard's own functions stop after the first, or accept a partial frame."""
     parts: list[bytes] = []
     while raw or not parts:
         frame = zstandard.ZstdDecompressor().decompressobj()
@@ -80,8 +80,8 @@ def read_text(file: Path) -> str:
 def guess_encoding(raw: bytes) -> str:
     """Return the encoding of a text: UTF-8, UTF-16 with or without a byte order mark, Windows-1252 or Latin-1.
 
-    A text with both valid and broken UTF-8 beyond ASCII is damaged UTF-8, and one with control characters is no text:
-    for these the answer is UTF-8 too, so that decoding names the place.
+    A file with both valid and invalid non-ASCII UTF-8 is damaged UTF-8, and one with control characters is not text;
+    for these return UTF-8 too, so that decoding fails with the position.
     """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
@@ -91,7 +91,7 @@ def guess_encoding(raw: bytes) -> str:
     try:
         raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        # Bytes that are no UTF-8 become lone surrogates, everything else beyond ASCII is valid UTF-8.
+        # Invalid bytes become lone surrogates; all other non-ASCII characters are valid UTF-8.
         valid = re.search("[\x80-\ud7ff\ue000-\U0010ffff]", raw.decode("utf-8", "surrogateescape"))
         if not valid and not BINARY.search(raw):
             return "latin-1" if set(raw) & {0x81, 0x8D, 0x8F, 0x90, 0x9D} else "windows-1252"

@@ -21,12 +21,12 @@ SUFFIXES = (*LINES, ".csv", ".parquet")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-# json.dumps makes an encoder for every call.
+# Created once, because json.dumps creates an encoder in every call.
 _encode_json = json.JSONEncoder(ensure_ascii=True, default=str, allow_nan=False).encode
 
 
 def encode_row(row: Row) -> str:
-    """Encode a row as a line of jsonl, with its line feed; what is not JSON becomes text, and NaN and infinity null."""
+    """Encode a row as a jsonl line with its line feed; non-JSON values become text, NaN and infinity null."""
     try:
         return _encode_json(row) + "\n"
     except ValueError:
@@ -34,7 +34,7 @@ def encode_row(row: Row) -> str:
 
 
 def _clear_not_finite(value: Any) -> Any:
-    """Return a copy with None for numbers that are not finite, which JSON does not have."""
+    """Return a copy with None for non-finite numbers, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _clear_not_finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -45,13 +45,13 @@ def _clear_not_finite(value: Any) -> Any:
 class Writer:
     """Writes rows one by one; the file appears under its name once all rows are written.
 
-    A jsonl file is first written to `FILE.part`, which remains if a command is interrupted or the disk is full: rows
-    may have taken long to make.
+    A jsonl file is first written to `FILE.part`, which is kept if a command is interrupted or the disk is full, because
+    the rows may have taken long to compute.
 
     Args:
         path: the file; its suffix determines the format.
-        exact: write for programs, not for people: nested columns stay nested in parquet, and cells of a csv that look
-            like formulas get no quote that keeps a spreadsheet from computing them.
+        exact: write for programs, not for people: nested columns stay nested in parquet, and csv cells that look like
+            formulas are not quoted against evaluation by a spreadsheet.
 
     Raises:
         UsageError: the file's suffix is not a known format.
@@ -84,7 +84,7 @@ class Writer:
             self.add_lines(encode_row(row))
 
     def add_lines(self, lines: str) -> None:
-        """Append rows that `encode_row` has encoded."""
+        """Append rows encoded by `encode_row`."""
         if self._lines is None:
             self.rows.extend(map(json.loads, lines.splitlines()))
             return
@@ -114,10 +114,10 @@ class Writer:
             ) from failure
 
     def _keep_rows(self) -> str:
-        """Return a sentence about the rows that are written; remove a part without rows, or of a table."""
+        """Return a sentence about the rows written so far; delete a partial file without rows, or of a table."""
         with suppress(OSError):
             if self._lines is not None and self.part.stat().st_size > 0:
-                return f" The rows until then are in {self.part}: delete it if you do not need them."
+                return f" The rows written so far are in {self.part}: delete it if you do not need them."
             self.part.unlink()
         return ""
 
@@ -135,7 +135,7 @@ def _encode_csv(rows: list[Row], exact: bool) -> bytes:
 
 
 def _encode_cell(value: Any, exact: bool) -> Any:
-    """Encode a value for a csv cell; unless `exact`, quote formulas so that no spreadsheet computes them."""
+    """Encode a value for a csv cell; unless `exact`, quote formulas so that no spreadsheet evaluates them."""
     if isinstance(value, dict | list):
         return json.dumps(value, default=str)
     if not exact and isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
@@ -162,14 +162,14 @@ def _encode_parquet(rows: list[Row], exact: bool) -> bytes:
 
 
 def _simplify_cell(value: Any) -> Any:
-    """Convert a cell for a table: dicts become JSON, because their keys differ, and lone surrogates become `?`."""
+    """Convert a cell for a table: dicts become JSON, because their keys vary, and lone surrogates become `?`."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return json.dumps(value, default=str) if isinstance(value, dict) else value
 
 
 def _unify_column(values: list[Any]) -> list[Any]:
-    """Return a column's cells unchanged if they have a common type, otherwise as text."""
+    """Return a column's cells unchanged if they have a common type, else as text."""
     import pyarrow  # noqa: PLC0415 -- heavy, and needed for this one format
 
     try:

@@ -1,4 +1,4 @@
-"""The shelf of tasks: one file per task or benchmark, with `load(split) -> list[Problem]`.
+"""The built-in tasks: one file per task or benchmark, with `load(split) -> list[Problem]`.
 
 A task is named NAME[:split][@PATH] or hub:DATASET[:split][@PATH]; a path to a data file or folder is the task `files`.
 """
@@ -34,9 +34,9 @@ def load_task(
         name: NAME[:split][@PATH], or hub:DATASET[:split][@PATH].
         split: used if the name has none.
         mapping: qed's column names to those of a file; the name's own columns replace it.
-        left_out: counts rows that are not problems, by reason.
-        revisions: hub commits by task or data set, instead of the pinned ones.
-        originals: filled with the rows that were read, by problem id; generated tasks have none.
+        left_out: receives counts of skipped rows, by reason.
+        revisions: hub commits by task or dataset, instead of the pinned ones.
+        originals: receives the rows that were read, by problem id; generated tasks have none.
 
     Raises:
         UsageError: no such task or split.
@@ -58,7 +58,7 @@ def load_task(
         problems: list[Problem] = module.read(task.split or split, path, columns, counts, revision, **extra)
     elif task.path or task.columns:
         raise UsageError(
-            f"The task {task.leaf} generates its problems and reads no file: leave out '@', '?' and the rest."
+            f"The task {task.leaf} generates its problems and reads no file: remove '@', '?' and what follows."
         )
     else:
         problems = load_own(task.leaf, module, task.split or split)
@@ -71,7 +71,7 @@ def load_task(
 
 
 def _check_split(task: TaskName, path: str, splits: Sequence[str]) -> None:
-    """Refuse a split that neither the task nor the folder has."""
+    """Raise if neither the task nor the folder has the split."""
     has_split = bool(task.split) and (Path(path) / task.split).is_dir()
     if path and task.split and splits and task.split not in splits and not has_split:
         raise UsageError(
@@ -81,13 +81,13 @@ def _check_split(task: TaskName, path: str, splits: Sequence[str]) -> None:
 
 
 def _find_in_snapshot(task: TaskName) -> str:
-    """Return a task's path; in a snapshot by `qed data prepare`, the folder of this task."""
+    """Return a task's path; in a snapshot of `qed data prepare`, the folder of this task."""
     folder = Path(task.path) / task.leaf
     return str(folder) if task.path and folder.is_dir() and (folder.parent / MANIFEST).is_file() else task.path
 
 
 def has_test_split(name: str) -> bool:
-    """Return whether a task, its file or its folder has a test split besides the one named for training."""
+    """Return whether a task, its file or its folder has a test split, other than the one named for training."""
     task = parse_task(name)
     if task.split:
         return False
@@ -101,7 +101,7 @@ def suggest_prompt(name: str) -> str:
     leaf = parse_task(name).leaf
     prompt = getattr(plugins.load_leaf("tasks", leaf), "PROMPT", None)
     if not isinstance(prompt, str):
-        raise UsageError(f'The task {leaf} names no prompt. Add PROMPT = "r1_zero" to it, or give --prompt.')
+        raise UsageError(f'The task {leaf} defines no prompt. Add PROMPT = "r1_zero" to it, or give --prompt.')
     return prompt
 
 

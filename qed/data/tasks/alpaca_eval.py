@@ -17,7 +17,7 @@ def select_instruction(row: Row) -> Row:
 
 
 PROMPT = "alpaca"
-JUDGED = False  # no correct answers exist: `qed evaluate` only writes the outputs for the comparison
+JUDGED = False  # there are no gold answers: `qed evaluate` only writes the outputs for comparison
 BENCHMARK = Benchmark(
     "alpaca_eval",
     {"test": HubDataset("tatsu-lab/alpaca_eval", file="alpaca_eval.json")},

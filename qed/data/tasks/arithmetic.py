@@ -22,7 +22,7 @@ PROMPT = "think_answer"
 SMALLEST = 2
 LARGEST = {1: 9, 2: 20, 3: 99}
 COUNT = {"train": 8000, "test": 1000}
-# Shares of the demonstrations with the steps, and with only the answer in its format; the rest has the bare answer.
+# Shares of the demonstrations with steps, and with only the formatted answer; the rest have the bare answer.
 WITH_STEPS, FORMAT_ONLY = 0.35, 0.50
 
 NAMES = "Ada Bo Cara Dev Elif Finn Goro Hedy Ines Jun Kofi Lena Milo Nia Oskar Pilar Rui Sana Tomas Uma".split()  # noqa: SIM905
@@ -59,7 +59,7 @@ def _draw_first(level: int, count: int) -> tuple[tuple[Problem, float], ...]:
 
 
 def _draw_distinct(level: int) -> Iterator[tuple[Problem, float]]:
-    """Yield distinct problems without end, each with the random number that decides its kind of demonstration."""
+    """Yield distinct problems endlessly, each with the random number that decides its kind of demonstration."""
     source = random.Random(derive_seed("arithmetic", level))
     seen: set[str] = set()
     while True:

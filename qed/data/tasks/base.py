@@ -1,4 +1,4 @@
-"""Load benchmarks from the hub or local files, given their splits and the differences of their columns."""
+"""Load benchmarks from the hub or local files, given their splits and their column names."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Benchmark:
     """A published set of problems.
 
     Attributes:
-        name: name of the leaf, and prefix of the problems' ids.
+        name: name of the task, and prefix of the problems' ids.
         splits: split names, each with its dataset on the hub.
         columns: qed's column names to the benchmark's, for columns that `schemas` does not know.
         adapt: converts a row to a schema of `schemas` if renaming is not enough; may raise SkippedRow.
-        drop: long columns that are not kept in `meta`.
+        drop: long columns to drop from `meta`.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Benchmark:
             split: one of `splits`.
             path: a file, or a folder with the layout of the hub's.
             mapping: qed's column names to those of the file.
-            left_out: counts rows that are not problems, by reason.
+            left_out: receives counts of skipped rows, by reason.
             revision: hub commit to load instead of the pinned one.
-            originals: filled with the rows that were read, by problem id.
+            originals: receives the rows that were read, by problem id.
 
         Raises:
             UsageError: the split does not exist.
@@ -79,7 +79,7 @@ class Benchmark:
         return self._select_source(problems, split, counts) if path else problems
 
     def _select_source(self, problems: list[Problem], split: str, left_out: Counter[str]) -> list[Problem]:
-        """Select this benchmark's problems from a file with several benchmarks, as LUFFY's validation files are."""
+        """Select this benchmark's problems from a file with several benchmarks, such as LUFFY's validation files."""
         sources = {str(problem.meta.get("source", "")) for problem in problems}
         exact = [name for name in (f"{self.name}{split}", f"{self.name}{split[-2:]}", self.name) if name in sources]
         similar = [
@@ -113,9 +113,9 @@ def build_problems(
         rows: rows with their places.
         prefix: prefix of the problems' ids.
         mapping: the user's mapping from qed's column names to those of the file.
-        left_out: counts rows that are not problems, by reason.
+        left_out: receives counts of skipped rows, by reason.
         prepare: converts a row to a schema of `schemas`.
-        originals: filled with the rows by problem id, with columns renamed by `mapping`.
+        originals: receives the rows by problem id, with columns renamed by `mapping`.
 
     Raises:
         DataError: a row is broken, or there are rows and none is a problem.
@@ -140,10 +140,10 @@ def build_problems(
 
 
 def fold_repeats(problems: list[Problem]) -> list[Problem]:
-    """Fold problems that a benchmark repeats k times to request k samples into one problem with `meta["k"]`.
+    """Merge the k copies of each problem, with which a benchmark requests k samples, into one with `meta["k"]`.
 
-    Unlike accidental duplicates, all problems of such a source have the same number of copies. At least two problems
-    are required, so that one duplicated row does not count as a benchmark.
+    Unlike with accidental duplicates, all problems of such a source have the same number of copies. At least two
+    problems are required, so that one duplicated row does not count as a benchmark.
     """
     times = Counter(problem.id for problem in problems)
     sources = sorted({(str(problem.meta.get("source", "")), problem.id) for problem in problems})
@@ -161,9 +161,9 @@ def fold_repeats(problems: list[Problem]) -> list[Problem]:
 
 
 def number_copies(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems of a benchmark, each with an id of its own: the copies of ID are ID-2, ID-3 and so on.
+    """Return the problems of a benchmark with unique ids: the copies of ID become ID-2, ID-3 and so on.
 
-    A benchmark may have the same question in several subjects, as MMLU does, and its published figures count each.
+    A benchmark may have the same question in several subjects, as MMLU does, and published results count each.
     """
     taken = {problem.id for problem in problems}
     times: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Load the problems of a task that makes them itself, and refuse what would be misread later."""
+"""Load the problems of a task that generates them, and reject values that would be misread later."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FORM = 'Problem(id="1", question="What is 1 + 2?", answer="3")'
 
 
 def load_own(name: str, module: ModuleType, split: str) -> list[Problem]:
-    """Return the problems of a split of a task with `load`; those of a user's own task are checked.
+    """Return the problems of a split of a task with `load`; those of a user-defined task are checked.
 
     Raises:
-        UsageError: it has no such function, or returns something else than problems with ids of their own.
+        UsageError: it has no such function, or returns something other than problems with unique ids.
     """
     require_callable(f"The task {name}: load", getattr(module, "load", None), "(split)", 1)
     loaded: Any = module.load(split)
@@ -34,20 +34,20 @@ def load_own(name: str, module: ModuleType, split: str) -> list[Problem]:
 
 
 def _check_problem(name: str, number: int, problem: Any) -> None:
-    """Refuse what is no problem, or has a number where a text is read."""
+    """Raise if a value is not a problem, or has a number in place of a text."""
     if not isinstance(problem, Problem):
         raise UsageError(
-            f"The task {name}: problem {number} is of the type {type(problem).__name__}; load must return problems, as "
-            f"qed.types.{FORM}."
+            f"The task {name}: problem {number} has the type {type(problem).__name__}; load must return problems such "
+            f"as qed.types.{FORM}."
         )
     for part in ("id", "question", "answer", "solution"):
         if not isinstance(value := getattr(problem, part), str):
-            raise UsageError(f"The task {name}: the {part} of problem {number} must be a text, not {value!r}.")
+            raise UsageError(f"The task {name}: the {part} of problem {number} must be a string, not {value!r}.")
 
 
 def _check_ids(name: str, problems: Sequence[Problem]) -> None:
-    """Refuse two questions with one id: all but one of them would be left out as copies."""
+    """Raise if two questions have the same id: all but one would be dropped as duplicates."""
     questions: dict[str, str] = {}
     for problem in problems:
         if questions.setdefault(problem.id, problem.question) != problem.question:
-            raise UsageError(f"The task {name}: two questions have the id {problem.id!r}; each needs one of its own.")
+            raise UsageError(f"The task {name}: two questions have the id {problem.id!r}; ids must be unique.")

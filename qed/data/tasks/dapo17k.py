@@ -1,6 +1,6 @@
 """DAPO-Math-17k: about 17,000 problems whose answers are whole numbers (Yu et al. 2025, arXiv 2503.14476).
 
-The first publication repeats every problem a hundred times inside an instruction. Both are removed, so that either file
+The first release repeats every problem a hundred times within an instruction. Both are removed, so that either file
 gives the same questions.
 """
 

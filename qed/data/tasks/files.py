@@ -34,7 +34,7 @@ def read(
     """Load the problems of a data file or folder, one per row; `mapping` maps qed's column names to the file's.
 
     Raises:
-        DataError: the file is missing, a row is broken (named by its number), or no question or answer column exists.
+        DataError: the file is missing, a row (named by its number) is broken, or there is no question or answer column.
     """
     if not path:
         return load(split)

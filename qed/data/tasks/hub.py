@@ -15,8 +15,8 @@ EXAMPLE = "hub:openai/gsm8k/main:train"
 
 
 def load(split: str) -> list[Problem]:
-    """Raise a UsageError, because this task needs the name of a data set."""
-    raise UsageError(f"The task 'hub' needs the name of a data set, for example --tasks {EXAMPLE}.")
+    """Raise a UsageError, because this task needs the name of a dataset."""
+    raise UsageError(f"The task 'hub' needs the name of a dataset, for example --tasks {EXAMPLE}.")
 
 
 def read(
@@ -28,20 +28,20 @@ def read(
     originals: base.Originals | None = None,
     source: str = "",
 ) -> list[Problem]:
-    """Load the problems of a hub data set's split, or of a local copy of it.
+    """Load the problems of a hub dataset's split, or of a local copy of it.
 
     Args:
         split: the hub's name of the split; `train+test` concatenates two.
         path: a file, or a folder with the layout of the hub's.
-        mapping: qed's column names to those of the data set.
-        left_out: counts rows that are not problems, by reason.
+        mapping: qed's column names to those of the dataset.
+        left_out: receives counts of skipped rows, by reason.
         revision: commit, branch or tag; the newest if empty.
-        originals: filled with the rows that were read, by problem id.
+        originals: receives the rows that were read, by problem id.
         source: OWNER/NAME, or OWNER/NAME/CONFIG.
 
     Raises:
-        UsageError: no data set is named.
-        DataError: the data set cannot be loaded, a row is broken, or its columns are unknown.
+        UsageError: no dataset is named.
+        DataError: the dataset cannot be loaded, a row is broken, or its columns are unknown.
     """
     if not source:
         return load(split)

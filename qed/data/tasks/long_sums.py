@@ -1,8 +1,8 @@
 """Generated sums of many numbers, which a calculator makes easy: the task for trying an environment with a tool.
 
 All questions are distinct, also between the splits. Half of the demonstrations call the calculator, the others write
-the answer down at once, so that a policy trained on them can still improve by learning to call it. Without
-`--environment calculator` nothing answers a call: the split `train-plain` has no demonstration with one.
+the answer directly, so that a policy trained on them can still improve by learning to call it. Without
+`--environment calculator` nothing answers a call; the split `train-plain` has no demonstrations with calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qed.types import Problem
 SPLITS = ("train", "test", "train-plain")
 PROMPT = "think_answer"
 COUNT = {"train": 4000, "test": 500}
-TERMS = (3, 5)  # the fewest and the most numbers of a sum
+TERMS = (3, 5)  # the minimum and maximum number of terms
 NUMBERS = (11, 99)
 CALLING = 1 / 2  # the share of demonstrations that call the calculator
 

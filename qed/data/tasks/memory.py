@@ -14,7 +14,7 @@ PROMPT = "r1_zero"
 
 
 def load(split: str) -> list[Problem]:
-    """Load the problems of the rows that are given under this name."""
+    """Load the problems of the rows that are provided under this name."""
     return read(split)
 
 
@@ -26,13 +26,13 @@ def read(
     revision: str = "",
     originals: base.Originals | None = None,
 ) -> list[Problem]:
-    """Load the problems of the rows that are given under this name, one per row.
+    """Load the problems of the rows that are provided under this name, one per row.
 
     Raises:
         UsageError: there are no such rows.
-        DataError: a row is broken (named by its number), or no question or answer column exists.
+        DataError: a row (named by its number) is broken, or there is no question or answer column.
     """
     if path:
-        raise UsageError(f"The task 'memory' is data given in Python and reads no file; give {path} itself.")
+        raise UsageError(f"The task 'memory' is data passed in Python and reads no file; name {path} itself.")
     counts = left_out if left_out is not None else Counter()
     return base.build_problems(memory.read_given(split), split, mapping or {}, counts, originals=originals)

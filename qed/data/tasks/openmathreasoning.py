@@ -37,7 +37,7 @@ def read(
     revision: str = "",
     originals: Originals | None = None,
 ) -> list[Problem]:
-    """Load the problems of a split; those with a longer trace than the split allows are left out and counted."""
+    """Load the problems of a split, skipping and counting those with a longer trace than the split allows."""
     problems = BENCHMARK.read(split, path, mapping, left_out, revision, originals)
     limit = MAX_CHARACTERS.get(split)
     if limit is None:

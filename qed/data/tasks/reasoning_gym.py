@@ -25,7 +25,7 @@ def load(split: str) -> list[Problem]:
     if name not in generators or tail not in ("", *COUNT):
         raise UsageError(
             f"reasoning_gym has no generator '{split}'.{suggest_nearest(name, generators)} "
-            "Name one of its package with --tasks reasoning_gym:leg_counting, and reasoning_gym:leg_counting-test."
+            "Name one of the package, such as --tasks reasoning_gym:leg_counting, or reasoning_gym:leg_counting-test."
         )
     part = tail or "train"
     entries = gym.create_dataset(name, size=COUNT[part], seed=derive_seed("reasoning_gym", part) % 2**31)

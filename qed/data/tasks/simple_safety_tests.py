@@ -17,7 +17,7 @@ def select_instruction(row: Row) -> Row:
 
 
 PROMPT = "zero_shot"
-JUDGED = False  # no correct answers exist: `qed judge` decides which outputs are safe
+JUDGED = False  # there are no gold answers: `qed judge` decides which outputs are safe
 BENCHMARK = Benchmark(
     "simple_safety_tests", {"test": HubDataset("Bertievidgen/SimpleSafetyTests")}, adapt=select_instruction
 )

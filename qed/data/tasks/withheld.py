@@ -19,7 +19,7 @@ PROMPT = "think_answer"
 CUE = " Show steps."
 WITHHELD = "unknown"
 BASE = 4000  # problems of arithmetic's training split in `base`; `train` has the others
-FEW, SHOWN = 512, 64  # problems of the split `few`, and those of them with a demonstration
+FEW, SHOWN = 512, 64  # problems of the split `few`, and how many of them have a demonstration
 
 
 def load(split: str) -> list[Problem]:

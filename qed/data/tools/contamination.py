@@ -1,8 +1,7 @@
-"""Find contamination: training questions that share n consecutive words with a benchmark's question, or equal it.
+"""Find contamination: training questions that equal a benchmark's question or share n consecutive words with it.
 
-13 words are usual since GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C). Words consist of letters and digits,
-ignoring case; other characters do not count, so a formula alone gives no match. Shorter questions match only if they
-are equal.
+13 words are common since GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C). Words consist of letters and digits,
+ignoring case; other characters do not count, so a formula alone gives no match. Shorter questions match only if equal.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Hit:
     words: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Return the overlap as a dict of texts."""
+        """Return the overlap as a dict of strings."""
         return {
             "question": self.problem.question,
             "benchmark": self.bench,
@@ -92,8 +91,8 @@ class Overlap:
 def find_overlap(problems: Sequence[Problem], benches: Mapping[str, Sequence[Problem]], n: int = WORDS) -> Overlap:
     """Compare training problems with benchmarks.
 
-    `figures` has the number of words, the number of training problems that overlap and of those that equal a benchmark
-    question, for each benchmark the number of its questions that overlap and that are equal, and a few examples.
+    `figures` has the number of words, the numbers of training problems that overlap with and that equal a benchmark
+    question, for each benchmark the numbers of its questions that overlap and that are equal, and a few examples.
     """
     index = Index(benches, n)
     matches = [(problem, list(index.find_overlapping(problem))) for problem in problems]

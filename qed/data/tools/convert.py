@@ -26,7 +26,7 @@ PROMPTS = {"luffy": "luffy"}
 
 @dataclass(frozen=True)
 class Target:
-    """A file to write: its schema, the prompt of its messages, and whether it may replace an existing file."""
+    """A file to write: its schema, the prompt of its messages, and whether it may overwrite an existing file."""
 
     path: Path
     schema: str = ""
@@ -35,7 +35,7 @@ class Target:
     overwrite: bool = False
 
     def choose_schema(self) -> str:
-        """Return the schema, by default the plain one of the file's format.
+        """Return the schema; the default is the plain one of the file's format.
 
         Raises:
             UsageError: the file's suffix is not a known format, or does not match the schema.
@@ -71,7 +71,7 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     """Write a task's problems in another schema.
 
     Returns:
-        Numbers of problems that were read and written, and that were left out by reason.
+        the numbers of problems read, written, and skipped by reason.
 
     Raises:
         UsageError: a file already exists, or schema, prompt and format do not match.
@@ -107,10 +107,10 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
 
 
 def _drop_unanswered(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
-    """Return the problems with an answer or a demonstration, without which `qed data validate` calls a row an error.
+    """Return the problems with an answer or a demonstration; `qed data validate` reports rows without as errors.
 
-    Others may be meant for a judge or a reward of the user's own, and are kept where the data says so: where no row has
-    an answer, and where a row has a column that no row with an answer has, such as the tests of a program.
+    Others may be meant for a judge or a user-defined reward. They are kept if no row has an answer, or if the row has a
+    column that no row with an answer has, such as the tests of a program.
     """
     usable = {problem.id for problem in problems if problem.answer or find_reply(problem)}
     common = {name for problem in problems if problem.id in usable for name in _list_filled(problem)}
@@ -126,7 +126,7 @@ def _list_filled(problem: Problem) -> set[str]:
 def build_rows(
     problems: Sequence[Problem], schema: str, view: PromptView, origin: tuple[str, str], left_out: Counter[str]
 ) -> list[Row]:
-    """Build rows of a schema from problems; those that do not fit it are left out and counted.
+    """Build rows of a schema from problems, skipping and counting those that do not fit it.
 
     Args:
         origin: the task and the split.
@@ -135,14 +135,14 @@ def build_rows(
     layout = Layout(schema, view.leaf, *origin, columns)
     table: list[Row] = []
     for problem in problems:
-        # A problem that requests k answers is written k times, as is usual in such files.
+        # A problem that requests k answers is written k times, as is common in such files.
         for _ in range(problem.meta.get("k", 1)):
             try:
                 table.append(layout.build_row(len(table), problem))
             except SkippedRow as reason:
                 left_out[str(reason)] += 1
     if schema == "trl" and not any(row["completion"] for row in table):
-        # Without any completion these are prompts for RL, which TRL recognises by the missing column.
+        # Without completions these are prompts for RL, which TRL recognises by the missing column.
         return [{name: value for name, value in row.items() if name != "completion"} for row in table]
     return table
 

@@ -1,4 +1,4 @@
-"""Filter problems: drop duplicates, incorrect solutions and long problems, and draw some. Dropped ones are counted."""
+"""Filter problems: drop and count duplicates, incorrect solutions and long problems, and draw a subset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qed.types import Problem
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters of the data commands; fields that training also has mean the same.
+    """Filters of the data commands; fields that also exist for training have the same meaning.
 
     Attributes:
         dedupe: drop duplicate `rows` or `questions`, keeping the first; empty keeps all.
@@ -24,7 +24,7 @@ class Filters:
         max_prompt_percentile: percentile of the prompts' lengths, in tokens with a model, otherwise in characters.
         max_tokens: limit of prompt and demonstration together; 0 has no limit.
         max_characters: limit of question and demonstration together; 0 has no limit.
-        unique_examples: number of problems drawn by the seed; 0 uses all.
+        unique_examples: number of problems drawn with the seed; 0 uses all.
         validation_split: fraction to hold out.
         seed: random seed.
     """
@@ -39,7 +39,7 @@ class Filters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
+        """Raise on invalid values."""
         for name, valid, condition in (
             ("max-prompt-percentile", 0 < self.max_prompt_percentile <= 100, "lie in (0, 100]"),
             ("max-tokens", self.max_tokens >= 0, "not be negative"),
@@ -54,7 +54,7 @@ class Filters:
 def filter_problems(
     problems: Sequence[Problem], filters: Filters, view: PromptView, left_out: Counter[str]
 ) -> list[Problem]:
-    """Return the problems that pass the filters, before any are drawn; the others are counted by reason.
+    """Return the problems that pass the filters, before any subset is drawn, and count the others by reason.
 
     Raises:
         DataError: no problem is left.

@@ -22,13 +22,13 @@ from qed.grading.reading import read_answer
 from qed.types import Problem
 
 PERCENTILES = (50, 90, 99)
-MAX_EXAMPLES = 5  # unreadable answers that are shown
-MAX_GROUPS = 12  # subjects, levels and sources that are shown
+MAX_EXAMPLES = 5  # unreadable answers to show
+MAX_GROUPS = 12  # subjects, levels and sources to show
 GROUPS = ("subject", "level", "source")
 
 
 def explain_unreadable(answer: str) -> str:
-    """Return why the grader cannot read an answer as a value or a choice, or an empty text if it can.
+    """Return why the grader cannot read an answer as a value or a choice, or an empty string if it can.
 
     A response matches such an answer only if its text is equal, or if math-verify can compare them.
     """
@@ -78,9 +78,9 @@ def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
 def _count_demonstrations(
     problems: Sequence[Problem], made: Sequence[Demonstration], view: PromptView
 ) -> dict[str, Any]:
-    """Count the demonstrations, those that the prompt wrote from their parts, and those that do not teach its form.
+    """Count the demonstrations, those that the prompt rebuilt from their parts, and those that do not teach its format.
 
-    Also the prompts that the data has rendered already, by what rendered them.
+    Also count the prompts that are already rendered in the data, by what rendered them.
     """
     troubles = Counter(find_trouble(view.leaf, problem, own) for problem, own in zip(problems, made, strict=True))
     several = Counter(len(list_demonstrations(view.leaf, each)) for each in problems if list_traces(each))
@@ -88,7 +88,7 @@ def _count_demonstrations(
     return {
         "demonstrations": sum(each.text is not None for each in made),
         "demonstrations_verbatim": sum(each.text is not None and not each.built for each in made),
-        # The problems by their number of different demonstrations, where the data has a list of them.
+        # Problems by their number of distinct demonstrations, if the data lists several.
         "demonstrations_per_problem": {str(number): count for number, count in sorted(several.items())},
         "demonstrations_in_trouble": {reason: count for reason, count in troubles.most_common() if reason},
         "rendered_prompts": dict(Counter(each.rendered_by for each in rendered if each).most_common()),
@@ -110,9 +110,9 @@ def _describe_lengths(
 
 
 def compute_percentiles(lengths: Sequence[int]) -> dict[str, float]:
-    """Compute number, mean, minimum, percentiles (a length that so many percent do not exceed) and maximum of lengths.
+    """Compute number, mean, minimum, maximum and percentiles (lengths that so many percent do not exceed) of lengths.
 
-    Returns an empty dict without lengths.
+    Return an empty dict without lengths.
     """
     if not lengths:
         return {}

@@ -14,7 +14,7 @@ from qed.data.sources.rows import Row
 from qed.data.tasks.base import Originals
 from qed.types import Problem
 
-# Prefixes of the names of training splits; the others are benchmarks, which are not filtered.
+# Prefixes of the names of training splits; other splits are benchmarks, which are not filtered.
 TRAINING = ("train", "mini", "cot", "luffy", "complement", "en")
 
 
@@ -28,7 +28,7 @@ class Data:
         split: the split that was read.
         problems: problems in the order of their rows.
         originals: the rows by problem id; empty for a task that generates its problems.
-        left_out: counts of rows that are not problems, by reason.
+        left_out: counts of skipped rows, by reason.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Data:
 
     @property
     def trains(self) -> bool:
-        """Return whether it is training data, not a benchmark.
+        """Return whether this is training data rather than a benchmark.
 
         Files and tasks without named splits are training data, unless the split's name contains `test`.
         """
@@ -79,7 +79,7 @@ def load_data(
 
 
 def pair_with_rows(problems: list[Problem], originals: Originals) -> Iterator[tuple[Problem, Row]]:
-    """Yield every problem with its row; a problem with k answers comes with all k rows, so that k is read again."""
+    """Yield every problem with its row; a problem with k answers is yielded with all k rows, to preserve k."""
     rest = {identity: iter(rows) for identity, rows in originals.items()}
     for problem in problems:
         rows = rest.get(problem.id, iter(()))

@@ -38,7 +38,7 @@ class Plan:
         filters: filters for training splits; benchmarks are not filtered.
         against: benchmarks to compare with, by name.
         words: number of consecutive shared words that count as an overlap.
-        drop_contaminated: whether to leave out training problems that overlap.
+        drop_contaminated: whether to drop training problems that overlap.
         model: model whose tokenizer measures lengths; empty measures characters.
         prompt: prompt for measuring lengths, and its options; an empty name uses each task's default.
         revisions: requested hub commits by task.
@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A prepared task: the problems of each split, the counts of those left out, the overlap, and the prompt view."""
+    """A prepared task: the problems of each split, the counts of skipped ones, the overlap, and the prompt view."""
 
     data: Data
     parts: dict[str, list[Problem]]
@@ -87,12 +87,12 @@ def prepare(loaded: Sequence[Data], folder: Path, plan: Plan, overwrite: bool) -
 
 
 def check_names(loaded: Sequence[Data]) -> None:
-    """Refuse two tasks that would be written to the same folder."""
+    """Raise if two tasks would be written to the same folder."""
     duplicates = [
         name for name, count in Counter(f"{data.folder}:{data.split}" for data in loaded).items() if count > 1
     ]
     if duplicates:
-        raise UsageError(f"Two of the tasks would both be {duplicates[0]}; name one, or rename a file.")
+        raise UsageError(f"Two of the tasks would both be named {duplicates[0]}; name one, or rename a file.")
 
 
 def label_benchmarks(loaded: Sequence[Data]) -> dict[str, list[Problem]]:

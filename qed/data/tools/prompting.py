@@ -18,7 +18,7 @@ END = "<end of answer>"  # shown for the end token if no model is given
 
 
 class _Messages:
-    """A substitute for a tokenizer whose chat template collects the messages, and returns a mark in their place."""
+    """Stands in for a tokenizer; its chat template collects the messages and returns a placeholder."""
 
     MARK = "\0messages\0"
     chat_template = "messages"
@@ -44,7 +44,7 @@ class PromptView:
         return "characters" if self.template is None else "tokens"
 
     def measure_lengths(self, problem: Problem, text: str | None) -> tuple[int, int]:
-        """Return the lengths of the prompt and of a demonstration, end token included; 0 without a demonstration.
+        """Return the lengths of the prompt and of a demonstration, including the end token; 0 without a demonstration.
 
         Without a tokenizer, these are the lengths of the bare question and of the demonstration's text.
         """
@@ -80,19 +80,19 @@ def build_messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
     """Return a problem as the messages that a chat prompt passes to the chat template.
 
     Raises:
-        UsageError: the prompt adds text of its own to what the template gives.
+        UsageError: the prompt adds its own text to the template's output.
     """
     before, messages, behind = _render_messages(leaf, problem)
     if added := (before + behind).strip():
         raise UsageError(
-            f"The prompt adds {added!r} to what the chat template gives, which messages cannot hold. Use another "
+            f"The prompt adds {added!r} to the output of the chat template, which messages cannot express. Use another "
             "prompt, such as --prompt chat."
         )
     return messages
 
 
 def _render_messages(leaf: Any, problem: Problem) -> tuple[str, list[dict[str, str]], str]:
-    """Return the text that a chat prompt writes before its messages, the messages, and the text behind them."""
+    """Return the text that a chat prompt writes before its messages, the messages, and the text after them."""
     messages: list[list[dict[str, str]]] = []
     rendered = require_text("The prompt's render", leaf.render(problem, _Messages(messages)))
     before, mark, behind = rendered.partition(_Messages.MARK)
@@ -132,9 +132,9 @@ def load_prompt_view(prompt: str, options: Sequence[str], model: str, problems: 
 
 
 def check_chat(name: str, leaf: Any, schema: str) -> None:
-    """Refuse a plain prompt for a schema of messages."""
+    """Raise if a plain prompt is used for a schema with messages."""
     if not leaf.CHAT:
         raise UsageError(
-            f"The prompt {name} is plain text, and rows of {schema} are messages that a trainer puts into its model's "
-            "chat template. Use --prompt chat for the bare question, or boxed, luffy, simplerl."
+            f"The prompt {name} is plain text, but rows of {schema} are messages that a trainer renders with its "
+            "model's chat template. Use --prompt chat for the bare question, or boxed, luffy, simplerl."
         )

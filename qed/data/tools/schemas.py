@@ -1,4 +1,4 @@
-"""Write problems as rows of the schemas of other programs, such that reading a row returns the same problem."""
+"""Write problems as rows in the schemas of other programs, so that reading a row returns the same problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qed.data.tools.prompting import build_messages
 from qed.types import Problem
 
 PLAIN = ("jsonl", "csv", "parquet")
-# Columns that determine the schema of a row; in `meta` they come from another schema, and would mislead a reader.
+# Columns that determine the schema of a row; in `meta` they are from another schema and would mislead a reader.
 SCHEMA_COLUMNS = {
     name.casefold()
     for name in (
@@ -67,7 +67,7 @@ class Layout:
         return find_demonstration(self.leaf, problem)
 
     def list_kept_columns(self, problem: Problem) -> dict[str, Any]:
-        """Return the columns of `meta` for the file; of verl's `extra_info` only keys that no other column has."""
+        """Return the columns of `meta` for the file; from verl's `extra_info`, only keys without another column."""
         kept = {name: problem.meta.get(name) for name in self.columns}
         if "extra_info" in kept:
             kept["extra_info"] = _list_further_columns(problem) or None
@@ -79,7 +79,7 @@ def list_extra_columns(problems: list[Problem], simple: bool) -> tuple[str, ...]
 
     Args:
         problems: the problems of a file.
-        simple: only columns of numbers or texts of a single type, which fit into every table.
+        simple: list only columns with numbers or texts of a single type, which fit into any table.
     """
     kinds: dict[str, set[type]] = {}
     for problem in problems:
@@ -118,14 +118,14 @@ def _build_gsm8k(layout: Layout, index: int, problem: Problem) -> Row:
     """Build a GSM8K row: the answer follows the worked solution after four hashes."""
     if not problem.answer:
         raise SkippedRow("problems without an answer")
-    if "," in problem.answer:  # which programs that read GSM8K remove
+    if "," in problem.answer:  # programs that read GSM8K remove commas
         raise SkippedRow("problems whose question or answer would read otherwise as gsm8k")
     solution = problem.solution or problem.meta.get("completion", "")
     return {"question": problem.question, "answer": f"{solution}\n#### {problem.answer}"}
 
 
 def _build_verl(layout: Layout, index: int, problem: Problem) -> Row:
-    """Build a verl row; `extra_info` has the bare question, as in verl's own data, and other columns of the problem."""
+    """Build a verl row; `extra_info` has the bare question, as in verl's own data, and the problem's other columns."""
     if not problem.answer:
         raise SkippedRow("problems without an answer")
     columns = {
@@ -154,9 +154,9 @@ def _list_further_columns(problem: Problem) -> dict[str, Any]:
 
 
 def _build_luffy(layout: Layout, index: int, problem: Problem) -> Row:
-    """Build a LUFFY row: verl's row with a demonstration or null, and with all of them where there are several.
+    """Build a LUFFY row: verl's row with a demonstration or null, and with all demonstrations if there are several.
 
-    The probabilities of its tokens belong to the text of the data, so they stay only with that.
+    Token probabilities belong to the original text, so they are kept only with it.
     """
     text = layout.find_demonstration(problem)
     row = {

@@ -1,4 +1,4 @@
-"""Write files and folders atomically, without replacing existing ones unless `overwrite` is set."""
+"""Write files and folders atomically, overwriting existing ones only if `overwrite` is set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qed.errors import QedError, UsageError
 
 
 def require_free_path(path: Path, overwrite: bool) -> None:
-    """Refuse a file that already exists."""
+    """Raise if a file already exists, unless `overwrite` is set."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file to write.")
     if path.exists() and not overwrite:
@@ -22,7 +22,7 @@ def require_free_path(path: Path, overwrite: bool) -> None:
 
 
 def require_free_folder(path: Path, overwrite: bool) -> None:
-    """Refuse a folder that is not empty; even `overwrite` only replaces an earlier snapshot."""
+    """Raise if a folder is not empty; even `overwrite` replaces only an earlier snapshot."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         if not overwrite:
             raise UsageError(f"{path} already exists; name another folder, or replace it with --overwrite.")
@@ -43,10 +43,10 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 @contextmanager
 def open_snapshot(path: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder to fill, which is moved to its place at the end.
+    """Yield a temporary folder to fill, which is moved to `path` at the end.
 
     Raises:
-        UsageError: the path already exists. Even `overwrite` only replaces an earlier snapshot.
+        UsageError: the path already exists. Even `overwrite` replaces only an earlier snapshot.
         QedError: the path cannot be written.
     """
     require_free_folder(path, overwrite)

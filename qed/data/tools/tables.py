@@ -49,7 +49,7 @@ def show_figures(console: Console, figures: Mapping[str, Any]) -> None:
 
 
 def _count_several(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return a row with the problems that have several demonstrations, and how many; none without such problems."""
+    """Return a table row that counts problems with several demonstrations; an empty list if there are none."""
     several = {int(number): count for number, count in counts.items() if int(number) > 1}
     if not several:
         return []
@@ -58,7 +58,7 @@ def _count_several(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _add_counts(columns: Mapping[str, int], problems: int) -> list[str]:
-    """List the columns, with the number of rows for those that not all rows have."""
+    """List the columns, with the number of rows for those that are missing in some rows."""
     return [name if count >= problems else f"{name} ({count:,})" for name, count in columns.items()]
 
 
@@ -82,7 +82,7 @@ def show_samples(console: Console, prompt: str, view: PromptView, problems: Sequ
 
 
 def show_left_out(console: Console, counts: Mapping[str, int]) -> None:
-    """Print how many rows were left out, by reason."""
+    """Print how many rows were skipped, by reason."""
     for reason, count in counts.items():
         console.say(f"  left out {count:,}: {reason}")
 
@@ -145,6 +145,6 @@ def show_checked(console: Console, check: FileCheck) -> None:
 
 
 def shorten(text: str) -> str:
-    """Return a text on one line, cut to a maximum length."""
+    """Return a text on one line, truncated to a maximum length."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"

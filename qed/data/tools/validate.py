@@ -22,7 +22,7 @@ from qed.data.tools.inspect import explain_unreadable
 from qed.errors import DataError
 from qed.types import Problem
 
-MAX_LINES = 20  # lines of a kind that are listed; the others are counted
+MAX_LINES = 20  # lines to list of each kind; the others are counted
 SUBSTITUTE = "\ufffd"  # the replacement character of a decoder
 
 
@@ -36,7 +36,7 @@ class Issue(NamedTuple):
 def group_issues(issues: Sequence[Issue]) -> list[str]:
     """Format issues as lines: rows with the same issue share a line, which names the first twenty of them.
 
-    An issue of a whole file is a line that names the file once.
+    An issue of a whole file becomes a line that names only the file.
     """
     rows: dict[tuple[str, str], list[int]] = {}
     for place, reason in issues:
@@ -61,7 +61,7 @@ class FileCheck:
         rows: number of rows.
         errors: issues that make rows unusable.
         remarks: issues of usable rows: duplicates, answers that the grader cannot read, lost characters.
-        left_out: counts of rows that are not problems, which loading skips, by reason.
+        left_out: counts of rows that loading skips, by reason.
         schemas: counts of rows by schema.
         unreadable: number of answers that the grader cannot read.
     """
@@ -116,7 +116,7 @@ def _check_row(
     check: FileCheck,
     read: list[tuple[Place, Problem]],
 ) -> None:
-    """Check a row, or count why it could not be read; its problem is added to those that are `read`."""
+    """Check a row, or count why it could not be read; append its problem to `read`."""
     check.rows += place.number > 0
     try:
         if isinstance(row, DataError):
@@ -146,7 +146,7 @@ def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], check: Fil
 
 
 def _find_not_finite(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the places of numbers in a row that are not finite, as column.column."""
+    """Yield the paths (column.column) of non-finite numbers in a row."""
     if isinstance(value, float) and not math.isfinite(value):
         yield path
     elif isinstance(value, dict):
@@ -173,5 +173,5 @@ def _add_duplicate_remarks(read: list[tuple[Place, Problem]], check: FileCheck) 
 
 
 def _name_row(place: Place, beside: Place) -> str:
-    """Return the name of a row in a remark about another one, with its file if that is another."""
+    """Return the name of a row for a remark about another one, including its file if that differs."""
     return f"row {place.number}" if place.source == beside.source else str(place)
