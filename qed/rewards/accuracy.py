@@ -20,16 +20,16 @@ class Accuracy:
     """Reward = correct."""
 
     mode: Literal["strict", "flexible", "lenient"] = "flexible"
-    """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also unclosed ones."""
+    """Where to find the answer. strict: box, tag or #### line; flexible: also in words; lenient: also unclosed tags."""
 
     pattern: str = ""
-    """A regular expression that finds the answer in place of the mode: the first group of its last match."""
+    """A regular expression that replaces the mode: the answer is the first group of its last match."""
 
     policy: PolicyName = "math"
-    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+    """How answers are compared: math, qwen (also accepts 100 times, 1/100 or close values), strict (no conventions)."""
 
     def __post_init__(self) -> None:
-        """Refuse a regular expression that does not compile."""
+        """Raise if the regular expression does not compile."""
         if self.pattern:
             try:
                 check_pattern(f"{LAST}{self.pattern}")

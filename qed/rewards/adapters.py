@@ -1,8 +1,8 @@
 """Several kinds of reward behind one interface: qed's own, and those of TRL, verl and OpenRLHF in `forms/`.
 
 **qed**: `reward(rollout) -> Grade`, a function or an instance of a frozen dataclass whose fields are its settings. The
-parameters of a function say which kind it is. A reward may be a function, a coroutine function, a partial, an object
-with `__call__`, a class whose instances have one, or a factory that returns one of them.
+kind is recognised by the function's parameters. A reward may be a function, a coroutine function, a partial, an object
+with `__call__`, a class of such objects, or a factory that returns one of these.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PLAIN_TYPES = {*("int", "float", "str", "bool"), *map(str, (int, float, str, boo
 class RewardFunction:
     """A reward that a file defines: its name, its function, and whether it needs all answers to a problem at once.
 
-    `form` is qed, TRL, verl or OpenRLHF, and `called` is the file's own function.
+    `form` is qed, TRL, verl or OpenRLHF, and `called` is the original function of the file.
     """
 
     name: str
@@ -60,7 +60,7 @@ class RewardFunction:
 
 
 def find_form(function: Any) -> str:
-    """Return whose form a callable has, by its parameters: TRL, verl, OpenRLHF, qed, or an empty text."""
+    """Return the form of a callable, by its parameters: TRL, verl, OpenRLHF, qed, or an empty string."""
     if not callable(function) or isinstance(function, type):
         return ""
     named = set(list_named(function))
@@ -72,21 +72,21 @@ def find_form(function: Any) -> str:
         return "verl"
     parameters = list_parameters(function)
     positional = [one for one in parameters.values() if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
-    # A factory may have a single parameter too: a number or a text is no rollout.
+    # A factory may also have a single parameter, but a number or a text is not a rollout.
     needed = [name for name in list_needed(function) if str(parameters[name].annotation) not in PLAIN_TYPES]
     return "qed" if len(needed) == len(list_needed(function)) == 1 or positional else ""
 
 
 def wrap_function(name: str, function: Any, conversational: bool = False) -> RewardFunction:
-    """Wrap a callable by the form that its parameters show.
+    """Wrap a callable according to the form of its parameters.
 
     Args:
         name: the name of the reward in records and messages.
-        function: a function, or what `prepare_callable` makes into one.
-        conversational: give TRL's functions messages instead of strings.
+        function: a function, or anything that `prepare_callable` turns into one.
+        conversational: pass messages instead of strings to TRL functions.
 
     Raises:
-        UsageError: its parameters show no known form.
+        UsageError: its parameters match no known form.
     """
     function = prepare_callable(name, function)
     form = find_form(function)
@@ -101,22 +101,22 @@ def wrap_function(name: str, function: Any, conversational: bool = False) -> Rew
 
 
 def prepare_callable(name: str, target: Any) -> Callable[..., Any]:
-    """Return the function that grades: of a class its instance, of a factory what it returns.
+    """Return the function that grades: an instance of a class, the result of a factory, or the function itself.
 
     Raises:
-        UsageError: a class or factory needs arguments, or the parameters show no known form.
+        UsageError: a class or factory needs arguments, or the parameters match no known form.
     """
     if find_form(target):
         return target  # type: ignore[no-any-return]
     needed = list_needed(target)
     if needed:
         raise UsageError(
-            f"{name}({', '.join(needed)}) is no reward by its parameters. If it makes one, give its arguments: "
+            f"{name}({', '.join(needed)}) is not a reward by its parameters. If it returns one, give its arguments: "
             f"--data.reward_options {name}.{needed[0]}=VALUE. A reward has one of these forms: {'; '.join(FORMS)}."
         )
     made = target()
     if not find_form(made):
-        raise UsageError(f"{name} is no reward by its parameters. A reward has one of these forms: {'; '.join(FORMS)}.")
+        raise UsageError(f"{name} is not a reward by its parameters. Use one of these forms: {'; '.join(FORMS)}.")
     return made  # type: ignore[no-any-return]
 
 
@@ -125,7 +125,7 @@ def find_functions(
 ) -> list[RewardFunction]:
     """Return the rewards of a module: the named function, or all that the module defines if `function` is empty.
 
-    `target` is the module's attribute of that name, or its `reward`, with its settings applied; None if it has none.
+    `target` is the module's attribute of that name, or its `reward`, with its settings applied; None if there is none.
 
     Raises:
         UsageError: the module defines no reward, or has no function of that name.
@@ -144,15 +144,15 @@ def find_functions(
         own = _list_own_names(module)
         ordered = _list_public(module, [key for key in _list_names(module) if key in own])
         makers = [f"FILE:{key}" for key, value in ordered if inspect.isroutine(value)]
-        hint = f" If one of its functions makes a reward, choose it: {' or '.join(makers)}." if makers else ""
+        hint = f" If one of its functions returns a reward, choose it: {' or '.join(makers)}." if makers else ""
         raise UsageError(f"{name} defines no reward. A file may define one of: {'; '.join(FORMS)}.{hint}")
     return [wrap_function(key, value, conversational) for key, value in rewards.items()]
 
 
 def _list_rewards(module: ModuleType) -> dict[str, Any]:
-    """Return the public rewards of TRL's, verl's or OpenRLHF's form by the names that the module gives them.
+    """Return the module's public rewards in the form of TRL, verl or OpenRLHF, by name.
 
-    What a module imports counts only if it defines no reward itself: a file may import a reward to call it.
+    Imported rewards count only if the module defines none itself, because a file may import a reward to call it.
     """
     names = _list_names(module)
     imported = set(names) - _list_own_names(module)
@@ -172,7 +172,7 @@ def _collect_rewards(module: ModuleType, names: Iterable[str]) -> dict[str, Any]
 
 
 def _is_called_by_form(kind: type) -> bool:
-    """Return whether the instances of a class are called with the parameters of a known form."""
+    """Return whether the instances of a class are callable with the parameters of a known form."""
     methods = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
     return bool(methods) and find_form(methods[0]) in ("TRL", "verl", "OpenRLHF")
 
@@ -184,7 +184,7 @@ def _list_public(module: ModuleType, names: Iterable[str]) -> Iterator[tuple[str
 
 
 def _list_names(module: ModuleType) -> list[str]:
-    """Return the names of a module in their order; a module that imports lazily lists more by `dir`."""
+    """Return the names of a module in order; a module with lazy imports lists more in `dir`."""
     return list(dict.fromkeys([*vars(module), *dir(module)]))
 
 
@@ -206,7 +206,7 @@ def _list_own_names(module: ModuleType) -> set[str]:
 
 
 def wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
-    """Return a function of rollouts that calls one of qed's form."""
+    """Wrap a reward in qed's form as a function of rollouts."""
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> Any:
         results = join_results([reward(rollout) for rollout in rollouts])
@@ -218,9 +218,9 @@ def wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
 def _read_grade(name: str, result: Any, rollout: Rollout) -> Grade:
     if isinstance(result, Grade):
         return check_grade(result)
-    if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
+    if not hasattr(result, "__float__"):  # NumPy and torch numbers have it, strings do not
         raise UsageError(
-            f"The reward {name} returned {type(result).__name__}; it must return a number or a qed.types.Grade, as "
-            "Grade(reward=1.0, correct=True, format_ok=True, extracted=None)."
+            f"The reward {name} returned {type(result).__name__}; it must return a number or a qed.types.Grade, such "
+            "as Grade(reward=1.0, correct=True, format_ok=True, extracted=None)."
         )
     return grade_by_number(result, rollout)

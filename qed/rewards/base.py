@@ -1,4 +1,4 @@
-"""The reward of a run: one of qed's rewards, a user's own, or a weighted sum of several.
+"""The reward of a run: a built-in or user-defined reward, or a weighted sum of several.
 
 `0.5*overlong` gives a part a weight; a weight of 0 logs the part without training on it.
 """
@@ -25,7 +25,7 @@ from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import UNGRADED, Grade, Rollout
 
-LEFT_OUT = "left out"  # the tier of a part that failed and only logs; no answer has it
+LEFT_OUT = "left out"  # the tier of a failed log-only part; never the tier of an answer
 FINAL_ANSWER = "accuracy"  # the reward that checks the final answer, whatever the format
 
 
@@ -33,14 +33,14 @@ FINAL_ANSWER = "accuracy"  # the reward that checks the final answer, whatever t
 class Part:
     """One term of a reward.
 
-    `function` grades all answers to a problem. It returns None, or a grade without a reward, for an answer to which it
-    does not apply. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it must
-    see all answers to a problem together, `users_own` whether it is code from outside of qed, and `checks_format`
-    whether its `format_ok` is meaningful. `concurrency` is the number of answers that it grades at the same time, above
-    1 for one that waits for a server; `close` ends what it waits for. `precompute` is told all answers of a step before
-    they are graded, so that a reward model scores them in batches. `called` is the user's function, of one of the
-    `form`s of the adapters, and `source` the file or module that it was chosen from, without a function's name. `tags`
-    are those that a reward of qed looks for, in the order of a prompt's.
+    `function` grades all answers to a problem; for an answer to which it does not apply, it returns None or a grade
+    without a reward. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it
+    must see all answers to a problem together, `users_own` whether it is user-defined code, and `checks_format` whether
+    its `format_ok` is meaningful. `concurrency` is the number of answers that it grades in parallel, above 1 if it
+    waits for a server; `close` cancels the waiting. `precompute` receives all answers of a step before they are graded,
+    so that a reward model can score them in batches. `called` is the user's function, in one of the `form`s of the
+    adapters, and `source` the file or module it comes from, without the function's name. `tags` are those that a
+    built-in reward looks for, in the order of a prompt's.
     """
 
     weight: float
@@ -82,21 +82,21 @@ class Reward:
 
     @property
     def users_own(self) -> bool:
-        """Whether any part is code from outside of qed."""
+        """Whether any part is user-defined code."""
         return any(part.users_own for part in self.parts)
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of the first part that looks for some."""
+        """The tags of the first part that looks for tags."""
         return next((part.tags for part in self.parts if part.tags), ())
 
     @property
     def concurrency(self) -> int:
-        """The number of answers that are graded at the same time."""
+        """The number of answers that are graded in parallel."""
         return max(part.concurrency for part in self.parts)
 
     def close(self) -> None:
-        """End what the parts wait for."""
+        """Cancel what the parts wait for."""
         for part in self.parts:
             part.close()
 
@@ -107,11 +107,11 @@ class Reward:
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
     def _counts(self, part: Part) -> bool:
-        """Return whether a part that fails leaves the answer without a reward."""
+        """Return whether a failure of a part leaves the answer without a reward."""
         return bool(part.weight) or part.name == self.judge
 
     def _call(self, part: Part, rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
-        """Call a part; where one that only logs fails, it has no reward, and takes none from the answer."""
+        """Call a part; if a log-only part fails, it gets no reward without affecting the answer's."""
         if self._counts(part):
             return part.function(rollouts)
 
@@ -124,9 +124,9 @@ class Reward:
     def _sum(self, rollout: Rollout, grades: Sequence[Grade | None]) -> Grade:
         """Return the weighted sum of the grades of one answer, with each part logged under its name.
 
-        The verdict is that of the first part that decides correctness, else of the first that checks the format. If no
-        part applies there is no reward; if only parts of weight 0 apply, the reward is 0 (as in TRL). Nor is there one
-        if a part could not decide, unless it only logs.
+        The verdict is that of the first part that decides correctness, else of the first that checks the format. There
+        is no reward if no part applies, or if a part that is not log-only could not decide; if only parts of weight 0
+        apply, the reward is 0 (as in TRL).
         """
         alone = len(self.parts) == 1 and self.parts[0].weight == 1 and self.parts[0].precompute is None
         if alone and grades[0] is not None:
@@ -151,7 +151,7 @@ class Reward:
     def _choose_verdict(self, rollout: Rollout, graded: Sequence[tuple[Part, Grade]]) -> Grade:
         judging = [grade for part, grade in graded if part.judges]
         if not judging and any(part.judges for part in self.parts):
-            return grade_by_final_answer(rollout)  # no part that decides correctness applies
+            return grade_by_final_answer(rollout)  # no applicable part decides correctness
         checking = [grade for part, grade in graded if part.checks_format]
         return (judging or checking or [grade for _, grade in graded] or [Grade(0.0, False, True, None)])[0]
 
@@ -162,11 +162,11 @@ def load_reward(
     """Load a reward from entries `NAME` or `WEIGHT*NAME`, with options `NAME.FIELD=VALUE`.
 
     Args:
-        names: of the parts: one of qed's rewards, a dotted module, `path.py` or `path.py:function`, or the name of a
-            function of the caller, see `qed.config.callables`.
+        names: names of the parts: a built-in reward, a dotted module, `path.py` or `path.py:function`, or the name of
+            a function of the caller, see `qed.config.callables`.
         options: the settings of the parts.
-        max_tokens: the longest answer, the default for parts that depend on it.
-        conversational: give TRL functions messages instead of strings.
+        max_tokens: the maximum answer length, the default for parts that depend on it.
+        conversational: pass messages instead of strings to TRL functions.
 
     Raises:
         UsageError: an entry or option is invalid, a file defines no reward, or two parts have the same name.
@@ -185,10 +185,10 @@ def load_reward(
 
 
 def _distinguish(parts: Sequence[tuple[RewardEntry, Part]]) -> tuple[Part, ...]:
-    """Return the parts under names of their own: of functions with one name, that of the file stands before it.
+    """Return the parts with unique names, prefixing functions of the same name with the name of their file.
 
     Raises:
-        UsageError: two have the same name all the same.
+        UsageError: two still have the same name.
     """
     times = Counter(part.name for _, part in parts)
     named = [
@@ -203,7 +203,7 @@ def _distinguish(parts: Sequence[tuple[RewardEntry, Part]]) -> tuple[Part, ...]:
 
 
 def _advise_name(entry: RewardEntry, other: RewardEntry) -> str:
-    """Return what to do about two rewards of one name."""
+    """Return advice about two rewards with the same name."""
     if entry.folder != other.folder:
         return f"a run takes one reward model, {other.folder} or {entry.folder}"
     if entry.source == other.source or _is_file_of(entry, other):
@@ -212,7 +212,7 @@ def _advise_name(entry: RewardEntry, other: RewardEntry) -> str:
 
 
 def _is_file_of(entry: RewardEntry, other: RewardEntry) -> bool:
-    """Return whether two rewards are of the same file, whose path may be written in several ways."""
+    """Return whether two rewards are from the same file, whose path may be written in several ways."""
     return entry.source.endswith(".py") and Path(entry.source).resolve() == Path(other.source).resolve()
 
 
@@ -255,15 +255,15 @@ def _load_parts(
 
 
 def _list_names(entry: RewardEntry) -> list[str]:
-    """Return the names under which the options of a reward are given: its own, and that of its function."""
+    """Return the names that options of a reward may use: its own, and that of its function."""
     return [entry.name, entry.function] if entry.function else [entry.name]
 
 
 def _require_one_source(options: Sequence[settings.Option], entries: Sequence[RewardEntry]) -> None:
-    """Refuse an option whose name stands for functions of several files.
+    """Raise if an option's name is ambiguous between functions of several files.
 
     Raises:
-        UsageError: there is one.
+        UsageError: there is such an option.
     """
     for option in options:
         meant = {entry.source: entry for entry in entries if option.name in _list_names(entry)}
@@ -271,19 +271,19 @@ def _require_one_source(options: Sequence[settings.Option], entries: Sequence[Re
             others = [name for entry in meant.values() for name in _list_names(entry) if name != option.name]
             named = " or ".join(f"{name}.{option.field}={option.value}" for name in others)
             raise UsageError(
-                f"The option '{option.written}' is for {' and '.join(meant)} at once. Write {named or 'other names'}."
+                f"The option '{option.written}' applies to {' and '.join(meant)}. Write {named or 'other names'}."
             )
 
 
 def may_judge(name: str) -> bool:
-    """Return whether a reward may decide correctness; a user's own code is not loaded here and is assumed to."""
+    """Return whether a reward may decide correctness; user-defined code is not loaded here and is assumed to."""
     source = parse_reward(name).source
     users_own = plugins.is_users_own(source) or is_callable_name(source)
     return users_own or _decides_correctness(plugins.load_leaf("rewards", source))
 
 
 def _decides_correctness(module: ModuleType) -> bool:
-    """Return whether a module decides correctness, which is the default: `JUDGES = False` says that it does not."""
+    """Return whether a module decides correctness, which is the default unless it sets `JUDGES = False`."""
     return bool(getattr(module, "JUDGES", True))
 
 

@@ -16,7 +16,7 @@ class Boxed:
     """Reward = correct."""
 
     policy: PolicyName = "math"
-    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+    """How answers are compared: math, qwen (also accepts 100 times, 1/100 or close values), strict (no conventions)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         answer = find_last_boxed(cut_at_turn(rollout.text))

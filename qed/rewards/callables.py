@@ -1,8 +1,8 @@
-"""Rewards that are functions of the caller's Python program; they run in the caller's process.
+"""Rewards that are functions of the caller's Python program, which run in the caller's process.
 
-A function takes one `Rollout`, and returns a number, a `Grade`, or None where it does not apply. With a number, qed's
-own grader decides `correct` from the final answer of the text. A coroutine function is awaited, together with all
-others of the step.
+A function takes one `Rollout`, and returns a number, a `Grade`, or None if it does not apply. For a number, qed's
+own grader decides `correct` from the final answer of the text. Coroutines are awaited together with all others of the
+step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ POLL_SECONDS = 0.2  # between checks for a signal while coroutines are awaited
 
 @dataclass(frozen=True)
 class GroupFunction:
-    """A function of another library, such as TRL, that `wrap` turns into one of all answers to a problem.
+    """A reward function for another library, such as TRL, which `wrap` converts to grade all answers to a problem.
 
-    Called with a single rollout, it grades that rollout alone.
+    Called with a single rollout, it grades only that rollout.
     """
 
     name: str
@@ -42,9 +42,9 @@ class GroupFunction:
 
 
 class EventLoop:
-    """An event loop in a thread of its own, because the caller's thread may already run one, as in a notebook.
+    """An event loop in a separate thread, because the caller's thread may already run one, as in a notebook.
 
-    It lives as long as the run, so that a client with open connections can be used in every step.
+    It lives as long as the run, so that a client can keep its connections open between steps.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class EventLoop:
         self.close: Callable[[], Any] = lambda: None
 
     def await_all(self, awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[Any]:
-        """Await all of them together, each for at most so many seconds; an exception stands in place of its result."""
+        """Await all of them together, each for at most so many seconds; a failed one yields its exception."""
         if not awaitables:
             return []
         if self._loop is None:
@@ -67,7 +67,7 @@ class EventLoop:
         return gathered.result()
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        """Start the thread, and return its loop; `close` ends both, and so does the end of this object."""
+        """Start the thread, and return its loop; `close` or the deletion of this object ends both."""
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         threading.Thread(target=asyncio.run, args=(_serve(started),), name="rewards", daemon=True).start()
         loop, stop = started.result()
@@ -76,7 +76,7 @@ class EventLoop:
 
 
 async def _serve(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
-    """Keep the loop running until the event is set; `asyncio.run` then cancels what is left."""
+    """Keep the loop running until the event is set; `asyncio.run` then cancels the remaining tasks."""
     stop = asyncio.Event()
     started.set_result((asyncio.get_running_loop(), stop))
     await stop.wait()
@@ -92,17 +92,17 @@ async def _gather(awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[
     return await asyncio.gather(*map(await_one, awaitables), return_exceptions=True)
 
 
-# What to write for a function that has the parameters of another system.
+# How to pass a function with the parameters of another library.
 WRAPPERS = {
-    "TRL": "give it as qed.rewards.trl(FUNCTION)",
-    "verl": "give it as qed.rewards.verl(FUNCTION)",
-    "OpenRLHF": "give its file, as reward='./FILE.py:FUNCTION'",
+    "TRL": "pass it as qed.rewards.trl(FUNCTION)",
+    "verl": "pass it as qed.rewards.verl(FUNCTION)",
+    "OpenRLHF": "pass its file, as reward='./FILE.py:FUNCTION'",
 }
 
 
 @dataclass
 class Call:
-    """A call of a function with some answers; `result` is what it returned or raised, perhaps still to be awaited."""
+    """A call of a function with some answers; `result` is what it returned or raised, possibly an awaitable."""
 
     reward: CallableReward
     rollouts: Group
@@ -112,13 +112,13 @@ class Call:
 class CallableReward:
     """A function of the caller as a part of a reward.
 
-    `call` runs it on all answers of a step, and `store` keeps the results, of which awaitables must have been awaited;
-    then the object itself returns the grades of some of these answers.
+    `call` runs it on all answers of a step, and `store` saves the results, once awaitables are awaited. Calling the
+    object then returns the grades of any of these answers.
 
     Args:
-        function: of one rollout, or a `GroupFunction`.
-        name: of the part, for a function without a name of its own.
-        conversational: give functions of TRL messages instead of strings.
+        function: a function of one rollout, or a `GroupFunction`.
+        name: name of the part, for a function without a name.
+        conversational: pass messages instead of strings to TRL functions.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, conversational: bool) -> None:
@@ -129,7 +129,7 @@ class CallableReward:
             own, self._function = function.name, function.wrap(conversational)
         elif (form := find_form(function)) in WRAPPERS:
             raise UsageError(
-                f"The function {own or name} has the parameters of {form}, and is called with one qed.Rollout here: "
+                f"The function {own or name} has the parameters of {form}, but is called with one qed.Rollout here: "
                 f"{WRAPPERS[form]}."
             )
         self.name = own if own.isidentifier() else name
@@ -152,7 +152,7 @@ class CallableReward:
         return calls
 
     def store(self, calls: Sequence[Call]) -> None:
-        """Keep the results of the calls of a step, in place of those of the step before."""
+        """Save the results of a step's calls, replacing those of the previous step."""
         self._results = {}
         for call in calls:
             single = not self._groups or isinstance(call.result, BaseException)
@@ -167,6 +167,6 @@ def _read_result(result: Any, rollout: Rollout) -> Grade | None:
         return None
     if isinstance(result, Grade):
         return check_grade(result)
-    if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
+    if not hasattr(result, "__float__"):  # NumPy and torch numbers have it, strings do not
         raise UsageError(f"it returned {type(result).__name__}; it must return a number, a qed.Grade, or None.")
     return grade_by_number(result, rollout)

@@ -1,9 +1,9 @@
 """Correctness scaled by length along half a cosine: correct answers earn more when short, wrong ones lose less when
 long.
 
-The cosine reward of "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373) with Open-R1's parameters. For an
-answer of length t x max_tokens, the reward goes from the value of the shortest answer to that of the longest:
-longest + (shortest - longest) x (1 + cos(pi t)) / 2. Length is in tokens, as in the paper.
+This is the cosine reward of "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373) with Open-R1's
+parameters. For an answer of length t x max_tokens, it goes from the value of the shortest answer to that of the
+longest: longest + (shortest - longest) x (1 + cos(pi t)) / 2. Length is in tokens, as in the paper.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qed.types import Grade, Rollout
 
 @dataclass(frozen=True)
 class Cosine:
-    """Reward = the value on the curve of correct or of wrong answers."""
+    """Reward = the value on the curve for correct or for wrong answers."""
 
     max_tokens: int = 0
     """The length at which the curves end, in tokens; 0: the run's limit."""
@@ -44,7 +44,7 @@ class Cosine:
             if grade.correct
             else (self.min_value_wrong, self.max_value_wrong)
         )
-        # Beyond max_tokens the cosine would rise again.
+        # Clamped, because beyond max_tokens the cosine would rise again.
         share = min(1.0, rollout.trained_count / self.max_tokens)
         value = longest + (shortest - longest) * (1 + math.cos(math.pi * share)) / 2
         return replace(grade, reward=value)

@@ -1,6 +1,6 @@
-"""Graders: qed's own rewards run in this process, because their work is bounded; a user's files run in workers.
+"""Graders: built-in rewards run in this process, because their work is bounded; user-defined files run in workers.
 
-Functions of the caller's Python program run in this process too, because no other process has them.
+Functions of the caller's Python program also run in this process, because no other process has them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qed.types import UNGRADED, Grade, Group, Rollout
 
 @dataclass(frozen=True)
 class Pool:
-    """The worker processes of a judge: how many, the limits for each answer, and the file for what rewards print."""
+    """The worker processes of a judge: their number, the limits per answer, and the log file for rewards' output."""
 
     workers: int = 0
     limits: Limits = LIMITS
@@ -47,17 +47,17 @@ class Grader(Protocol):
 
     @property
     def judge(self) -> str | None:
-        """The name of what decides correctness; None if the reward does not."""
+        """The name of the part that decides correctness; None if the reward does not."""
         ...
 
     @property
     def checks_format(self) -> bool:
-        """Whether the grades say if the format holds."""
+        """Whether the grades say if the format is correct."""
         ...
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """Descriptions of a user's functions, for `qed.rewards.handed`."""
+        """Descriptions of user-defined functions, for `qed.rewards.handed`."""
         ...
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -92,7 +92,7 @@ class InProcessGrader:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """None: qed's own rewards read the problem itself."""
+        """Empty, because built-in rewards read the problem themselves."""
         return []
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -102,7 +102,7 @@ class InProcessGrader:
         return [[next(grades) for _ in group] for group in groups]
 
     def _precompute(self, rollouts: Sequence[Rollout]) -> None:
-        """Let rewards that score in batches do so; where that fails, each answer is scored alone and says why."""
+        """Let rewards that score in batches do so; if that fails, answers are scored one by one and report why."""
         for part in self.reward.parts:
             if part.precompute is not None:
                 with suppress(Exception):
@@ -139,16 +139,16 @@ class InProcessGrader:
             beat()
 
     def close(self) -> None:
-        """End what the reward waits for; there are no workers."""
+        """Cancel what the reward waits for; there are no workers."""
         self.reward.close()
 
 
 @dataclass(frozen=True)
 class CallableGrader(InProcessGrader):
-    """Grades in this process by functions of the caller: coroutines are awaited together for all answers of a step.
+    """Grades in this process with functions of the caller, awaiting the coroutines of all answers of a step together.
 
-    `pool` has the limit by the clock of a coroutine (nothing else can be stopped), and the file for the first traceback
-    of each step. Threads that grade at the same time take turns.
+    `pool` has the wall-clock limit of a coroutine (other functions cannot be stopped), and the file for the first
+    traceback of each step. Threads that grade at the same time take turns.
     """
 
     pool: Pool
@@ -162,7 +162,7 @@ class CallableGrader(InProcessGrader):
     def _grade_groups(self, groups: Sequence[Group]) -> list[list[Grade]]:
         functions = [part.function for part in self.reward.parts if isinstance(part.function, CallableReward)]
         calls = self._call([(function, groups) for function in functions])
-        # A function of a whole group that fails is called again with each answer alone.
+        # A group function that fails is called again with each answer alone.
         failed = [call for call in calls if isinstance(call.result, BaseException) and len(call.rollouts) > 1]
         alone = self._call([(call.reward, [[rollout] for rollout in call.rollouts]) for call in failed])
         _warn_if_graded(failed, alone)
@@ -188,19 +188,19 @@ class CallableGrader(InProcessGrader):
                 file.write("".join(traceback.format_exception(error)))
 
     def close(self) -> None:
-        """End what the reward waits for, and the event loop."""
+        """Cancel what the reward waits for, and end the event loop."""
         super().close()
         self.loop.close()
 
 
 def _warn_if_graded(failed: Sequence[Call], alone: Sequence[Call]) -> None:
-    """Warn of a function that failed on a group, and then graded some of its answers alone."""
+    """Warn if a function failed on a group, but graded some of its answers alone."""
     graded = {(call.reward, id(call.rollouts[0])) for call in alone if not isinstance(call.result, BaseException)}
     for call in failed:
         if any((call.reward, id(rollout)) in graded for rollout in call.rollouts):
             warnings.warn(
-                f"A reward failed on {len(call.rollouts)} answers at once, so it was called for each alone, where one "
-                f"that compares answers gives other values: {type(call.result).__name__}: {call.result}",
+                f"A reward failed on {len(call.rollouts)} answers at once, so it was called for each alone; a reward "
+                f"that compares answers then gives other values: {type(call.result).__name__}: {call.result}",
                 stacklevel=1,
             )
             return
@@ -215,7 +215,7 @@ class JudgingGrader:
 
     @property
     def judge(self) -> str | None:
-        """What decides correctness."""
+        """The name of what decides correctness."""
         return self.verdict.judge
 
     @property
@@ -225,7 +225,7 @@ class JudgingGrader:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """Those of the reward."""
+        """The functions of the reward."""
         return self.reward.functions
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -260,7 +260,7 @@ def join(grade: Grade, verdict: Grade, keep_format: bool) -> Grade:
 
 
 def list_tags(grader: Grader | None) -> tuple[str, ...]:
-    """List the tags that a reward of qed looks for, in the order of a prompt's; none for other rewards."""
+    """List the tags that a built-in reward looks for, in the order of a prompt's; empty for other rewards."""
     return tuple(getattr(grader, "tags", ()))
 
 
@@ -274,8 +274,8 @@ def make_grader(
     """Build a grader from the entries of a reward.
 
     Args:
-        names, options, max_tokens, conversational: of the reward, see `qed.rewards.base.load_reward`.
-        pool: the worker processes for rewards from outside of qed.
+        names, options, max_tokens, conversational: see `qed.rewards.base.load_reward`.
+        pool: the worker processes for user-defined rewards.
 
     Raises:
         UsageError: the reward cannot be loaded.
@@ -284,14 +284,14 @@ def make_grader(
     files = [source for source in sources if plugins.is_users_own(source)]
     if files and MODEL in sources:
         raise UsageError(
-            f"data.reward names a reward model and the file {files[0]}, which would run in processes of their own, and "
-            "each would load the model. Serve the model, and take the reward http in its place."
+            f"data.reward names a reward model and the file {files[0]}, which would run in separate processes that "
+            "would each load the model. Serve the model, and use the reward http instead."
         )
     if any(map(is_callable_name, sources)):
         if files:
             raise UsageError(
-                f"data.reward names a function of this program and the file {files[0]}, which would run in processes "
-                "of its own. Give the file's function too: import it, and put it in place of the file."
+                f"data.reward names a function of this program and the file {files[0]}, which would run in separate "
+                "processes. Import the file's function, and pass it instead of the file."
             )
         return CallableGrader(load_reward(names, options, max_tokens, conversational), pool)
     if files:

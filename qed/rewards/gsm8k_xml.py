@@ -1,16 +1,15 @@
 r"""Five parts for <reasoning> and <answer> blocks on their own lines; 4.0 at most. The widely copied GSM8K recipe.
 
 correct 2.0: the extracted text equals the gold answer, character for character. integer 0.5: it consists of digits (so
--3 and 2.5 do not count, and ² does). strict 0.5: the whole text is a reasoning block, a line break, an answer block and
-a line break. soft 0.5: the text begins with a reasoning block, white space and an answer block. tags: 0.125 for each of
-the four tags with its line breaks that occurs exactly once, less 0.001 for each character after `\n</answer>\n`, and
-again for each after `\n</answer>` except the first. So without the last line break the third tag loses the length of
-the whole text and the fourth gains 0.001. Without tags the whole text is the extracted answer, so a bare correct number
-scores.
+-3 and 2.5 do not count, and ² does). strict 0.5: the whole text is a reasoning block, a newline, an answer block and a
+newline. soft 0.5: the text begins with a reasoning block, whitespace and an answer block. tags: 0.125 for each of the
+four tags with its newlines that occurs exactly once, less 0.001 for each character after `\n</answer>\n`, and again for
+each after `\n</answer>` except the first. So without the last newline the third tag loses the length of the whole text
+and the fourth gains 0.001. Without tags the whole text is the extracted answer, so a bare correct number scores.
 
 The rules are those of W. Brown's GSM8K GRPO demo, quirks included. Copies of it differ in whether a block may contain
-line breaks: `dotall`. So a wrong integer can earn more than a right `42.0`; `robust` pays what qed's grader finds
-right, reads the text before the next turn, wants a tag around the answer, and pays for tags without their line breaks.
+newlines: `dotall`. A wrong integer can earn more than a right `42.0`; `robust` rewards what qed's grader finds right,
+reads the text before the next turn, requires a tag around the answer, and rewards tags without their newlines.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class Gsm8kXml:
     """Reward = the sum of the five parts."""
 
     dotall: bool = True
-    """Whether a block may contain line breaks. Off, as in the original: strict and soft need single-line blocks."""
+    """Whether a block may contain newlines. If false, as in the original, strict and soft need single-line blocks."""
 
     robust: bool = False
-    """Pay every right answer more than any wrong one of the same format."""
+    """Reward every right answer more than any wrong one of the same format."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         if self.robust:
@@ -60,7 +59,7 @@ class Gsm8kXml:
         return Grade(sum(parts.values()), correct, soft, extracted or None, parts, "string", reason)
 
     def _grade_answer(self, rollout: Rollout) -> Grade:
-        """Grade what the last answer block before the next turn says, by its meaning."""
+        """Grade the last answer block before the next turn by its meaning."""
         text = cut_at_turn(rollout.text)
         _, opened, last = text.rpartition(ANSWER)
         content = last.partition(ANSWER_END)[0].strip() if opened else ""
@@ -83,7 +82,7 @@ def normalize_gold(answer: str) -> str:
 
 
 def matches_strict(text: str, dotall: bool) -> bool:
-    """Return whether the text is the two blocks on their own lines; one extra line break at the end is allowed."""
+    """Return whether the text is the two blocks on their own lines; one extra newline at the end is allowed."""
     end = len(text) - len(STRICT_END) - text.endswith(STRICT_END + "\n")
     if not text.startswith(STRICT_BEGIN) or not text.startswith(STRICT_END, max(0, end)):
         return False
@@ -96,7 +95,7 @@ def matches_strict(text: str, dotall: bool) -> bool:
 
 
 def matches_soft(text: str, dotall: bool) -> bool:
-    """Return whether the text begins with a reasoning block, white space and an answer block."""
+    """Return whether the text begins with a reasoning block, whitespace and an answer block."""
     if not text.startswith(REASONING):
         return False
     limit = len(text) if dotall else _find_line_end(text, len(REASONING))
@@ -127,10 +126,10 @@ def _find_line_end(text: str, start: int) -> int:
 
 
 def score_tags(text: str) -> float:
-    """Score the four tags, less the penalty for text after the last; negative if that text is long."""
+    """Score the four tags minus the penalty for text after the last; negative if that text is long."""
     score = TAG_REWARD * (text.count(STRICT_BEGIN) == 1) + TAG_REWARD * (text.count(f"\n{REASONING_END}\n") == 1)
     if text.count(f"\n{ANSWER}\n") == 1:
-        # Two end tags can share a line break. Splitting from the left, as the recipe does, then ignores the second.
+        # Two end tags can share a newline. Splitting from the left, as the recipe does, then ignores the second.
         score += TAG_REWARD - CHARACTER_PENALTY * len(text.split(STRICT_END)[-1])
     if text.count(f"\n{ANSWER_END}") == 1:
         score += TAG_REWARD - CHARACTER_PENALTY * (len(text.rpartition(f"\n{ANSWER_END}")[2]) - 1)
@@ -138,7 +137,7 @@ def score_tags(text: str) -> float:
 
 
 def _score_tags_alone(text: str) -> float:
-    """Score the four tags without their line breaks, less the penalty for text after the last; at least 0."""
+    """Score the four tags without their newlines, minus the penalty for text after the last; at least 0."""
     score = TAG_REWARD * sum(text.count(tag) == 1 for tag in (REASONING, REASONING_END, ANSWER, ANSWER_END))
     behind = text.rpartition(ANSWER_END)[2] if ANSWER_END in text else ""
     return max(0.0, score - CHARACTER_PENALTY * len(behind.strip()))

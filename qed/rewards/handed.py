@@ -1,6 +1,6 @@
-"""Say what the functions of a user's reward are handed, and refuse those that need a column the data does not have.
+"""Explain which arguments user-defined reward functions receive, and reject those that need a missing data column.
 
-The functions live in worker processes. These describe them as JSON; the data is known to the caller.
+The functions live in worker processes, which describe them as JSON; the caller has the data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qed.types import Problem
 
 Description = dict[str, Any]
 
-# What each form offers besides the correct answer and the data's columns.
+# Arguments that each form offers besides the correct answer and the data's columns.
 OFFERED = {
     "TRL": ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "question"),
     "verl": ("prompt", "data_source", "extra_info", *TEXTS, *MANY),
@@ -28,7 +28,7 @@ SHOWN_CHARACTERS = 60
 def describe_function(
     name: str, form: str, function: Callable[..., Any] | None, source: str, conversational: bool = False
 ) -> Description:
-    """Describe a user's function: the parameters that it needs, those that mean the answer, and if it gets messages."""
+    """Describe a user-defined function: required parameters, those for the correct answer, whether it gets messages."""
     if form == "qed" or function is None:
         return {"name": name, "form": form, "source": source}
     return {
@@ -44,7 +44,7 @@ def describe_function(
 
 
 def explain_functions(functions: Sequence[Description], problems: Sequence[Problem]) -> list[str]:
-    """Return sentences about a user's rewards: which of them a file has, and the correct answer that each is handed.
+    """Return sentences about user-defined rewards: those of each file, and the correct answer that each one receives.
 
     Raises:
         UsageError: a function needs a column that no problem has.
@@ -55,7 +55,7 @@ def explain_functions(functions: Sequence[Description], problems: Sequence[Probl
         if len(names) > 1:
             lines.append(
                 f"{source} has {len(names)} rewards, and all are summed: {', '.join(names)}. "
-                f"For one of them write {source}:{names[0]}."
+                f"To use only one, write {source}:{names[0]}."
             )
     for one in functions:
         if one["form"] in OFFERED and problems:
@@ -65,7 +65,7 @@ def explain_functions(functions: Sequence[Description], problems: Sequence[Probl
 
 
 def _describe_messages(one: Description) -> list[str]:
-    """Return a sentence about completions that are lists of messages: code for texts finds nothing in them."""
+    """Return a sentence about completions that are lists of messages, in which code for strings finds nothing."""
     if not one.get("messages"):
         return []
     return [
@@ -84,7 +84,7 @@ def _require_columns(one: Description, problems: Sequence[Problem]) -> None:
 
 
 def _describe_golds(one: Description, problem: Problem) -> list[str]:
-    """Return a sentence about the correct answer that a function is handed, with that of the first problem."""
+    """Return a sentence about the correct answer that a function receives, with that of the first problem."""
     golds = dict.fromkeys(one["golds"] if one["form"] != "OpenRLHF" else ["labels"])
     if not golds:
         return []
@@ -92,7 +92,7 @@ def _describe_golds(one: Description, problem: Problem) -> list[str]:
         name: problem.meta[name] for name in golds if name in problem.meta and name not in ("answer", "solution")
     }
     shown = ", ".join(f"{name} = {_shorten(value)}" for name, value in values.items())
-    return [f"The reward {one['name']} ({one['form']}) is handed as the correct answer of the first problem: {shown}"]
+    return [f"The reward {one['name']} ({one['form']}) receives as the correct answer of the first problem: {shown}"]
 
 
 def _shorten(value: Any) -> str:

@@ -36,22 +36,22 @@ RUBRIC = """Rate the response to the question below.
 Consider whether the response is correct, complete and clear. Explain briefly, then end with a line of the form
 Score: N
 where N is a number from 0 (useless) to {scale} (perfect)."""
-# What looks like a number behind the word; a dash before it is its sign, unless a space follows the dash.
+# What looks like a number after the word; a dash before it is a minus sign, unless a space follows.
 SCORE = re.compile(
     r"(?<![^\W_])score(?:[^\w.+\-−–—]|[-–—](?=\s)){0,8}([+\-−]?\.?\d[\d.,/%+\-−–]*(?:\s*(?:/|out of)\s*[\d.]+)?)",
     re.IGNORECASE,
 )
 NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d+)?|\.\d+))(?:\s*(?:/|out of)\s*(\d+(?:\.\d+)?))?", re.IGNORECASE)
-# Where the score stands in a reply.
+# The path of the score in a reply.
 PLACES = {"reward": "data.0.data", "classify": "data.0.probs", "score": "data.0.score"}
 
 
 @dataclass(frozen=True)
 class HttpReward:
-    """Reward = the score of a server, divided by `scale`. An answer that it cannot score is not graded."""
+    """Reward = the score of a server, divided by `scale`. An answer that the server cannot score is not graded."""
 
     url: str = ""
-    """The server's address; for a chat model its base, such as http://127.0.0.1:8000/v1."""
+    """The server's address; for a chat model the base address, such as http://127.0.0.1:8000/v1."""
 
     kind: Literal["chat", "reward", "classify", "score"] = "chat"
     """What the server does: chat, reward, classify or score."""
@@ -66,34 +66,34 @@ class HttpReward:
     """The score that earns a reward of 1; 0: 10 for a chat model, 1 for the others."""
 
     threshold: float = 0.0
-    """Rewards from here on count as correct answers; 0: correctness is judged by another reward."""
+    """The lowest reward that counts as a correct answer; 0: another reward decides correctness."""
 
     key_variable: str = "OPENAI_API_KEY"
-    """The environment variable with the key; it need not be set."""
+    """The environment variable with the API key; it need not be set."""
 
     seconds: float = 60.0
-    """Deadline of a request."""
+    """Timeout of a request in seconds."""
 
     attempts: int = 4
-    """Attempts of a request that fails for a reason that may pass."""
+    """Number of attempts of a request that fails for a temporary reason."""
 
     patience: float = 300.0
-    """Seconds for which a server that has answered before is asked again while it cannot be reached or is busy."""
+    """Seconds to keep retrying a server that has answered before but is unreachable or busy."""
 
     concurrency: int = 32
-    """Requests at the same time."""
+    """Number of concurrent requests."""
 
     reply_tokens: int = 1024
-    """The longest reply of a chat model, in tokens."""
+    """Maximum length of a chat model's reply, in tokens."""
 
     read: str = ""
-    """Where the score stands in a reply, such as data.0.score; empty: where vLLM has it. Of several the last counts."""
+    """Path of the score in a reply, such as data.0.score; empty: vLLM's. If there are several, the last one counts."""
 
     extra: str = ""
-    """JSON with further fields of each request, such as {"seed": 1}; null removes a field."""
+    """JSON object with additional fields of each request, such as {"seed": 1}; null removes a field."""
 
     cache: str = ""
-    """A file that keeps scores between runs; empty keeps them in memory."""
+    """A file that stores scores between runs; empty keeps them in memory."""
 
     @property
     def judges(self) -> bool:
@@ -104,10 +104,10 @@ class HttpReward:
         """Score an answer.
 
         Raises:
-            RequestError: the server does not score it.
+            RequestError: the server did not score it.
         """
         request = self._build_request(rollout)
-        # How the score is read from the reply belongs to it: another place or scale gives another one.
+        # The path and the scale are part of the key, because they change the score.
         asked = [self._endpoint.url, request, self.kind, self._place, self._scale]
         score = self._replies.find(asked)
         if not isinstance(score, int | float) or not math.isfinite(score):
@@ -118,18 +118,18 @@ class HttpReward:
         return Grade(value, correct, True, None, {"score": float(score)}, tier="http", reason=f"score {score:g}")
 
     def _remember(self, asked: list[Any], score: float) -> None:
-        """Remember a score; what cannot be written, as on a full disk, is remembered by this process alone."""
+        """Save a score; if it cannot be written, as on a full disk, keep it only in this process."""
         try:
             self._replies.add(asked, score)
         except OSError as error:
             warnings.warn(
-                f"http.cache: {self.cache} cannot be written ({error.strerror or error}). Scores are remembered until "
-                "the end of the run.",
+                f"http.cache: {self.cache} cannot be written ({error.strerror or error}). Scores are kept in memory "
+                "until the end of the run.",
                 stacklevel=1,
             )
 
     def prepare(self) -> None:
-        """Refuse settings that cannot work.
+        """Check the settings.
 
         Raises:
             UsageError: there is no address or model, or a file or value is invalid.
@@ -143,7 +143,7 @@ class HttpReward:
             raise UsageError("http.concurrency must be at least 1, and http.scale not negative.")
 
     def close(self) -> None:
-        """End all requests."""
+        """Cancel all requests."""
         self._endpoint.close()
 
     @cached_property
@@ -183,7 +183,7 @@ class HttpReward:
             raise UsageError(f"http.rubric: {self.rubric} cannot be read ({error}).") from error
         if "{response}" not in text:
             raise UsageError(
-                f"http.rubric: {self.rubric} does not contain {{response}}, so answers cannot be rated by it."
+                f"http.rubric: {self.rubric} does not contain {{response}}, so it cannot be used to rate answers."
             )
         return text
 
@@ -220,15 +220,15 @@ class HttpReward:
 
 
 def fill(template: str, fields: Mapping[str, str]) -> str:
-    """Replace each {name} of a template by its field; other braces stay, and fields are not searched for names."""
+    """Replace each {name} in a template by its field; other braces are kept, and fields are not expanded again."""
     return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), template)
 
 
 def parse_score(reply: str, scale: float) -> float:
-    """Return the last `Score: N` of a reply, or the number that it consists of; `N/SCALE` is N.
+    """Return the N of the last `Score: N` in a reply, or of a reply that is only a number; `N/SCALE` is N.
 
     Raises:
-        RequestError: there is none, it is not from 0 to `scale`, or it is on another scale.
+        RequestError: there is no score, it is not from 0 to `scale`, or it is on another scale.
     """
     written = (SCORE.findall(reply) or [reply.strip()])[-1]
     number = NUMBER.fullmatch(written.replace("−", "-").rstrip(".,"))
@@ -243,7 +243,7 @@ def parse_score(reply: str, scale: float) -> float:
 
 
 def _find_number(value: Any, place: str) -> float | None:
-    """Return the number at a place of a reply; of a list the last number."""
+    """Return the number at a path in a reply; the last number of a list."""
     for name in place.split("."):
         try:
             value = value[int(name)] if isinstance(value, list) else value[name]

@@ -1,6 +1,6 @@
 """A linear length penalty: 0 up to `free` tokens, then down to -1 at `max_tokens`.
 
-Many recipes subtract it from correctness; its weight in the sum is the penalty of the longest answer.
+Many recipes subtract it from correctness; its weight in the sum is the penalty of an answer of maximum length.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Length:
     """Reward = the penalty, in [-1, 0]."""
 
     max_tokens: int = 0
-    """The length that costs 1, in tokens; 0: the run's limit."""
+    """The length with a penalty of 1, in tokens; 0: the run's limit."""
 
     free: int = 0
-    """The number of tokens that cost nothing."""
+    """The number of tokens without a penalty."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0 or self.free < 0 or (self.max_tokens and self.free >= self.max_tokens):

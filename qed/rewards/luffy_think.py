@@ -1,7 +1,7 @@
 """LUFFY's rewards for an answer after the thinking: version 3 gives 1 or 0, version 1 also penalises.
 
-LUFFY's prompt already contains the opening `<think>`, and its scripts grade the completion alone. So `<think>` and a
-line break are prepended to a completion that does not begin with `<think>`. Then both tags are required, and the text
+LUFFY's prompt already contains the opening `<think>`, and its scripts grade only the completion. So `<think>` and a
+newline are prepended to a completion that does not start with `<think>`. Then both tags are required, and the text
 between the first and the second `</think>` is graded: 1 or 0 in version 3, which all scripts use. Version 1 gives 1 for
 a correct box before any next turn, -0.5 for a wrong one, and -1 if a tag or the box is missing. Source: LUFFY (arXiv
 2504.14945).
@@ -31,7 +31,7 @@ class LuffyThink:
     """`reward_impl_version` of LUFFY's scripts."""
 
     policy: PolicyName = "math"
-    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+    """How answers are compared: math, qwen (also accepts 100 times, 1/100 or close values), strict (no conventions)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         section = _find_answer_section(rollout.text)
@@ -53,7 +53,7 @@ class LuffyThink:
 
 
 def _find_answer_section(text: str) -> str | None:
-    """Return the text between the first and the second `</think>`; None if the thought is never closed."""
+    """Return the text between the first and the second `</think>`; None if the reasoning is never closed."""
     text = text if text.startswith(THINK) else f"{THINK}\n{text}"
     pieces = text.split(THINK_END, 2)
     return pieces[1] if len(pieces) > 1 else None

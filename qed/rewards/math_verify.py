@@ -1,7 +1,7 @@
 """Correct when math-verify says that the final answer equals the gold answer, as most public evaluations of RL do.
 
-The final answer is found as `accuracy` finds it. math-verify runs in a child process with limits. A second opinion for
-`qed evaluate --also-grade math_verify`; qed's own comparison is faster and refuses more.
+The final answer is extracted as by `accuracy`. math-verify runs in a child process with limits. Use it as a second
+opinion with `qed evaluate --also-grade math_verify`; qed's own comparison is faster and stricter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MathVerify:
     """Reward = correct."""
 
     mode: Literal["strict", "flexible", "lenient"] = "flexible"
-    """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also unclosed ones."""
+    """Where to find the answer. strict: box, tag or #### line; flexible: also in words; lenient: also unclosed tags."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         found = extract_final_answer(rollout.text, self.mode)

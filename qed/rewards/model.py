@@ -1,8 +1,8 @@
 """A reward model in this process: `model:FOLDER`, such as one of qed reward-model, or another with one label.
 
-A model that qed reward-model has trained reads the tokens of prompt and answer as they are, where its tokenizer is the
-policy's, and its scores are calibrated: (score - mean) / deviation over its own training pairs. Any other model reads
-question and answer in its own chat template, and its score is the reward.
+A model trained by qed reward-model reads the original tokens of prompt and answer if it shares the policy's tokenizer,
+and its scores are calibrated: (score - mean) / deviation over its training pairs. Any other model reads question and
+answer in its own chat template, and its raw score is the reward.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ JUDGES = False
 
 @dataclass(frozen=True)
 class ModelReward:
-    """Reward = the calibrated score of a reward model, read at the last token. It judges no answer."""
+    """Reward = the calibrated score of a reward model at the last token. It does not decide correctness."""
 
     folder: str = ""
-    """The model's folder or its name on the hub; model:FOLDER sets it too."""
+    """The model's folder or hub name; model:FOLDER also sets it."""
 
     tokens_per_batch: int = 16384
-    """Tokens of a forward pass, padding included."""
+    """Tokens per forward pass, including padding."""
 
     @property
     def judges(self) -> bool:
-        """False: a high score is no verdict."""
+        """False, because a high score does not mean that an answer is correct."""
         return False
 
     @property
     def concurrency(self) -> int:
-        """1: answers are scored in batches."""
+        """1, because answers are scored in batches."""
         return 1
 
     def prepare(self) -> None:
@@ -59,11 +59,11 @@ class ModelReward:
         _ = self._loaded
 
     def close(self) -> None:
-        """Forget the scores of the last step."""
+        """Drop the scores of the last step."""
         self._scores.clear()
 
     def score_all(self, rollouts: Sequence[Rollout]) -> None:
-        """Score the answers of a step in batches; grading them then takes their scores."""
+        """Score the answers of a step in batches; grading them then uses these scores."""
         self._scores.clear()
         ids = [self._encode(rollout) for rollout in rollouts]
         for rows in _cut(ids, self.tokens_per_batch):
@@ -91,7 +91,7 @@ class ModelReward:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        """The model on its device, ready to score, and its tokenizer."""
+        """The model on its device in evaluation mode, and its tokenizer."""
         settings = ModelSettings(name=self.folder)
         try:
             model, tokenizer = load_scalar_model(settings)
@@ -104,7 +104,7 @@ class ModelReward:
         return read_calibration(self._loaded[0])
 
     def _encode(self, rollout: Rollout) -> list[int]:
-        """Return the tokens of a prompt and an answer for the model, the last ones that fit its window."""
+        """Return the tokens of a prompt and an answer for the model, truncated on the left to its context window."""
         model, tokenizer = self._loaded
         if self._calibration is not None and _reads_alike(tokenizer, rollout):
             ids = [*rollout.prompt, *rollout.output]
@@ -134,14 +134,14 @@ class ModelReward:
 
 
 def _reads_alike(tokenizer: Any, rollout: Rollout) -> bool:
-    """Whether a tokenizer reads the tokens of a prompt as its text, so that it is that of the policy."""
+    """Return whether a tokenizer decodes a prompt's tokens to its text, so that it is that of the policy."""
     if not rollout.prompt or not rollout.prompt_text or max((*rollout.prompt, *rollout.output)) >= len(tokenizer):
         return False
     return rollout.prompt_text in tokenizer.decode(list(rollout.prompt), skip_special_tokens=False)
 
 
 def _cut(rows: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Yield the numbers of rows in batches of at most `budget` tokens, padding included, the shortest first."""
+    """Yield the indices of rows in batches of at most `budget` tokens, including padding, the shortest first."""
     batch: list[int] = []
     for number in sorted(range(len(rows)), key=lambda row: len(rows[row])):
         if batch and (len(batch) + 1) * len(rows[number]) > budget:

@@ -1,7 +1,7 @@
 """Correct when the text chooses the letter of the gold answer, which is a letter or the words of one of the choices.
 
 The letter is that of the final answer: `C`, `(C)`, `C) 12`, `\\text{C}`, `option C`, or the words of a choice. Several
-letters (`B, C`), and a letter that the words behind it deny (`(B) is wrong`), are no choice.
+letters (`B, C`), and a letter negated by the words after it (`(B) is wrong`), do not count as a choice.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from qed.grading.extract import extract_final_answer
 from qed.types import Grade, Problem, Rollout
 
 LETTERS = "ABCDEFGHIJ"
-# Each piece before the letter may occur once, so the search never backtracks.
+# Each piece before the letter may occur at most once, so the search never backtracks.
 CHOICE = re.compile(
     r"[\s$*]{0,4}(?:\\(?:text|mathrm|mathbf|textbf)\{)?(?:(?:the )?(?:(?:correct |right |best |final )?"
     r"(?:option|choice|answer)(?: is)?:? ))?[(\[]?([A-J])(?=[)\].:,;}$*]|$)",
     re.IGNORECASE,
 )
 FONT = re.compile(r"\\(?:text|mathrm|mathbf|textbf) ?\{")
-CLOSING = " \t\n~$*{}()[].:"  # what may stand between a letter and the text of its choice
-# `, C` and `or (C)` behind a letter. A and I are words if others follow them.
+CLOSING = " \t\n~$*{}()[].:"  # characters allowed between a letter and the text of its choice
+# `, C` and `or (C)` after a letter. A and I are words if other words follow them.
 NEXT_LETTER = (
     r"[\s~$*)\]}.]{0,9}(?:[,;/&]|\\quad|(?<![A-Za-z])(?:and|or)(?![A-Za-z]))[\s$*]{0,4}(?:and |or )?"
     r"(?:option |choice )?[(\[]?(?:([B-HJ])(?![\w'’])|([AI])(?=[)\].:,;/&}$*]|\s{0,4}$|\s{1,4}(?:and|or)(?!\w)))"
 )
 MARKED = r"(?<![\w\\])\(([A-HJ])\)|(?<![^\s,;])([B-HJ])[).:](?=\s|$)"
 BRACKETED = re.compile(r"\([^()]{2,}\)")
-# By whether the letter in front is a capital, so that the others are too.
+# Keyed by whether the first letter is upper case, because the others then are too.
 OTHERS = {
     capital: [re.compile(one, 0 if capital else re.IGNORECASE) for one in (NEXT_LETTER, MARKED)]
     for capital in (True, False)
@@ -37,7 +37,7 @@ OTHERS = {
 
 
 def reward(rollout: Rollout) -> Grade:
-    """Reward = correct; the format holds when a letter was chosen."""
+    """Reward = correct; the format is correct if a letter was chosen."""
     problem = rollout.problem
     chosen = find_letter(rollout.text, list_choices(problem))
     correct = chosen is not None and chosen == _match_letter(problem.answer, list_choices(problem))
@@ -46,13 +46,13 @@ def reward(rollout: Rollout) -> Grade:
 
 
 def find_letter(text: str, choices: Sequence[str] = ()) -> str | None:
-    """Return the letter that the final answer of a text chooses, by name or by the words of a choice; else None."""
+    """Return the letter that the final answer of a text chooses, directly or by the words of a choice; else None."""
     extracted = extract_final_answer(text)
     return _match_letter(extracted.answer, choices) if extracted else None
 
 
 def list_choices(problem: Problem) -> list[str]:
-    """Return the texts of a problem's choices; none if it is not multiple choice."""
+    """Return the texts of a problem's choices; an empty list if it is not multiple choice."""
     choices = problem.meta.get("choices")
     return [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
 
@@ -71,7 +71,7 @@ def _match_letter(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def _is_its_text(letter: str, behind: str, choices: Sequence[str]) -> bool:
-    """Return whether what stands behind a letter leaves it the only one that is chosen."""
+    """Return whether the text after a letter leaves it the only chosen one."""
     text = behind.strip(CLOSING + ",")
     index = LETTERS.index(letter.upper())
     if not text or (index < len(choices) and _strip_words(choices[index]) == _strip_words(text)):
@@ -80,9 +80,9 @@ def _is_its_text(letter: str, behind: str, choices: Sequence[str]) -> bool:
 
 
 def _names_another(letter: str, behind: str) -> bool:
-    """Return whether the text behind a letter goes on with another one, or has one that is marked as a choice."""
+    """Return whether the text after a letter continues with another letter, or contains one marked as a choice."""
     following, marked = OTHERS[letter.isupper()]
-    # Initials are no choices: after a point or a colon only the next letter is one.
+    # Initials are not choices: after a period or a colon, only the next letter is one.
     after = chr(ord(letter.upper()) + 1)
     others = [
         other

@@ -1,6 +1,6 @@
-"""The settings of rewards: `NAME.FIELD=VALUE`, read by the type of the field.
+"""The settings of rewards: `NAME.FIELD=VALUE`, parsed by the type of the field.
 
-A reward with settings is an instance of a frozen dataclass, whose fields are the settings, or a function of a user's
+A reward with settings is an instance of a frozen dataclass, whose fields are the settings, or a function in a user's
 file, whose parameters are.
 """
 
@@ -18,7 +18,7 @@ from qed.rewards.adapters import find_form
 from qed.rewards.forms.calling import list_named, list_needed, list_parameters
 
 BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-BUDGET = "max_tokens"  # a field of this name that is 0 gets the run's limit
+BUDGET = "max_tokens"  # a field of this name with value 0 is set to the run's limit
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def parse_options(options: Sequence[str]) -> list[Option]:
         name, point, field = target.strip().rpartition(".")
         if not (equals and point and name and field):
             raise UsageError(
-                f"The reward option '{written}' is not of the form NAME.FIELD=VALUE, as overlong.cache=64."
+                f"The reward option '{written}' is not of the form NAME.FIELD=VALUE, such as overlong.cache=64."
             )
         parsed.append(Option(name.strip(), field.strip().replace("-", "_"), value.strip(), written))
     return parsed
 
 
 def check_names(options: Iterable[Option], names: Iterable[str]) -> None:
-    """Refuse an option of a reward that is not among the chosen names.
+    """Raise if an option is for a reward that is not among the chosen names.
 
     Raises:
         UsageError: an option names another reward.
@@ -66,14 +66,14 @@ def check_names(options: Iterable[Option], names: Iterable[str]) -> None:
 
 
 def apply_options(names: Sequence[str], reward: Any, options: Iterable[Option], max_tokens: int) -> Any:
-    """Return the reward with its options applied; without options, one without settings is returned unchanged.
+    """Return the reward with its options applied; a reward without settings or options is returned unchanged.
 
     The settings of a dataclass are its fields. Those of a function, a class or a factory are its parameters.
 
     Args:
-        names: under which the reward's options are given, the usual one first.
+        names: names that the reward's options may use, the primary one first.
         reward: a function or an instance of a dataclass; None if there is none of that name.
-        options: of all rewards.
+        options: options of all rewards.
         max_tokens: the default of a field named `max_tokens`.
 
     Raises:
@@ -90,21 +90,21 @@ def apply_options(names: Sequence[str], reward: Any, options: Iterable[Option], 
 
 
 def _bind_parameters(name: str, function: Any, options: Sequence[Option]) -> Any:
-    """Return a function with some of its parameters given."""
+    """Return a function with some of its parameters bound."""
     parameters, needed = list_parameters(function), list_needed(function)
-    # What a reward needs comes from the rollout; what a factory needs is given here.
+    # Required parameters of a reward come from the rollout, but those of a factory are set here.
     given = [key for key in list_named(function) if key not in needed or not find_form(function)]
     if not given:
         raise UsageError(
-            f"The option '{options[0].written}' cannot be set: the reward {name} has no settings. For a function of a "
-            "file, choose it by its name, as --reward FILE.py:FUNCTION."
+            f"The option '{options[0].written}' cannot be set: the reward {name} has no settings. If it is for a "
+            "function of the file, choose that by name, as --reward FILE.py:FUNCTION."
         )
     types = {key: _guess_type(parameters[key]) for key in given}
     return functools.partial(function, **{option.field: _read_value(option, types) for option in options})
 
 
 def _guess_type(parameter: inspect.Parameter) -> Any:
-    """Return the type of a parameter, by its annotation or its default; of a number written as text, `float`."""
+    """Return the type of a parameter by its annotation or its default; `object` if unknown."""
     known = {kind.__name__: kind for kind in (bool, int, float, str)}
     annotation = parameter.annotation
     kind = annotation if annotation in known.values() else known.get(str(annotation))
@@ -135,10 +135,10 @@ def _read_value(option: Option, types: Mapping[str, Any]) -> Any:
 
 
 def coerce_text(text: str, kind: Any) -> Any:
-    """Convert a text to a type: bool, int, float, str, a Literal, or a tuple of comma-separated texts.
+    """Convert a string to a type: bool, int, float, str, a Literal, or a tuple of comma-separated strings.
 
     Raises:
-        ValueError: the text does not parse; the message says what it must be.
+        ValueError: the string does not parse; the message says what it must be.
     """
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in get_args(kind)}
@@ -151,7 +151,7 @@ def coerce_text(text: str, kind: Any) -> Any:
         if text.lower() not in BOOLEANS:
             raise ValueError("true or false")
         return BOOLEANS[text.lower()]
-    if kind is object:  # unknown: what reads as a number is one
+    if kind is object:  # unknown: anything that parses as a number is one
         return _read_plain(text)
     return _read_number(text, kind) if kind in (int, float) else text
 

@@ -23,7 +23,7 @@ class Overlong:
     """The length limit, in tokens; 0: the run's limit."""
 
     cache: int = 0
-    """How many tokens before the limit the penalty begins; 0: a fifth of the limit, as in DAPO."""
+    """The number of tokens before the limit at which the penalty begins; 0: a fifth of the limit, as in DAPO."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0 or not 0 <= self.cache <= (self.max_tokens or self.cache):

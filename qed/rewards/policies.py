@@ -1,4 +1,4 @@
-"""Give the conventions of a comparison to the rewards that compare answers: `--policy qwen`."""
+"""Set the grading policy of the rewards that compare answers: `--policy qwen`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ DEFAULT = "math"
 
 
 def add_policy(names: Sequence[str], options: Sequence[str], policy: str) -> tuple[str, ...]:
-    """Return the options of rewards with the policy for those of them that compare answers.
+    """Return the options of rewards, with the policy added for those that compare answers.
 
     Args:
         names: entries `NAME` or `WEIGHT*NAME` of a reward, without `auto`.
-        options: `NAME.FIELD=VALUE`; a policy that stands there for one of the rewards is kept.
+        options: `NAME.FIELD=VALUE`; a policy already set there for a reward is kept.
         policy: math, qwen or strict.
 
     Raises:
-        UsageError: there is no such policy, or no part takes one because all have rules of their own.
+        UsageError: there is no such policy, or no part supports one because all have their own rules.
     """
     find_policy(policy)
     if policy == DEFAULT:
@@ -32,8 +32,8 @@ def add_policy(names: Sequence[str], options: Sequence[str], policy: str) -> tup
     taking = [parse_reward(name).name for name in names if _takes_policy(name)]
     if not taking:
         raise UsageError(
-            f"--policy {policy} is for rewards that compare answers by qed's grader; {', '.join(names)} has rules of "
-            "its own. Add --reward accuracy, or another of accuracy, boxed, question_only, r1_zero and think_answer."
+            f"--policy {policy} is for rewards that compare answers with qed's grader; {', '.join(names)} has its own "
+            "rules. Use --reward accuracy, or boxed, question_only, r1_zero or think_answer."
         )
     chosen = {option.partition("=")[0].strip() for option in options}
     added = (f"{name}.policy={policy}" for name in dict.fromkeys(taking) if f"{name}.policy" not in chosen)

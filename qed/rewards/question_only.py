@@ -20,10 +20,10 @@ class QuestionOnly:
     """Reward = correct; a complete box is the format and earns nothing."""
 
     grader: Grader = "qed"
-    """What compares answers: qed's grader, or the reference's rules, fast (on strings) or slow (like math-verify)."""
+    """What compares answers: qed's grader, or the reference's rules, fast (strings) or slow (like math-verify)."""
 
     policy: PolicyName = "math"
-    """The conventions of qed's grader: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+    """How qed's grader compares: math, qwen (also accepts 100 times, 1/100 or close values), strict (as written)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         return score_response(rollout.text, rollout.problem.answer, self.grader, find_policy(self.policy))

@@ -1,9 +1,9 @@
 """The r1_zero reward of CS336 and Dr. GRPO: 1 when the format holds and the answer is correct; the format alone earns
 nothing.
 
-The format holds when the text has the exact substring `</think> <answer>` and an `</answer>`. qed's grader reads the
-answer as every other reward does: inside the last closed `<answer>`, before the next turn. The reference's graders read
-everything behind the last `<answer>`, or the last complete box in it, so that a second answer outside of the tags can
+The format is correct if the text has the exact substring `</think> <answer>` and an `</answer>`. qed's grader reads the
+answer like every other reward: inside the last closed `<answer>`, before the next turn. The reference's graders read
+everything after the last `<answer>`, or the last complete box in it, so that a second answer outside of the tags can
 replace a wrong one. Source: understand-r1-zero (arXiv 2503.20783).
 """
 
@@ -23,10 +23,10 @@ class R1Zero:
     """Reward = correct, for well-formed answers only."""
 
     grader: Grader = "qed"
-    """What compares answers: qed's grader, or the reference's rules, fast (on strings) or slow (like math-verify)."""
+    """What compares answers: qed's grader, or the reference's rules, fast (strings) or slow (like math-verify)."""
 
     policy: PolicyName = "math"
-    """The conventions of qed's grader: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+    """How qed's grader compares: math, qwen (also accepts 100 times, 1/100 or close values), strict (as written)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         return score_response(rollout.text, rollout.problem.answer, self.grader, find_policy(self.policy))
@@ -46,7 +46,7 @@ def score_response(response: str, gold: Gold, grader: Grader = "qed", policy: Po
 def _extract_answer(text: str, grader: Grader) -> str | None:
     if grader == "qed":
         final = extract_final_answer(text, "strict")
-        # A box or a number elsewhere is no answer in the format.
+        # A box or a number elsewhere does not count as an answer in the format.
         return final.answer if final and final.source == "tag" else None
     answer = text.rpartition("<answer>")[2].replace("</answer>", "").strip()
     return find_last_boxed(answer) if "\\boxed" in answer else answer

@@ -1,7 +1,7 @@
 """A repetition penalty: the share of repeated word n-grams, times the largest penalty.
 
-The repetition penalty of "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373) in Open-R1's form: over the
-lower-case n-grams of words, penalty x (1 - distinct / all); 0 for a text of fewer than n words.
+This is the repetition penalty of "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373) in Open-R1's form:
+penalty x (1 - distinct / all) over the lower-case n-grams of words; 0 for a text of fewer than n words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Repetition:
     """The number of words in an n-gram."""
 
     max_penalty: float = -1.0
-    """The reward of a text that only repeats itself: at most 0."""
+    """The reward that a text of nothing but repetition approaches; at most 0."""
 
     def __post_init__(self) -> None:
         if self.ngram < 1 or self.max_penalty > 0:

@@ -19,7 +19,7 @@ class ThinkAnswer:
     """Reward = correct + 0.1 x format; an answer outside the format is never correct."""
 
     policy: PolicyName = "math"
-    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+    """How answers are compared: math, qwen (also accepts 100 times, 1/100 or close values), strict (no conventions)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         text = rollout.text.strip()
@@ -36,7 +36,7 @@ class ThinkAnswer:
 
 
 def is_well_formed(text: str) -> bool:
-    """Return whether each tag occurs exactly once, in order, with only white space between the two parts."""
+    """Return whether each tag occurs exactly once, in order, with only whitespace between the two parts."""
     if any(text.count(tag) != 1 for tag in TAGS):
         return False
     thought, _, rest = text.removeprefix("<think>").partition("</think>")

@@ -1,4 +1,4 @@
-"""What several rewards share: whether an answer is correct, and its class by format × answer."""
+"""Shared by several rewards: whether an answer is correct, and its class by format × answer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CLASSES = ("fmt1_ans1", "fmt1_ans0", "fmt0_ans1", "fmt0_ans0")
 
 
 def judge_answer(gold: str, answer: str | None, policy: Policy = MATH) -> Verdict:
-    """Return whether an answer is correct; a missing answer is wrong."""
+    """Return the verdict on an answer; a missing answer is wrong."""
     return NO_ANSWER if answer is None else equal(gold, answer, policy)
 
 
 def judge_found(gold: str, found: Extracted | Refusal, policy: Policy = MATH) -> tuple[Verdict, str | None]:
-    """Return the verdict on what extraction found, and the answer; a refusal is wrong, and its reason is kept."""
+    """Return the verdict on an extraction result, and the answer; a refusal is wrong, with its reason."""
     if isinstance(found, Refusal):
         return Verdict(False, "extract", found.reason), None
     return judge_answer(gold, found.answer, policy), found.answer
 
 
 def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Policy = MATH) -> Grade:
-    """Grade the final answer of the text, wherever it is: 1 when it is correct. The format holds when there is one."""
+    """Grade the final answer of the text, wherever it is: 1 if correct. The format is correct if there is an answer."""
     verdict, answer = judge_found(rollout.problem.answer, find_final_answer(rollout.text, mode), policy)
     return Grade(
         float(verdict.correct),
@@ -42,16 +42,16 @@ def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Poli
 
 
 def grade_by_number(number: Any, rollout: Rollout) -> Grade:
-    """Return the grade of a reward that is a number: whether the answer is correct is that of the final answer."""
+    """Return the grade for a numeric reward; the final answer decides correctness."""
     return replace(grade_by_final_answer(rollout), reward=float(number), parts={})
 
 
 def classify(grade: Grade, gold: str, text: str, policy: Policy = MATH, tags: tuple[Tags, ...] = ANSWER_TAGS) -> str:
-    """Return the class of a graded text: whether the format holds (`fmt1`) and whether the answer is correct (`ans1`).
+    """Return the class of a graded text: whether the format (`fmt1`) and the answer (`ans1`) are correct.
 
-    Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for it, even in a box or a
-    tag that is never closed: a model that cannot solve the problem differs from one that only misses the format. `tags`
-    are the pairs that may enclose an answer.
+    Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for the answer, even in an
+    unclosed box or tag, to tell a model that cannot solve the problem from one that only misses the format. `tags` are
+    the pairs that may enclose an answer.
     """
     correct = grade.correct
     if not correct and not grade.format_ok:

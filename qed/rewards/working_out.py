@@ -3,12 +3,12 @@
 Three presets: `pipeline` (-6.5 to 12.5), `notebook` (Unsloth's Qwen3-4B GRPO notebook, up to 13) and `gsm8k` (its older
 GSM8K notebook, up to 9.5). exact: the end of the working out, then a non-empty solution, closed at the end of a line.
 approximate: a bonus for each tag that occurs exactly once, and a penalty for each that does not. answer: the solution
-of the exact format, compared with the gold answer as text, then stripped, then as a ratio. numbers: the first number
-after the opening of the solution, compared as a number. The text comparisons are those of the notebooks; `correct` is
-the verdict of qed's grader on the solution of the exact format.
+of the exact format, compared with the gold answer as text, then stripped, then by their ratio. numbers: the first
+number after the opening of the solution, compared as a number. The text comparisons are those of the notebooks;
+`correct` is the verdict of qed's grader on the solution of the exact format.
 
-As in the notebooks, a near miss can earn more than a right answer that is written in another way, and the parts may
-read different solutions of one text. `robust` reads one solution, and pays its answer and its number by qed's grader.
+As in the notebooks, a near miss can earn more than a right answer written in another way, and the parts may read
+different solutions of one text. `robust` reads one solution, and rewards its answer and number by qed's grader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tags(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The scores of a preset; `counted` are the tags that the approximate format counts."""
+    """The scores of a preset; `counted` names the tags that the approximate format counts."""
 
     tags: Tags
     counted: tuple[str, ...]
@@ -97,13 +97,13 @@ class WorkingOut:
     """The tag that closes the solution; empty: the preset's tag."""
 
     end_token: str = ""
-    """The end token as text, if the answer still contains it: it may follow the solution."""
+    """The end token as text, if answers still contain it; it may follow the solution."""
 
     typo: bool = False
-    """Count the opening of the solution with its last letter doubled, `<answerr>`, as the older notebook does."""
+    """Count the solution's opening tag with its last letter doubled, `<answerr>`, as the older notebook does."""
 
     robust: bool = False
-    """Pay all right answers alike and more than wrong ones; read only the last solution before the next turn."""
+    """Reward all right answers equally and more than wrong ones; read only the last solution before the next turn."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         text, gold, scores, tags = rollout.text, rollout.problem.answer, PRESETS[self.preset], self.tags
@@ -131,7 +131,7 @@ class WorkingOut:
         right = verdict.correct or (given is not None and judge_answer(gold, read_tag(given)).correct)
         number = score_number(given or "", gold, scores)
         number = scores.number_equal if right else min(number, scores.number_other)
-        # Equal as text, and wrong all the same, is at most near.
+        # An answer that is equal as text but wrong counts at most as a near miss.
         answer = scores.equal if verdict.correct else min(score_answer(solution, gold, scores), scores.within_10)
         parts = {**self._score_format(text, solution), "answer": answer, "numbers": number}
         return self._build_grade(parts, read, verdict)
@@ -164,7 +164,7 @@ def find_solution(text: str, tags: Tags, end_token: str = "") -> str | None:
     """Return the solution of the exact format; None if the format does not hold or the solution is empty.
 
     It goes from the first opening of a solution after the first end of the working out to the first closing tag at the
-    end of a line: at most white space and the end token follow on that line. Text on later lines is allowed.
+    end of a line, followed on that line by at most whitespace and the end token. Text on later lines is allowed.
     """
     thought = text.find(tags.reasoning_end)
     start = text.find(tags.solution_start, thought + len(tags.reasoning_end)) if thought >= 0 else -1
@@ -214,7 +214,7 @@ def score_answer(solution: str | None, gold: str, scores: Scores) -> float:
 
 
 def score_number(tail: str, gold: str, scores: Scores) -> float:
-    """Score the first number after the opening of the solution; a number is a run of digits, points and commas."""
+    """Score the first number after the opening of the solution; a number is a run of digits, periods and commas."""
     match = NUMBER.search(tail)
     if match is None:
         return scores.number_none

@@ -1,4 +1,4 @@
-"""Reward functions written for TRL and verl, given in Python."""
+"""Wrap reward functions written for TRL and verl, to pass them in Python."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from qed.rewards.forms.verl import wrap_verl
 
 
 def trl(function: Callable[..., Any]) -> GroupFunction:
-    """Return a reward from a function of TRL, for `qed.train(..., reward=qed.rewards.trl(function))`.
+    """Wrap a TRL reward function, for `qed.train(..., reward=qed.rewards.trl(function))`.
 
     Args:
-        function: `f(prompts, completions, **columns) -> list[float | None]`; it is called once for all answers to a
-            problem, with the columns of the data that it takes.
+        function: `f(prompts, completions, **columns) -> list[float | None]`, called once for all answers to a problem,
+            with the data columns that it accepts.
     """
     name = _find_name(function)
     return GroupFunction(name, lambda conversational: wrap_trl(name, function, conversational))
 
 
 def verl(function: Callable[..., Any]) -> GroupFunction:
-    """Return a reward from a function of verl, for `qed.train(..., reward=qed.rewards.verl(compute_score))`.
+    """Wrap a verl reward function, for `qed.train(..., reward=qed.rewards.verl(compute_score))`.
 
     Args:
-        function: `compute_score(data_source, solution_str, ground_truth, extra_info=None)`; it returns a number, or a
-            dict with `score`, and is called once for each answer.
+        function: `compute_score(data_source, solution_str, ground_truth, extra_info=None)`, called once per answer; it
+            returns a number, or a dict with `score`.
     """
     name = _find_name(function)
     return GroupFunction(name, lambda _: wrap_verl(name, function))

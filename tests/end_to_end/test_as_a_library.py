@@ -170,7 +170,7 @@ def test_a_function_without_its_wrapper_is_refused() -> None:
     def of_trl(completions: list[str], answer: list[str]) -> list[float]:
         return [float(one in text) for text, one in zip(completions, answer, strict=True)]
 
-    with pytest.raises(UsageError, match=r"of_trl has the parameters of TRL, .*: give it as qed\.rewards\.trl\("):
+    with pytest.raises(UsageError, match=r"of_trl has the parameters of TRL, .*: pass it as qed\.rewards\.trl\("):
         make(of_trl)
 
 

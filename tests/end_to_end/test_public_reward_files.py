@@ -294,8 +294,8 @@ def test_which_rewards_and_golds_are_told(tmp_path: Path) -> None:
         (rollout,) = group("12", level=3)
         lines = explain_functions(grader.functions, [rollout.problem])
         assert lines == [
-            f"{path} has 2 rewards, and all are summed: first, second. For one of them write {path}:first.",
-            "The reward second (TRL) is handed as the correct answer of the first problem: solution = 12",
+            f"{path} has 2 rewards, and all are summed: first, second. To use only one, write {path}:first.",
+            "The reward second (TRL) receives as the correct answer of the first problem: solution = 12",
         ]
         (other,) = group("12", levle=3)
         with pytest.raises(UsageError, match=r"second needs 'level', which the data does not have\. Did you mean 'lev"):
@@ -312,7 +312,7 @@ def test_which_rewards_and_golds_are_told(tmp_path: Path) -> None:
         ("import sklearn_that_is_missing\n", "needs the package sklearn_that_is_missing, which is not installed: pip"),
         ("from .sibling import x\n", "cannot be imported: ImportError: attempted relative import"),
         ("def pay(completions:\n", "mine.py, line 1:"),
-        ("def get_reward(ngram):\n    return None\n", "If one of its functions makes a reward, choose it: FILE:get_"),
+        ("def get_reward(ngram):\n    return None\n", "If one of its functions returns a reward, choose it: FILE:get_"),
         ("def b(x, y):\n    return 1.0\ndef a(x, y):\n    return 0.0\n", "choose it: FILE:b or FILE:a."),
     ],
 )
@@ -344,4 +344,4 @@ def test_a_run_tells_which_gold_a_function_gets(qed: Callable[..., Any], tmp_pat
     code = "def check_answer(prompts, completions, answer, **kwargs):\n    return [0.0 for _ in completions]\n"
     mine = written(tmp_path / "mine.py", code)
     done = qed("grpo", "--reward", mine, "--dry-run")
-    assert "The reward check_answer (TRL) is handed as the correct answer of the first problem: answer = " in done.out
+    assert "The reward check_answer (TRL) receives as the correct answer of the first problem: answer = " in done.out

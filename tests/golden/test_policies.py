@@ -93,7 +93,7 @@ def test_a_policy_goes_to_the_parts_that_compare() -> None:
     assert add_policy(["boxed", "0.5*length"], ["length.cache=1"], "qwen") == ("length.cache=1", "boxed.policy=qwen")
     assert add_policy(["boxed"], ["boxed.policy=strict"], "qwen") == ("boxed.policy=strict",)
     assert add_policy(["working_out"], [], "math") == ()
-    with pytest.raises(UsageError, match="rules of its own"):
+    with pytest.raises(UsageError, match="has its own rules"):
         add_policy(["working_out"], [], "qwen")
 
 

@@ -111,6 +111,6 @@ def test_scores_whose_file_cannot_be_written_are_kept_in_memory(
     monkeypatch.setattr(HttpReward, "_fetch_score", lambda _, request: asked.append(request) or 5.0)
     judge = HttpReward(url="http://127.0.0.1:9", model="m", cache=str(tmp_path / "file" / "scores.jsonl"))
     rollout = Rollout(Problem("a", "1?", "1"), (), (), (), "1", "eos")
-    with pytest.warns(UserWarning, match=r"scores\.jsonl cannot be written .* Scores are remembered until"):
+    with pytest.warns(UserWarning, match=r"scores\.jsonl cannot be written .* Scores are kept in memory"):
         assert judge(rollout).reward == 0.5
     assert (judge(rollout).reward, len(asked)) == (0.5, 1)

@@ -143,7 +143,7 @@ def test_a_mistake_has_the_message_of_the_command_line(
         ({"tasks": 3}, "Data in Python must be a list of dicts"),
         ({"tasks": []}, "memory:train has no rows"),
         ({"reward": "<callable>"}, "a function of the Python program that began this run"),
-        ({"reward": [len, "./mine.py"]}, "Give the file's function too"),
+        ({"reward": [len, "./mine.py"]}, "Import the file's function"),
     ],
 )
 def test_what_python_alone_can_get_wrong_is_said(

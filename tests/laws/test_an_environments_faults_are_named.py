@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[Callable[[Environment], Any], str, int, str]] = {
         finish,
         "def finish(self, grade, rewards):\n        return replace(grade, reward='1')",
         0,
-        "finish is wrong: it returned a Grade with reward='1'; reward and each of the parts are numbers",
+        "finish is wrong: it returned a Grade with reward='1'; reward and all parts must be numbers",
     ),
 }
 

@@ -140,7 +140,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be used"):
         make_grader((f"model:{tmp_path}",))
     (tmp_path / "own.py").write_text("def reward(rollout):\n    return None\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="each would load the model"):
+    with pytest.raises(UsageError, match="would each load the model"):
         make_grader((f"model:{tmp_path}", str(tmp_path / "own.py")))
 
 

@@ -1,1 +1,1 @@
-"""How the rewards of other systems are called: one file per system, with what they share in `calling` and `golds`."""
+"""Call rewards written for other libraries: one file per library, with shared code in `calling` and `golds`."""

@@ -1,4 +1,4 @@
-"""Call a function of another system with the arguments that it takes, and await those that are coroutines."""
+"""Call a reward function for another library with the arguments that it accepts, and await coroutines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qed.types import Grade, Rollout
 
 Read = TypeVar("Read")
 Grades = list[Grade | None]
-# Grades all answers to a problem: a list of grades, None where it does not apply, or an awaitable of it.
+# Grades all answers to a problem: returns a list of grades, None where it does not apply, or an awaitable of that.
 GradeFunction = Callable[[Sequence[Rollout]], Grades | Awaitable[Grades]]
 
 
 def list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function by name; none if Python does not know them, as for some built-ins."""
+    """Return the parameters of a function by name; empty if Python does not know them, as for some built-ins."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -28,13 +28,13 @@ def list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parame
 
 
 def list_named(function: Callable[..., Any]) -> list[str]:
-    """Return the parameters of a function that can be given by name."""
+    """Return the parameters of a function that can be passed by name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [name for name, parameter in list_parameters(function).items() if parameter.kind in kinds]
 
 
 def list_needed(function: Callable[..., Any]) -> list[str]:
-    """Return the parameters of a function that must be given."""
+    """Return the required parameters of a function."""
     parameters = list_parameters(function)
     return [name for name in list_named(function) if parameters[name].default is inspect.Parameter.empty]
 
@@ -45,15 +45,15 @@ def takes_any(function: Callable[..., Any]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling a function, or an object with `__call__`, gives a coroutine."""
+    """Return whether calling a function, or an object with `__call__`, returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def filter_accepted(name: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the function accepts by name; all of them if it takes **kwargs.
+    """Return the arguments that the function accepts by name; all of them if it has **kwargs.
 
     Raises:
-        UsageError: the function needs an argument that is not offered.
+        UsageError: the function requires an argument that is not offered.
     """
     missing = [key for key in list_needed(function) if key not in offered]
     if missing:
@@ -63,15 +63,15 @@ def filter_accepted(name: str, function: Callable[..., Any], offered: Mapping[st
 
 
 def explain_missing(name: str, parameter: str, offered: Mapping[str, Any]) -> str:
-    """Return the message about a parameter that nothing in the data fits."""
+    """Return the message about a required parameter that the data does not have."""
     return (
         f"The reward function {name} needs '{parameter}', which the data does not have."
-        f"{suggest_nearest(parameter, offered)} It may take: {', '.join(offered)}."
+        f"{suggest_nearest(parameter, offered)} Available: {', '.join(offered)}."
     )
 
 
 def read_later(result: Any, read: Callable[[Any], Read]) -> Read | Awaitable[Read]:
-    """Return `read(result)`; for an awaitable result, an awaitable of it."""
+    """Return `read(result)`, or an awaitable of it if the result is awaitable."""
     if not inspect.isawaitable(result):
         return read(result)
 
@@ -84,10 +84,10 @@ def read_later(result: Any, read: Callable[[Any], Read]) -> Read | Awaitable[Rea
 def call_or_replace(
     function: GradeFunction, rollouts: Sequence[Rollout], replacement: Callable[[Exception], Grades]
 ) -> Grades | Awaitable[Grades]:
-    """Return what a function returns, or an awaitable of it; where it raises, the replacement for the exception."""
+    """Return a function's result, or an awaitable of it; if it raises, the replacement for the exception."""
     try:
         result = function(rollouts)
-    except Exception as error:  # noqa: BLE001 -- a user's own code may raise anything
+    except Exception as error:  # noqa: BLE001 -- user-defined code may raise anything
         return replacement(error)
     if not inspect.isawaitable(result):
         return result
@@ -102,12 +102,12 @@ def call_or_replace(
 
 
 def join_results(results: Sequence[Any]) -> Any:
-    """Return the results as a list, or an awaitable of it if any of them is awaitable; these are awaited together."""
+    """Return the results as a list, or if any is awaitable, an awaitable that awaits them together."""
     return _gather(results) if any(map(inspect.isawaitable, results)) else list(results)
 
 
 def wait_for(results: Sequence[Any]) -> list[Any]:
-    """Return the results; those that are awaitable are awaited together, whether or not an event loop runs here."""
+    """Return the results, awaiting awaitable ones together, whether or not an event loop is running here."""
     joined = join_results(results)
     if not inspect.isawaitable(joined):
         return list(joined)
@@ -119,7 +119,7 @@ def wait_for(results: Sequence[Any]) -> list[Any]:
 
 
 def _run_in_thread(joined: Any) -> list[Any]:
-    """Await in a thread of its own, because this thread runs an event loop already, as in a notebook."""
+    """Await in a separate thread, because this thread already runs an event loop, as in a notebook."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -144,8 +144,8 @@ async def _gather(results: Sequence[Any]) -> list[Any]:
 
 
 def read_number(value: Any) -> float | None:
-    """Return a number of Python, numpy or torch as one of Python; None of anything else, as of several numbers."""
-    if not hasattr(value, "__float__"):  # a text, which `float` would read
+    """Convert a Python, NumPy or torch number to a Python one; return None for other values, as for several numbers."""
+    if not hasattr(value, "__float__"):  # a string, which `float` would parse
         return None
     try:
         return float(value)
@@ -154,10 +154,10 @@ def read_number(value: Any) -> float | None:
 
 
 def check_grade(grade: Grade) -> Grade:
-    """Return a grade that a user's code has made, with numbers and flags of numpy and torch as those of Python.
+    """Return a grade from user-defined code, with NumPy and torch numbers and flags converted to Python ones.
 
     Raises:
-        UsageError: a field has a value of a wrong type.
+        UsageError: a field has a value of the wrong type.
     """
     fields = {"reward": grade.reward, "correct": grade.correct, "format_ok": grade.format_ok}
     wrong = [name for name, value in fields.items() if value is None or isinstance(value, str)]
@@ -167,11 +167,11 @@ def check_grade(grade: Grade) -> Grade:
     wrong += [] if named else ["parts"]
     if wrong:
         raise UsageError(
-            f"it returned a Grade with {wrong[0]}={getattr(grade, wrong[0])!r}; reward and each of the parts are "
-            "numbers, correct and format_ok are True or False, and extracted is a text or None."
+            f"it returned a Grade with {wrong[0]}={getattr(grade, wrong[0])!r}; reward and all parts must be numbers, "
+            "correct and format_ok True or False, and extracted a string or None."
         )
     numbers = {name: float(value) for name, value in grade.parts.items()}
-    # As in TRL, NaN says that a part does not apply to this answer; one would make the step's mean NaN too.
+    # As in TRL, NaN means that a part does not apply to this answer; kept, it would make the step's mean NaN.
     parts = {name: number for name, number in numbers.items() if not math.isnan(number)}
     right, held = bool(grade.correct), bool(grade.format_ok)
     return replace(grade, reward=float(grade.reward), correct=right, format_ok=held, parts=parts)

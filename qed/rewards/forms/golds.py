@@ -1,4 +1,4 @@
-"""What a reward of another system is handed as the correct answer, under the name that it asks for."""
+"""The correct answer that a reward for another library receives, under the parameter name that it uses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from qed.grading.extract import extract_final_answer, find_last_boxed
 from qed.rewards.forms.calling import list_named
 from qed.types import Problem
 
-# Parameters that mean the final answer, also as plurals. A column of the data with such a name comes first.
+# Parameters that mean the final answer, also as plurals. A data column with such a name takes precedence.
 GOLDS = (
     *("answer", "ground_truth", "gold", "target", "label", "reference", "gt", "expected", "expected_answer"),
     *("final_answer", "correct_answer", "reference_answer", "gold_answer", "target_answer", "true_answer"),
     *("test_case", "gold_solution", "gt_answer"),
 )
 SOLUTION = "solution"
-CHECKER = "math_verify"  # functions of its users parse the gold as LaTeX
+CHECKER = "math_verify"  # functions that use it parse the gold as LaTeX
 
 
 def is_gold(name: str) -> bool:
@@ -27,13 +27,13 @@ def is_gold(name: str) -> bool:
 
 
 def read_gold(problem: Problem) -> Any:
-    """Return the correct answer as the data has it: verl's data may have a dict or a list; otherwise a text."""
+    """Return the correct answer as in the data: possibly a dict or a list in verl's data, otherwise a text."""
     raw = problem.meta.get("ground_truth")
     return raw if isinstance(raw, dict | list) else problem.answer
 
 
 def name_golds(names: Iterable[str], problem: Problem, boxed: bool) -> dict[str, Any]:
-    """Return the values of those names that mean the correct answer of a problem; for `boxed` see `choose_solution`."""
+    """Return the values of the names that mean a problem's correct answer; for `boxed` see `choose_solution`."""
     found: dict[str, Any] = {}
     for name in names:
         if name.removesuffix("s") == SOLUTION:
@@ -49,11 +49,11 @@ def list_gold_parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def choose_solution(problem: Problem, boxed: bool) -> str:
-    """Return the worked solution if the correct answer can be read from it, otherwise the answer.
+    """Return the worked solution if the correct answer can be extracted from it, otherwise the answer.
 
-    Functions called `accuracy_reward` compare with what they read from `solution`. From a worked solution without a
-    readable answer they would read something else, or nothing. For those that read it by math_verify the answer is
-    `boxed`: without a box math_verify does not read `\\frac12`, and reads `2\\sqrt3` as 2.
+    Functions called `accuracy_reward` compare with the answer that they extract from `solution`. From a worked solution
+    without an extractable answer they would get something else, or nothing. For those that use math_verify the answer
+    is `boxed`: without a box math_verify does not parse `\\frac12`, and parses `2\\sqrt3` as 2.
     """
     own = problem.meta.get(SOLUTION)
     worked = own if isinstance(own, str) and own else problem.solution
@@ -64,7 +64,7 @@ def choose_solution(problem: Problem, boxed: bool) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _ends_in(worked: str, answer: str, boxed: bool) -> bool:
-    """Return whether a worked solution is the answer, or ends in it; with `boxed`, only if it is in a box."""
+    """Return whether a worked solution is the answer or ends in it; with `boxed`, only if it is in a box."""
     if boxed:
         found = find_last_boxed(worked)
     else:

@@ -1,7 +1,7 @@
 """OpenRLHF: `reward_func(queries, prompts, labels)` for many answers; a query is a prompt with its answer.
 
-It returns a number for each, or a dict with `rewards`, and `extra_logs` whose numbers become parts. As for TRL's form,
-qed's own grader decides what is correct.
+It returns a number per answer, or a dict with `rewards`, and `extra_logs` whose numbers become parts. As with TRL's
+form, qed's own grader decides correctness.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from qed.rewards.forms.calling import GradeFunction, Grades, check_grade, filter
 from qed.rewards.forms.trl import grade_scores, read_scores
 from qed.types import Rollout
 
-# Characters that a prompt may open, such as <think>; shorter overlaps are chance, such as a line break.
+# Length in characters of a text that a prompt opens, such as <think>; shorter overlaps, such as a newline, are chance.
 SHORTEST_OPENED, LONGEST_OPENED = 3, 100
 
 
 def wrap_openrlhf(name: str, function: Callable[..., Any]) -> GradeFunction:
-    """Return a function of rollouts that calls one of OpenRLHF's form; `name` is for messages."""
+    """Wrap a reward in OpenRLHF's form as a function of rollouts; `name` is for messages."""
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
         prompts = [_cut_opened(rollout) for rollout in rollouts]
@@ -55,8 +55,8 @@ def _read_result(name: str, result: Any, rollouts: Sequence[Rollout]) -> Grades:
 
 
 def _spread(value: Any, count: int) -> list[float]:
-    """Return a logged value as one number per answer; empty if it is no number."""
-    # A tensor without dimensions has a method for its length that raises.
+    """Return a logged value as one number per answer; empty if it is not a number."""
+    # `len` of a zero-dimensional tensor raises.
     several = hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
     values = list(value) if several and len(value) == count else [value] * count
     numbers = [number for number in map(read_number, values) if number is not None]

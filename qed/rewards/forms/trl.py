@@ -1,6 +1,6 @@
 """TRL: `f(prompts, completions, **columns) -> list[float | None]`, called once for all answers to a problem.
 
-Its score does not say whether an answer is correct, so qed's own grader decides `correct` from the final answer of the
+The score does not say whether an answer is correct, so qed's own grader decides `correct` from the final answer of the
 text. None and NaN mean that the function does not apply to an answer: it adds nothing and is not logged. An answer to
 which no function applies has no reward, see `qed.types.Grade`.
 """
@@ -18,17 +18,17 @@ from qed.rewards.forms.golds import choose_solution, name_golds, read_gold, read
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Rollout
 
-# What TRL's trainer passes for a function's own records; qed logs the scores themselves.
+# The logging arguments of TRL's trainer; qed logs only the scores.
 RECORDERS = ("log_extra", "log_metric")
 
 
 def wrap_trl(name: str, function: Callable[..., Any], conversational: bool) -> GradeFunction:
-    """Return a function of rollouts that calls one of TRL's form.
+    """Wrap a reward in TRL's form as a function of rollouts.
 
     Args:
-        name: of the function, for messages.
-        function: it, or an object with `__call__`.
-        conversational: give messages instead of strings.
+        name: name of the function, for messages.
+        function: the function, or an object with `__call__`.
+        conversational: pass messages instead of strings.
     """
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
@@ -40,7 +40,7 @@ def wrap_trl(name: str, function: Callable[..., Any], conversational: bool) -> G
 
 
 def grade_scores(rollouts: Sequence[Rollout], scores: Sequence[float | None]) -> Grades:
-    """Return grades with these rewards, and the verdict of qed's own grader on the final answer."""
+    """Return grades with these rewards, and with the verdict of qed's own grader on the final answer."""
     return [
         None if score is None else replace(grade_by_final_answer(rollout), reward=score, parts={})
         for rollout, score in zip(rollouts, scores, strict=True)
@@ -83,7 +83,7 @@ def _read_prompt(rollout: Rollout) -> str:
 
 
 def _record_nothing(name: str, value: Any) -> None:
-    """Take what a function would log in TRL."""
+    """Ignore what a function would log in TRL."""
 
 
 def read_scores(name: str, result: Any, count: int) -> list[float | None]:
@@ -105,5 +105,5 @@ def read_scores(name: str, result: Any, count: int) -> list[float | None]:
         raise UsageError(
             f"The reward function {name} returned something other than numbers and None: {error}."
         ) from None
-    # TRL uses NaN in place of None, so a function may return either.
+    # TRL converts None to NaN, so a function may return either.
     return [None if number is None or math.isnan(number) else number for number in numbers]

@@ -1,9 +1,9 @@
 """verl: `compute_score(data_source, solution_str, ground_truth, extra_info=None)` for one answer, or for many.
 
-The score is a number, a tuple that begins with it, or a dict with `score` (in EasyR1 `overall`) and further numbers,
-which become parts. The answer is correct when `acc` (in EasyR1 `accuracy`) is positive, or, without it, when the score
-is positive. `pred`, if present, is the extracted answer. verl's own files name the answer's text `solution_str`,
-`model_output` or `predict_str`, and for many answers `solution_strs`.
+The score is a number, a tuple that starts with it, or a dict with `score` (in EasyR1 `overall`) and further numbers,
+which become parts. The answer is correct if `acc` (in EasyR1 `accuracy`), or without it the score, is positive. `pred`,
+if present, is the extracted answer. verl's own files name the answer's text `solution_str`, `model_output` or
+`predict_str`, and for many answers `solution_strs`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MANY = {"solution_strs", "data_sources", "ground_truths", "predicts", "reward_in
 
 
 def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
-    """Return a function of rollouts that calls one of verl's form; `name` is for messages."""
+    """Wrap a reward in verl's form as a function of rollouts; `name` is for messages."""
     many = bool(MANY.intersection(list_named(score)))
 
     def read_all(results: Any, count: int) -> Grades:
@@ -55,10 +55,10 @@ def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
 
 
 def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, Any]:
-    """Build verl's four arguments for one answer, and what else the function needs by name."""
+    """Build verl's four arguments for one answer, and other arguments that the function needs by name."""
     problem, meta, gold = rollout.problem, rollout.problem.meta, read_gold(rollout.problem)
     needed = list_needed(score)
-    needed += [name.removesuffix("s") for name in needed]  # of a function for many answers
+    needed += [name.removesuffix("s") for name in needed]  # for a function of many answers
     texts: dict[str, Any] = dict.fromkeys(TEXTS, rollout.text)
     texts["reward_input"] = {"response": rollout.text, "response_length": rollout.trained_count, "ground_truth": gold}
     return {
@@ -74,7 +74,7 @@ def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, An
 
 
 def _split_results(name: str, results: Any, count: int) -> list[Any]:
-    """Return the results of a function for many answers as a list; EasyR1's older ones return a dict of lists."""
+    """Return the results of a function for many answers as a list; older EasyR1 functions return a dict of lists."""
     if isinstance(results, Mapping):
         keys = list(results)
         try:
@@ -96,13 +96,13 @@ def read_result(name: str, result: Any) -> Grade:
     """Read the result for one answer.
 
     Raises:
-        UsageError: it is neither a number, nor a tuple that begins with one, nor a dict with `score`.
+        UsageError: it is not a number, a tuple that starts with one, or a dict with `score`.
     """
     if isinstance(result, tuple | list) and result:
         result = result[0]
     values = dict(result) if isinstance(result, Mapping) else {"score": result}
     score = values.pop("score") if "score" in values else values.pop("overall", None)
-    # numpy and torch scalars count as numbers; a string has no __float__.
+    # NumPy and torch scalars count as numbers; a string has no __float__.
     if not hasattr(score, "__float__"):
         kind = type(result).__name__
         raise UsageError(f"compute_score of {name} returned {kind}; it must return a number, or a dict with 'score'.")
@@ -110,7 +110,7 @@ def read_result(name: str, result: Any) -> Grade:
     accuracy = values[key] if key else score
     correct = hasattr(accuracy, "__float__") and float(accuracy) > 0
     numbers = {key: read_number(value) for key, value in values.items()}
-    # NaN says that a part does not apply here.
+    # NaN means that a part does not apply here.
     parts = {key: number for key, number in numbers.items() if number is not None and not math.isnan(number)}
     extracted = None if values.get("pred") is None else str(values["pred"])
     reason = f"{key or 'score'} > 0"
