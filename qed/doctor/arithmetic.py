@@ -1,4 +1,4 @@
-"""Compute what training takes on a device of given memory, by arithmetic: without weights, hub or device."""
+"""Compute the memory that training needs on a given device by arithmetic, without weights, hub or device."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from qed.models.shapes import ModelShape, find_adapted_shape, find_shape
 from qed.training.memory import count_cache_bytes
 from qed.training.parallel import Parallel
 
-GB = 10**9  # of memory, as cards are sold by
-ANSWER = 1024  # tokens of the longest answer, where neither an option nor a setting gives them
-RANK = 16  # of LoRA, where no setting gives one
-FEW = 4  # rows in a micro-batch, below which less memory is worth more time
-# The options of `qed doctor` that give settings.
+GB = 10**9  # bytes, the unit in which GPUs are sold
+ANSWER = 1024  # default maximum answer length in tokens
+RANK = 16  # default LoRA rank
+FEW = 4  # rows in a micro-batch, below which saving memory is worth more time
+# The options of `qed doctor` that set settings.
 OPTIONS = {
     "model.name": "--fit",
     "sampling.max_tokens": "--lengths",
     "sampling.group_size": "--group",
     "parallel.shard": "--shard",
 }
-# Each column of the table, and the part of an estimate.
+# The columns of the table, and the part of an estimate in each.
 COLUMNS = {
     "weights": "weights",
     "gradients": "gradients",
@@ -47,27 +47,27 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class ComputedFit:
-    """All ways to train a model on a device, and the settings that are proposed: of the first that fits."""
+    """All ways to train a model on a device, and the proposed settings: those of the first way that fits."""
 
     name: str
     shape: ModelShape
     device: Device
     lengths: Lengths
     step_rows: int
-    given: dict[str, Any]  # by key: the settings of the command line and of configurations
+    given: dict[str, Any]  # by key, the settings from the command line and from configuration files
     choices: list[Choice]
 
     @property
     def precision(self) -> str:
-        """Precision of the computation, which all ways share."""
+        """The precision of the computation, which all ways share."""
         return self.choices[0].plan.precision
 
     def propose(self, adapters: bool) -> dict[str, Any]:
         """Return the settings of the first full fine-tune, or the first with adapters, that fits; {} if none does.
 
-        All given settings are among them, and the rows are limited to those of a step, as more have no effect. With
-        the first precision and optimizer that fit, checkpointing and a sum after each micro-batch are proposed where a
-        micro-batch would have few rows without.
+        They include all given settings, and the rows are limited to those of a step, because more have no effect. With
+        the first precision and optimizer that fit, gradient checkpointing and reduction after each micro-batch are
+        proposed if a micro-batch would otherwise have few rows.
         """
         fitting = [choice for choice in self.choices if choice.fits and bool(choice.shape.adapters) == adapters]
         if not fitting:
@@ -110,16 +110,16 @@ class ComputedFit:
         return "\n".join([*lines, "#", f"# {shlex.join(self.build_command())}"])
 
     def build_command(self) -> list[str]:
-        """Return the command line of the proposed settings; where no task is given, it has one as an example."""
+        """Return the command line of the proposed settings, with an example task if none is given."""
         proposed = self.propose(adapters=False) or self.propose(adapters=True)
-        # A value after an equals sign may begin with a dash.
+        # A value after an equals sign may start with a dash.
         options = [f"--{key}={_format_value(value)}" for key, value in proposed.items()]
         ranks = ["--ranks", str(self.device.count)] if self.device.count > 1 else []
         task = [] if "data.tasks" in proposed else ["--tasks", "gsm8k"]
         return ["qed", "grpo", *ranks, *options, *task]
 
     def _explain_misfits(self) -> Iterator[str]:
-        """Say why a full fine-tune with an optimizer does not fit, by what it takes at least."""
+        """Explain why a full fine-tune with an optimizer does not fit, with the memory it needs at least."""
         ways = {choice.way: choice for choice in self.choices if not choice.shape.adapters}
         for way in ways:
             own = [choice for choice in self.choices if choice.way == way]
@@ -181,18 +181,18 @@ def compute_fit(
 ) -> ComputedFit:
     """Compute which ways to train a model fit a device, in the order in which they are proposed.
 
-    The computation is in bfloat16, unless the arguments give its precision. Where they give a setting of LoRA, only
-    LoRA is computed.
+    The computation is in bfloat16, unless the arguments set its precision. If they include a LoRA setting, only LoRA is
+    computed.
 
     Args:
-        name: of the model, see `find_shape`.
+        name: name of the model, see `find_shape`.
         arguments: a command line of `qed grpo`.
-        device: the devices; an empty `shard` shares what the settings allow.
-        lengths: prompt and answer lengths of a row; without, those of the settings, or 512 and 1024 tokens.
-        options: further settings by key, of those in `OPTIONS`, which the arguments must not contradict.
+        device: the devices; an empty `shard` shards what the settings allow.
+        lengths: prompt and answer lengths of a row; None uses those of the settings, or 512 and 1024 tokens.
+        options: additional settings by key, among those in `OPTIONS`, which the arguments must not contradict.
 
     Raises:
-        UsageError: no such model, a bad setting, or two values of one.
+        UsageError: there is no such model, a setting is invalid, or one has two values.
         ModelError: nothing fits.
     """
     full_name, shape = find_shape(name)
@@ -217,7 +217,7 @@ def compute_fit(
 
 
 def _resolve_given(fixed: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Settings, dict[str, Any]]:
-    """Return the settings, and those of them that are given, by key; fixed values replace those of configurations."""
+    """Return the settings, and those explicitly given by key; fixed values override configuration files."""
     resolved = resolve_settings("grpo", [*(f"--{key}={value}" for key, value in fixed.items()), *arguments])
     settings = resolved.settings
     assert isinstance(settings, Settings)
@@ -225,7 +225,7 @@ def _resolve_given(fixed: Mapping[str, Any], arguments: Sequence[str]) -> tuple[
     for key, value in fixed.items():
         if values[key] != value:
             raise UsageError(
-                f"qed doctor: {OPTIONS[key]} says that {key} is {value}, and {key}={values[key]} is given too. Give "
+                f"qed doctor: {OPTIONS[key]} sets {key} to {value}, but {key}={values[key]} is given too. Give "
                 "one of them."
             )
     require_quantizable(settings.model)
@@ -233,13 +233,13 @@ def _resolve_given(fixed: Mapping[str, Any], arguments: Sequence[str]) -> tuple[
 
 
 def _asks_for_adapters(given: Mapping[str, Any]) -> bool:
-    """Return whether a given setting is one of adapters; a given rank of 0 asks for none."""
+    """Return whether a given setting requests adapters; a rank of 0 does not."""
     asked = any(given.get(f"model.lora_{name}") for name in ("rank", "alpha", "targets"))
     return asked and given.get("model.lora_rank") != 0
 
 
 def _choose_shard(settings: Settings, count: int) -> str:
-    """Return what several devices share by default: all of the training state, or nothing where a setting forbids."""
+    """Return the default sharding of several devices: the full training state, or none if a setting forbids it."""
     if count == 1:
         return "none"
     sharded = set_value(settings, "parallel.shard", "full")
@@ -251,7 +251,7 @@ def _choose_shard(settings: Settings, count: int) -> str:
 
 
 def _explain_nothing_fits(fit: ComputedFit) -> str:
-    """Say what the least way takes, or of given sizes of batches what fits instead."""
+    """Explain how much memory the smallest way needs, or which sizes fit instead of the given batch sizes."""
     lengths, device = fit.lengths, fit.device
     most = max(fit.choices, key=lambda choice: min(choice.rows.learner, choice.rows.sampler))
     room = f"{device.memory / GB:g} GB, of which {MARGIN:.0%} are left free"
@@ -261,17 +261,17 @@ def _explain_nothing_fits(fit: ComputedFit) -> str:
             f"{most.describe()} they may be at most {most.rows.learner * lengths.row} and {most.rows.sampler}."
         )
     least = min(fit.choices, key=lambda choice: choice.one_row.total)
-    # Weights in 4 bits are not sharded.
+    # 4-bit weights are not sharded.
     more = "" if least.plan.quantized else "more --devices with --shard full, LoRA with model.quantization=nf4, "
     return (
-        f"Not even one row of {lengths.prompt} + {lengths.answer} tokens of {fit.name} fits {room}: the least that it "
-        f"takes is {least.one_row.total / GB:.1f} GB, with {least.describe()}. Use smaller --lengths, "
+        f"Not even one row of {lengths.prompt} + {lengths.answer} tokens of {fit.name} fits {room}: it needs at least "
+        f"{least.one_row.total / GB:.1f} GB, with {least.describe()}. Use smaller --lengths, "
         f"{more}or a smaller model."
     )
 
 
 def _format_value(value: Any) -> str:
-    """Format a value for a command line: a list as its items, or as JSON where these need quotes."""
+    """Format a value for a command line: a list as its items, or as JSON if these need quotes."""
     if isinstance(value, (list, tuple)):
         plain = all(re.fullmatch(r"[\w./:@*+-]+", str(item)) for item in value)
         return ",".join(map(str, value)) if plain else json.dumps(value)

@@ -21,7 +21,7 @@ class Finding:
     advice: tuple[str, ...] = field(default=())
 
 
-# The checks in their order on the card, with the module that defines `check_NAME`.
+# The checks in the order of the card, each with the module that defines `check_NAME`.
 CHECKS = {
     "device": "hardware",
     "dtypes": "hardware",
@@ -43,7 +43,7 @@ class Card:
     findings: Mapping[str, Finding]
 
     def text(self) -> str:
-        """Format one or more lines per check, and advice after a `!`."""
+        """Format one or more lines per check, then the advice, marked with `!`."""
         lines = []
         for name, finding in self.findings.items():
             lines += _format_block(name, finding.lines)
@@ -66,7 +66,7 @@ def _run_check(name: str, module: str) -> Finding:
     try:
         # Imported here, because torch itself may be broken on this machine.
         finding: Finding = getattr(import_module(f"qed.doctor.{module}"), f"check_{name}")()
-    except Exception as error:  # noqa: BLE001 -- the other checks run after any error
+    except Exception as error:  # noqa: BLE001 -- an error must not stop the other checks
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return Finding((f"this check failed: {message}",), {"failed": message})
     return finding

@@ -1,4 +1,4 @@
-"""Find the largest micro-batch and sampler batch that fit into memory, from the peak memory of a few sizes."""
+"""Find the largest micro-batch and sampler batch that fit into memory, from the peak memory at a few sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Line:
 
 
 def fit_line(peaks: Sequence[Peak]) -> Line:
-    """Fit a line through the two largest measured sizes; with a single size, the row accounts for all memory."""
+    """Fit a line through the two largest measured sizes; with a single size, attribute all memory to the rows."""
     points = [(peak.rows, peak.bytes) for peak in peaks if peak.bytes is not None]
     if len(points) < 2:
         return Line(0.0, points[0][1] / points[0][0])
@@ -98,7 +98,7 @@ def measure_fit(arguments: Sequence[str], lengths: Lengths, memory: float, say: 
     """
     say(f"Measuring a sampler and a learner, rows of {lengths.prompt} + {lengths.answer} tokens.")
     trial = run_trial(TrialRequest(tuple(arguments), lengths.prompt, lengths.answer))
-    # A limit above the available memory does not count.
+    # The limit is capped at the available memory.
     limit = min(trial.room, int(memory * GIB)) if memory else trial.room
     rows = {role: find_largest(peaks, limit * (1 - MARGIN)) for role, peaks in trial.peaks.items()}
     for role in ROLES:
@@ -119,7 +119,7 @@ def _explain_too_large(role: Role, trial: TrialResult, limit: int, lengths: Leng
 
 
 def _list_settings(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int]) -> dict[str, Any]:
-    """Return the given and the measured settings; the rows are limited to those of a step, as more have no effect."""
+    """Return the given and the measured settings, with at most the rows of a step, because more have no effect."""
     settings = resolve_trial_settings(arguments)
     origins, values = resolve_settings("grpo", arguments).origins, list_values(settings)
     given = {key: values[key] for key, origin in origins.items() if not origin.startswith(DEFAULT)}

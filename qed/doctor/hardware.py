@@ -1,4 +1,4 @@
-"""Check the devices: their memory, hardware precisions, attention kernels, matrix products and functions in C++."""
+"""Check the devices: memory, hardware precisions, attention kernels, matrix products and C++ kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qed.kernels.build import load_library
 from qed.models import alignment
 
 GIB = 2**30
-BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")  # CPU flags; the last is that of Arm
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")  # CPU flags; the last one is Arm's
 BFLOAT16_SINCE = 8  # the first major compute capability with bfloat16 in hardware
 KERNELS = {
     "math": SDPBackend.MATH,
@@ -52,7 +52,7 @@ def check_dtypes() -> Finding:
 
 
 def check_attention() -> Finding:
-    """Check which of torch's attention kernels run on the device, by a small call each, and which others exist."""
+    """Check which of torch's attention kernels run on the device, with a small call each, and which others exist."""
     kernels = {
         str(dtype).removeprefix("torch."): [name for name, kernel in KERNELS.items() if _can_run(kernel, dtype)]
         for dtype in (torch.float32, torch.bfloat16)
@@ -79,7 +79,7 @@ def check_products() -> Finding:
 
 
 def check_kernels() -> Finding:
-    """Check whether there are functions in C++ for decoding steps and updates on the CPU."""
+    """Check whether the C++ kernels for decoding steps and updates on the CPU are available."""
     library, reason, mending = load_library()
     if library is not None:
         return Finding(("in C++, compiled for this processor",), {"compiled": True, "reason": ""})
@@ -117,7 +117,7 @@ def _has_bfloat16() -> tuple[bool, str]:
 
 def _can_run(kernel: SDPBackend, dtype: torch.dtype) -> bool:
     row = torch.zeros(1, 2, 16, 64, dtype=dtype, device=choose_device())
-    # A kernel that cannot run warns of its reasons, several lines for each.
+    # A kernel that cannot run prints warnings with its reasons, several lines each.
     with suppress(RuntimeError), sdpa_kernel(kernel), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.nn.functional.scaled_dot_product_attention(row, row, row, is_causal=True)

@@ -1,4 +1,4 @@
-"""Measure the peak memory of a sampler and a learner at growing sizes: what the process of `qed.doctor.trial` does."""
+"""Measure the peak memory of a sampler and a learner at growing sizes; runs in the process of `qed.doctor.trial`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from qed.doctor.trial import Lengths, Peak, Role, TrialRequest, resolve_trial_se
 from qed.errors import QedError, UsageError
 from qed.models import threads
 
-# Smaller differences between two peaks say little about a row: allocators round, and keep freed memory.
+# Smaller differences between two peaks say little about a row, because allocators round and keep freed memory.
 MIN_GROWTH = 64 << 20
-LARGE_FACTOR = 8  # growth of the rows to the next size where a factor of 2 is too small
+LARGE_FACTOR = 8  # growth of the rows to the next size if a factor of 2 is too small
 MAX_ROWS = 1 << 14
 
 
 def main(request: str) -> None:
-    """Measure a request given as JSON, and write a line of JSON for each size."""
+    """Measure a request given as JSON, and print a JSON line for each size."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
-        os.dup2(2, 1)  # libraries may print to stdout, which is for the result
+        os.dup2(2, 1)  # libraries may print to stdout, which is reserved for the result
 
         def emit(line: object) -> None:
             print(json.dumps(line), file=out, flush=True)
@@ -45,7 +45,7 @@ def _measure(request: TrialRequest, emit: Callable[[object], None]) -> None:
     work = Work(settings, Lengths(request.prompt, request.answer))
     meter = Meter(work.policy.model.device)
     emit({"device": meter.device.type, "room": meter.room})
-    # Gradients and the optimizer's state exist from the first update on, also during sampling.
+    # After the first update, gradients and optimizer state exist also during sampling.
     fits = _fits(lambda: work.update(1, 1))
     actions: dict[Role, Callable[[int], None]] = {
         "sampler": work.answer_and_refill,
@@ -101,11 +101,11 @@ class Meter:
             self.room = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
         else:
             self.room = host.read_memory()[1] + _read_status("VmRSS")
-        # Without a reset, the peak of loading may hide the first rise of the later ones.
+        # Without a reset, the peak of loading may hide the first increases.
         self.rises = 1 if self._reset_peak() else 2
 
     def measure_peak(self, action: Callable[[int], None], rows: int) -> Peak:
-        """Return the peak memory of an action with so many rows."""
+        """Return the peak memory of an action with `rows` rows."""
         self._reset_peak()
         return Peak(rows, self._read_peak() if _fits(lambda: action(rows)) else None)
 

@@ -22,11 +22,11 @@ from qed.training.learner import Learner
 from qed.training.out_of_memory import MicrobatchBudget
 from qed.types import Completion, Problem, Rollout
 
-NEVER = -1  # an end id that is never sampled, so that every answer has its full length
+NEVER = -1  # an end token id that is never sampled, so that every answer has its full length
 
 
 class Work:
-    """The work of a step for any number of rows: random tokens of fixed lengths, a real model, sampler and learner.
+    """The work of a step for any number of rows: random tokens of fixed lengths with a real model, sampler and learner.
 
     Raises:
         UsageError: the model's window is shorter than such a row.
@@ -64,16 +64,16 @@ class Work:
     def update(self, rows: int, at_once: int) -> None:
         """Run one optimizer step over `rows` rows, with `at_once` rows per micro-batch."""
         budget = at_once * self.lengths.row
-        self.learner.budget = MicrobatchBudget(budget, repeats=False)  # what does not fit is to be known
+        self.learner.budget = MicrobatchBudget(budget, repeats=False)  # rows that do not fit must raise
         self.learner.update([self._build_rollout(number) for number in range(rows)], 0)
 
     def answer(self, rows: int, tokens: int = 0) -> list[list[Completion]]:
-        """Sample `rows` answers at the same time, of the full length or of `tokens` tokens."""
+        """Sample `rows` answers in one batch, of the full length or of `tokens` tokens."""
         return self._generate(_split_rows(rows, self.group), [0] * -(-rows // self.group), rows, tokens)
 
     def answer_and_refill(self, rows: int) -> None:
-        """Sample `rows` answers at the same time, with the peak of memory: a quarter of the answers ends one token
-        early, so that new answers start while the others are longest."""
+        """Sample `rows` answers in one batch at peak memory: a quarter of the answers end one token early, so that new
+        answers start while the others are longest."""
         early = max(1, rows // 4)
         prefix = 1 if self.lengths.answer > 1 else 0
         last = min(self.lengths.prompt, self.lengths.answer) - 1
@@ -85,7 +85,7 @@ class Work:
     def _generate(self, counts: Sequence[int], given: Sequence[int], rows: int, tokens: int) -> list[list[Completion]]:
         prompts = [self._draw_tokens(("prompt", number), self.lengths.prompt) for number in range(len(counts))]
         seeds = [[number * self.group + index for index in range(count)] for number, count in enumerate(counts)]
-        # `NEVER` is no token of the vocabulary, so it cannot be left out for `min_tokens` either.
+        # `NEVER` is not in the vocabulary, so `min_tokens` cannot mask it either.
         length = tokens or self.lengths.answer
         sampling = replace(build_sampling(self.settings.sampling), max_tokens=length, min_tokens=0)
         return self._build_sampler(rows).generate(prompts, seeds, sampling, given)
@@ -124,5 +124,5 @@ def _load_policy(settings: Settings) -> Policy:
 
 
 def _split_rows(rows: int, group: int) -> list[int]:
-    """Split rows over prompts, at most a group each."""
+    """Split rows into prompts of at most one group each."""
     return [min(group, rows - first) for first in range(0, rows, group)]

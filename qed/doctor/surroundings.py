@@ -18,14 +18,14 @@ GIB = 2**30
 NEEDED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "datasets", "math-verify")
 OPTIONAL = ("bitsandbytes", "trl", "reasoning-gym", "flash-attn")
 LONG_SPIN = 10_000  # spins of a waiting thread; libgomp's default, 300,000, occupies a core for about a millisecond
-BUSY_SHARE = 0.5  # load per core from which a warning is given
+BUSY_SHARE = 0.5  # load per core above which a warning is given
 LITTLE_DISK = 5 * GIB
 TRUE = ("1", "on", "yes", "true")
 OPENMP = (*host.WAITING, "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def check_threads() -> Finding:
-    """Check the usable cores, the number of threads, and settings that make them slow."""
+    """Check the usable cores, the number of threads, and settings that slow threads down."""
     cores, physical, quota = len(host.list_cores()), host.count_physical_cores(), host.read_cpu_quota()
     load = os.getloadavg()[0]
     variables = {name: os.environ[name] for name in OPENMP if name in os.environ}
@@ -136,7 +136,7 @@ def check_disk(folder: Path = Path("runs")) -> Finding:
 def check_hub() -> Finding:
     """Check the cache of the hub's models and data sets, and whether the network may be used."""
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    # As the hub's library does it: without a home the name stays as it is.
+    # Like the hub's library: without a home folder the path is not expanded.
     cache = Path(os.path.expanduser(os.environ.get("HF_HUB_CACHE") or home / "hub"))
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in TRUE
     cached = sorted(path.name for path in cache.glob("*s--*")) if cache.is_dir() else []

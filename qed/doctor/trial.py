@@ -1,8 +1,8 @@
 """Measure the peak memory of a sampler and a learner at growing sizes, in a separate process.
 
-The process is separate because freed memory stays with a process that has run other work before, and because the
-system may kill a process that uses too much. Both share one process, because a run alternates between them too.
-This one waits for it and needs no torch.
+The process is separate because a process that has run other work keeps freed memory, and because the system may kill a
+process that uses too much. Sampler and learner share it, because a run also alternates between them. The parent process
+only waits and needs no torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qed.guards.parents import build_code_command
 
 Role = Literal["sampler", "learner"]
 ROLES: tuple[Role, ...] = ("sampler", "learner")
-# The child ends with its parent.
+# The child process ends with its parent.
 BOOT = (
     "from qed.guards.parents import die_with_parent; "
     "die_with_parent(int(sys.argv[3]))(); from qed.doctor.measuring import main; main(sys.argv[2])"
@@ -37,7 +37,7 @@ class Lengths:
 
     @property
     def row(self) -> int:
-        """Return the tokens of a row as the learner counts them: the last token is only a label."""
+        """Return the tokens of a row as the learner counts them, without the last token, which is only a label."""
         return self.prompt + self.answer - 1
 
 
@@ -53,7 +53,7 @@ class TrialRequest:
 
 @dataclass(frozen=True)
 class Peak:
-    """The peak memory in bytes, weights included, of so many rows at once; None if memory ran out."""
+    """The peak memory in bytes, including weights, of `rows` rows in one batch; None if memory ran out."""
 
     rows: int
     bytes: int | None
@@ -91,7 +91,7 @@ def run_trial(request: TrialRequest) -> TrialResult:
         last = " ".join(done.stderr.split()[-40:])
         raise QedError(f"The memory could not be measured: the measuring process ended with {done.returncode}: {last}")
     peaks = {role: [Peak(**line[role]) for line in lines if role in line] for role in ROLES}
-    if done.returncode < 0:  # killed by a signal, as the system does when memory runs out
+    if done.returncode < 0:  # killed by a signal, as by the system when memory runs out
         broken = next((role for role in reversed(ROLES) if peaks[role]), ROLES[0])
         for role in ROLES[ROLES.index(broken) :]:
             peaks[role].append(Peak(1 + max((peak.rows for peak in peaks[role]), default=0), None))

@@ -1,4 +1,4 @@
-"""Find the fastest number of threads and precision of matrix products, timed on a learner's and a sampler's step."""
+"""Find the fastest number of threads and precision of matrix products, by timing a learner's and a sampler's step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from qed.models import threads as kernel_threads
 
 ROUNDS = 5
 PROMPTS = 2  # prompts of a trial step; each has a full group
-TOKENS = 16  # sampled tokens of an answer in a trial; the time is scaled to the full length
+TOKENS = 16  # tokens sampled per answer in a trial; the time is scaled to the full length
 DROP_RATIO = 2.0  # modes slower than this ratio to the fastest in the first round are not timed again
 TF32_FLAG = "amx_fp16"  # CPU flag that oneDNN needs for TF32
-MIN_GAIN = 0.95  # ratio of times below which another mode is proposed instead of an exact or the default one
+MIN_GAIN = 0.95  # time ratio below which another mode replaces the default or an exact one
 
 
 @dataclass(frozen=True, order=True)
 class ComputeMode:
-    """A number of threads with a precision of matrix products."""
+    """A number of threads and a precision of matrix products."""
 
     threads: int
     precision: str
@@ -116,7 +116,7 @@ def _list_precisions(device: str) -> tuple[str, ...]:
 
 
 def choose_mode(rounds: dict[ComputeMode, list[Seconds]], default: ComputeMode) -> ComputeMode:
-    """Return the default mode unless an exact mode is clearly faster, and that unless an inexact one is."""
+    """Return the default mode, an exact mode if clearly faster, or an inexact mode if clearly faster than that."""
     times = {mode: median(seconds.step for seconds in each) for mode, each in rounds.items()}
     exact = [mode for mode in times if mode.precision == "highest"]
     best = default
@@ -129,7 +129,7 @@ def choose_mode(rounds: dict[ComputeMode, list[Seconds]], default: ComputeMode) 
 
 @kernel_threads.restore_threads()
 def tune(settings: Settings, lengths: Lengths, say: Callable[[str], None]) -> TuneResult:
-    """Time all modes in turn for several rounds, so that other load on the machine affects all of them equally."""
+    """Time all modes in turn for several rounds, so that other load on the machine affects all equally."""
     work = Work(settings, lengths)
     device = work.policy.model.device.type
     default = ComputeMode(host.choose_threads(), "highest")

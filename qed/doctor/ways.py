@@ -21,7 +21,7 @@ from qed.training.parallel import Parallel
 ROWS = 4096  # the largest number of rows to look for
 # Precisions of the weights, and optimizers. A way that is slower or less exact comes later.
 WAYS = (("float32", "adamw"), ("bfloat16", "adamw"), ("bfloat16", "adamw8bit"), ("bfloat16", "adamw_offload"))
-# Values that a proposal need not name.
+# Default values, which a proposal need not list.
 OMITTED = {"model.dtype": "float32", "model.gradient_checkpointing": False, "parallel.reduce": "step"}
 
 
@@ -35,13 +35,13 @@ class Device:
 
     @property
     def budget(self) -> float:
-        """Bytes that may be used; the rest is for fragments, kernels' workspaces and the communication's buffers."""
+        """Usable bytes; the rest is for fragmentation, kernel workspaces and communication buffers."""
         return self.memory * (1 - MARGIN)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows at once, in a micro-batch of the learner and in the sampler."""
+    """The number of rows in a micro-batch of the learner, and in a batch of the sampler."""
 
     learner: int
     sampler: int
@@ -52,14 +52,14 @@ class Choice:
     """A way to train, and the largest micro-batch and sampler batch that fit; 0 rows if not even one fits."""
 
     shape: ModelShape
-    plan: StepPlan  # of a micro-batch of one row
-    settings: dict[str, Any]  # that make this way, by key
+    plan: StepPlan  # for a micro-batch of one row
+    settings: dict[str, Any]  # the settings of this way, by key
     rows: Rows
     needed: Rows
 
     @property
     def fits(self) -> bool:
-        """Whether the rows that are needed fit."""
+        """Whether the needed rows fit."""
         return self.rows.learner >= self.needed.learner and self.rows.sampler >= self.needed.sampler
 
     @property
@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a further row in a micro-batch."""
+        """The bytes of an additional row in a micro-batch."""
         two, one = estimate_training(self.shape, _widen(self.plan, 2)), self.one_row
         return sum(two.parts[part] - one.parts[part] for part in ("activations", "output layer"))
 
@@ -89,7 +89,7 @@ class Choice:
         )
 
     def list_settings(self) -> dict[str, Any]:
-        """Return the settings that make this way, without those whose default does."""
+        """Return the settings of this way, without those that equal the defaults."""
         return {key: value for key, value in self.settings.items() if OMITTED.get(key) != value}
 
 
@@ -100,17 +100,17 @@ def list_choices(
     lengths: Lengths,
     device: Device,
 ) -> list[Choice]:
-    """List the ways to train weights, or adapters, and what fits of each.
+    """List the ways to train weights, or adapters, and the rows of each that fit.
 
     Args:
-        shape: of the model, with its adapters if these are trained.
-        settings: to compute with.
-        given: values by key that every way has.
-        lengths: of a row.
+        shape: shape of the model, including adapters if these are trained.
+        settings: settings to compute with.
+        given: values by key that all ways have.
+        lengths: lengths of a row.
         device: the devices.
 
     Raises:
-        UsageError: the given values allow no way.
+        UsageError: the given values exclude all ways.
     """
     needed = _count_needed_rows(settings, given, lengths, device)
     choices, refused = [], UsageError("")
@@ -132,8 +132,8 @@ def list_choices(
 
 
 def _list_ways(given: Mapping[str, Any], device: Device, adapted: bool) -> Iterator[dict[str, Any]]:
-    """List different ways to train as settings, with the given values in place of their own."""
-    # Adapters' gradients are small, whenever they are summed, and so is their optimizer's state.
+    """Yield different ways to train as settings, overridden by the given values."""
+    # Adapters have small gradients, whenever these are reduced, and a small optimizer state.
     sums = ("step", "microbatch") if device.count > 1 and device.shard != "none" and not adapted else ("step",)
     listed: list[dict[str, Any]] = []
     for (dtype, optimizer), checkpointing, reduce in product(WAYS[:2] if adapted else WAYS, (False, True), sums):
@@ -147,7 +147,7 @@ def _list_ways(given: Mapping[str, Any], device: Device, adapted: bool) -> Itera
 
 
 def _count_needed_rows(settings: Settings, given: Mapping[str, Any], lengths: Lengths, device: Device) -> Rows:
-    """Count the rows that have to fit: one, or as many as given sizes of batches make of a rank's share of a step."""
+    """Count the rows that must fit: one, or as many as the given batch sizes imply for a rank's share of a step."""
     step = -(-settings.sampling.problems_per_step * settings.sampling.group_size // device.count)
     tokens = given.get("learner.tokens_per_microbatch", 0)
     learner, sampler = tokens // lengths.row, given.get("sampling.rows_per_batch", 0)
@@ -173,7 +173,7 @@ def _widen(plan: StepPlan, rows: int) -> StepPlan:
 
 
 def _find_largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number of rows, up to `ROWS`, that fits; 0 if none does. Memory grows with the rows."""
+    """Return the largest number of rows, up to `ROWS`, that fits, or 0; memory must grow with the rows."""
     low, high = 0, ROWS
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Paired tests beside each other, with p-values that are adjusted for their number (Holm 1979)."""
+"""Paired tests that are reported together, with p-values adjusted for their number (Holm 1979)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class AdjustedTest:
-    """A paired test with its p-value adjusted for the `count` tests that are made beside it."""
+    """A paired test, with its p-value adjusted for all `count` tests that are reported together."""
 
     test: PairedTest
     p_holm: float | None
@@ -24,11 +24,11 @@ class AdjustedTest:
 
     @property
     def is_established(self) -> bool:
-        """Return whether the difference is more than chance explains, also among so many tests."""
+        """Return whether the difference is more than chance explains, given the number of tests."""
         return self.p_holm is not None and self.p_holm < SIGNIFICANT
 
     def format_p_values(self) -> str:
-        """Format the p-value, and the adjusted one where there are several tests; the note of a test without one."""
+        """Format the p-value, and the adjusted one if there are several tests; without a p-value return the note."""
         if self.test.p_value is None or self.p_holm is None:
             return self.test.note
         raw = format_p_value(self.test.p_value)
@@ -46,7 +46,7 @@ class AdjustedTest:
 
 
 def adjust_tests(tests: Mapping[Name, PairedTest]) -> dict[Name, AdjustedTest]:
-    """Adjust the p-values of tests that are read together."""
+    """Adjust the p-values of tests that are reported together."""
     adjusted = adjust_holm([test.p_value for test in tests.values()])
     return {
         name: AdjustedTest(test, p_holm, len(tests))

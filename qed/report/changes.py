@@ -11,10 +11,10 @@ from qed.report.story import describe_change
 from qed.report.tables import render_breakdowns, render_moves
 from qed.runs.run import Row
 
-# Order and number of the examples of each (right before, right after): gains come first.
+# Number of examples for each (right before, right after), in order: gains come first.
 CHOICES = (((False, True), 2), ((True, False), 1), ((True, True), 1), ((False, False), 1))
 MIN_EXAMPLES = 3
-EXAMPLES_PER_VERDICT = 2  # of an evaluation without a comparison
+EXAMPLES_PER_VERDICT = 2  # for an evaluation without a comparison
 WORDS = {
     (False, True): "From wrong to right",
     (True, False): "From right to wrong",
@@ -25,7 +25,7 @@ MAX_CHARS, TAIL_CHARS = 1600, 500
 
 
 def render_section(comparison: Comparison, task: str) -> Html:
-    """Render the transitions, accuracy by level and subject, and example answers; a single task is not named."""
+    """Render the transitions, accuracy by level and subject, and example answers; the only task is not named."""
     return build_element(
         "section",
         build_element("h2", f"How the policy changed{f' on {task}' if task else ''}"),
@@ -38,7 +38,7 @@ def render_section(comparison: Comparison, task: str) -> Html:
 
 
 def choose_examples(pairs: Pairs) -> Pairs:
-    """Return a few problems of each kind of change: always the first ones, so that they are not hand-picked."""
+    """Return the first few problems of each kind of change, so that examples are not hand-picked."""
     kinds = {kind: [pair for pair in pairs if _get_kind(pair) == kind] for kind, _ in CHOICES}
     examples = [pair for kind, count in CHOICES for pair in kinds[kind][:count]]
     spare = [pair for kind, count in CHOICES for pair in kinds[kind][count:]]
@@ -99,7 +99,7 @@ def _render_formula(answer: object) -> Html:
 
 
 def _shorten(content: str) -> str:
-    """Cut the middle of a long text and say how many characters are left out."""
+    """Cut the middle of a long text, and say how many characters are left out."""
     if len(content) <= MAX_CHARS:
         return content
     head, tail = content[: MAX_CHARS - TAIL_CHARS], content[-TAIL_CHARS:]

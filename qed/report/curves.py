@@ -19,7 +19,7 @@ from qed.report.record import Phase, Record
 from qed.report.svg import Series
 from qed.runs.run import Row
 
-# Metrics that are shown only where they ever exceed rounding errors.
+# Metrics that are shown only if they ever exceed rounding errors.
 HIDDEN_IF_ZERO = (
     "grading/timeouts",
     "grading/errors",
@@ -34,7 +34,7 @@ HIDDEN_IF_ZERO = (
     "sampler/logp_gap_p99",
 )
 ROUNDING = 1e-6
-UNSMOOTHED = ("optim/lr",)  # follows a schedule, without noise to average out
+UNSMOOTHED = ("optim/lr",)  # follows a schedule, so there is no noise to average out
 CONTROL_COLOUR = 2
 
 
@@ -48,7 +48,7 @@ def _read_metric(row: Row, key: str) -> float | None:
 
 
 def build_training_series(phases: Sequence[Phase], key: str, label: str, colour: int, dots: bool) -> Series | None:
-    """Build the line of a training metric: single steps as dots, their running mean as the line. None without data."""
+    """Build the line of a training metric: steps as dots, their running mean as the line; None without data."""
     raw: list[Point] = []
     pieces: list[list[Point]] = []
     for phase in phases:
@@ -66,7 +66,7 @@ def build_training_series(phases: Sequence[Phase], key: str, label: str, colour:
 def build_held_out_series(
     record: Record, decoding: str, label: str, colour: int, task: str, band: bool
 ) -> Series | None:
-    """Build the line of the accuracy at each evaluation, with its interval. None without evaluations."""
+    """Build the line of the accuracy at each evaluation, with its interval; None without evaluations."""
     measured = [(step, figures[decoding]) for step, figures in record.list_evaluations(task) if decoding in figures]
     if not measured:
         return None
@@ -85,7 +85,7 @@ def build_held_out_series(
 def build_figure_series(
     measured: Sequence[tuple[int, Row]], decoding: str, figure: str, label: str, colour: int
 ) -> Series | None:
-    """Build the line of a figure at each evaluation; tooltips give n and, for classes, intervals. None without data."""
+    """Build the line of a figure at each evaluation; tooltips show n, and intervals for classes. None without data."""
     values = [
         (step, figures[decoding], _read_figure(figures[decoding], figure))
         for step, figures in measured
@@ -106,14 +106,14 @@ def _format_tip(figures: Row, figure: str, value: float) -> str:
 
 
 def _read_figure(figures: Row, name: str) -> float | None:
-    """Read a figure by its name; a dot reads from a table of figures, such as classes.fmt1_ans1."""
+    """Read a figure by name; a dot accesses a nested table, such as classes.fmt1_ans1."""
     outer, _, inner = name.partition(".")
     value = figures.get(outer)
     return read_number(value.get(inner) if inner and isinstance(value, dict) else value)
 
 
 def build_control_series(record: Record, control: Record, task: str) -> Series | None:
-    """Build the line of the control's accuracy, each point at the RL step with the same training time."""
+    """Build the line of the control's accuracy, with each point at the RL step of equal training time."""
     phase = next((phase for phase in record.phases if phase.is_online), None)
     measured = [(step, figures["greedy"]) for step, figures in control.list_evaluations(task) if "greedy" in figures]
     if phase is None or not measured:
@@ -135,7 +135,7 @@ def build_control_series(record: Record, control: Record, task: str) -> Series |
 
 
 def _build_clock(phases: Sequence[Phase]) -> list[Point]:
-    """Return (step, training time so far), from the step before the first; time in steps where none was logged."""
+    """Return (step, training time so far) pairs, starting before the first step; if no time was logged, count steps."""
     clock: list[Point] = [(phases[0].begin, 0.0)] if phases else [(0.0, 0.0)]
     has_times = all(phase.compute_total("time/step") for phase in phases)
     for phase in phases:

@@ -27,7 +27,7 @@ LENGTHS = {
     "wrong_tokens": "tokens of a wrong answer",
     "reasoning_chars": "characters of a thought",
 }
-TURNS = {"mean_turns": "turns of an answer"}  # shown where an environment replied
+TURNS = {"mean_turns": "turns of an answer"}  # shown if an environment replied
 KINDS = ("subject", "level", "source")
 MAX_KINDS = 60
 NO_VALUE = "–"
@@ -35,7 +35,7 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """Evaluation in a table: title, figures, and intervals where the answers were stored."""
+    """Evaluation in a table: title, figures, and intervals if the answers were stored."""
 
     title: str
     figures: Row
@@ -51,7 +51,7 @@ def render_run(record: Record, task: str) -> list[Html]:
 
 
 def render_runs(records: Sequence[Record], task: str) -> list[Html]:
-    """Render the last evaluation of each run; with a single run also its first one."""
+    """Render the last evaluation of each run; for a single run also its first one."""
     evaluations: list[tuple[str, Row, Record, int]] = []
     for record, name in zip(records, label_runs(records), strict=True):
         measured = record.list_evaluations(task)
@@ -63,7 +63,7 @@ def render_runs(records: Sequence[Record], task: str) -> list[Html]:
 
 
 def _render_details(evaluations: Sequence[tuple[str, Row, Record, int]], task: str) -> list[Html]:
-    """Render the tables; empty where the summaries hold nothing beyond accuracy, as in old runs."""
+    """Render the tables; empty if the summaries hold only accuracy, as in old runs."""
     parts: list[Html] = []
     for decoding in dict.fromkeys(name for _, figures, _, _ in evaluations for name in figures):
         columns, lost = list[Column](), list[str]()
@@ -87,7 +87,7 @@ def _render_table(columns: Sequence[Column], decoding: str) -> Html:
 
 
 def _choose_class(columns: Sequence[Column]) -> str:
-    """Return the CSS class; a single column fits a phone without stacking."""
+    """Return the CSS class; a single column fits a phone screen without stacking."""
     return "stack figures" if len(columns) > 1 else "figures"
 
 
@@ -152,7 +152,7 @@ def _format_means(
 
 
 def _format_mean(column: Column, name: str, value: float | None, write: Callable[[float], str]) -> object:
-    """Format a mean with its interval, and the number of answers where it does not cover all of them."""
+    """Format a mean with its interval, and the number of answers if it does not cover all of them."""
     if value is None:
         return NO_VALUE
     bounds = column.bounds.get(name, Bounds(None))
@@ -171,7 +171,7 @@ def _format_reward(value: float) -> str:
 
 
 def _render_kinds(columns: Sequence[Column], decoding: str) -> Iterator[Html]:
-    """Render accuracy by subject, level and source, where there are several."""
+    """Render accuracy by subject, level and source, if there are several."""
     for kind in KINDS:
         tables = [column.figures.get("by", {}).get(kind, {}) for column in columns]
         names = sorted({name for table in tables for name in table}, key=lambda name: (name.isdigit(), len(name), name))

@@ -1,9 +1,9 @@
 """Compute intervals for the means of an evaluation summary from its stored answers.
 
-Answers to one problem are not independent, so the spread is that between problems, as for accuracy
+Answers to one problem are not independent, so the variance is taken between problems, as for accuracy
 (`qed.evaluation.intervals`). A mean over answers is a ratio of two sums over problems, that of the values and that of
-the answers to which the measure applies, and its variance is that of the ratio (Cochran 1977, "Sampling Techniques",
-chapter 6).
+the number of applicable answers, and its variance is that of the ratio (Cochran 1977, "Sampling Techniques", chapter
+6).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CLASSES = {
     "fmt0_ans1": "format broken, right",
     "fmt0_ans0": "format broken, wrong",
 }
-ROUNDING = 1e-9  # difference of means that is none
+ROUNDING = 1e-9  # smaller differences between means are rounding errors
 Values = Sequence[Sequence[float]]  # one sequence for each problem, one value for each answer
-Measure = Callable[[Row], float | None]  # None where the measure does not apply to the answer
+Measure = Callable[[Row], float | None]  # None if the measure does not apply to the answer
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """95 % interval `ends`, None where all values are equal; `n_answers` is set where not all answers count."""
+    """95 % interval `ends`, None if all values are equal; `n_answers` is set if not all answers count."""
 
     ends: tuple[float, float] | None
     n_answers: int | None = None
@@ -80,17 +80,17 @@ def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
 
 
 def _read_part(name: str) -> Measure:
-    """Return the measure of a part of the reward, which an answer without a reward has not."""
+    """Return the measure of a part of the reward, which does not apply to an answer without a reward."""
     return lambda row: None if row.get("reward", 0.0) is None else read_number((row.get("parts") or {}).get(name))
 
 
 def _is_share(values: Values) -> bool:
-    """Return whether the values are zeros and ones, both present, so that their mean is a share."""
+    """Return whether the values are zeros and ones, with both present, so that their mean is a proportion."""
     return {value for own in values for value in own} == {0.0, 1.0}
 
 
 def _bound(values: Values, share: bool) -> tuple[float, float] | None:
-    """Return the interval of a mean over answers; None where problems have equal values that are no shares."""
+    """Return the interval of a mean over answers; None if problems have equal values that are not proportions."""
     totals, counts = (np.array([compute(own) for own in values], dtype=np.float64) for compute in (sum, len))
     if share and counts.max() == 1:
         return compute_share_interval(round(totals.sum()), len(values))
@@ -108,7 +108,7 @@ def _bound(values: Values, share: bool) -> tuple[float, float] | None:
 
 
 def _bound_share(share: float, error: float, counts: Floats) -> tuple[float, float]:
-    """Return the interval of a share of uneven numbers of answers, which is at most that of as many whole problems."""
+    """Return the interval of a proportion with uneven numbers of answers, as wide at most as that of whole problems."""
     problems = float(counts.sum() ** 2 / (counts**2).sum())
     if problems < 2:
         return 0.0, 1.0

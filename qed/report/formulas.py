@@ -1,6 +1,6 @@
-"""Render formulas in a text as MathML, which browsers draw without a script; what does not parse stays text.
+"""Render formulas in a text as MathML, which browsers draw without a script; what does not parse is shown as text.
 
-The converter's output is not trusted: it is rebuilt from an allowlist of presentation elements and attributes.
+The converter's output is not trusted, but rebuilt from an allowlist of presentation elements and attributes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from latex2mathml.converter import convert
 
 from qed.report.markup import Html, build_element, join_html
 
-# A dollar sign followed by a space, or a closing one before a digit, is taken as money.
+# A dollar sign followed by a space, or a closing one before a digit, is treated as currency.
 FORMULA = re.compile(
     r"\$\$([^$]{1,400})\$\$|\$(?=\S)([^$\n]{1,400})(?<=\S)\$(?!\d)|\\\[(.{1,400}?)\\\]|\\\((.{1,400}?)\\\)", re.DOTALL
 )
 BOX = "\\boxed{"
 MAX_BOX_CHARS = 400
-MAX_FORMULAS = 60  # in one text; later ones stay text
-MAX_FAILURES = 200  # formulas of one text that are no formula; each costs time
+MAX_FORMULAS = 60  # per text; later ones are shown as text
+MAX_FAILURES = 200  # candidates per text that turn out not to be formulas; each costs time
 MAX_BRACES = 30
 NAMESPACE = "{http://www.w3.org/1998/Math/MathML}"
 ELEMENTS = (
@@ -35,19 +35,19 @@ ATTRIBUTES = (
     "displaystyle scriptlevel minsize maxsize width"
 )
 ALLOWED_ELEMENTS, ALLOWED_ATTRIBUTES = frozenset(ELEMENTS.split()), frozenset(ATTRIBUTES.split())
-# A formula can set lengths, and a very wide space would push everything else off the page.
+# A formula can set lengths; a very wide space would push everything else off the page.
 LENGTH = re.compile(r"([+-]?\d{0,3}\.?\d{0,4})(em|ex|px|pt)")
 MAX_LENGTHS = {"em": 3.0, "ex": 6.0, "px": 50.0, "pt": 36.0}
-MIN_LENGTH = -0.2  # in any unit: a larger negative space would move text over other text and disguise it
+MIN_LENGTH = -0.2  # in any unit: more negative space could move text over other text and disguise it
 DEFINES = ("\\def", "\\newcommand", "\\renewcommand")  # nested definitions can double the text with every line
 WORD = re.compile(r"[a-z0-9 -]{1,40}")
-# An element: its name, its attributes, and its children, which are texts or elements; JSON can hold it.
+# An element, serializable as JSON: its name, its attributes, and its children, which are texts or elements.
 Tree = tuple[str, dict[str, str], list[Any]]
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula in a text: its MathML as a tree, its source with the delimiters, and whether it stands alone."""
+    """A formula in a text: its MathML tree, its source with delimiters, and whether it is a block formula."""
 
     tree: Tree
     source: str
@@ -72,7 +72,7 @@ def split_answer(content: str) -> list[str | Formula]:
 
 
 def split_formulas(content: str) -> list[str | Formula]:
-    """Split a text into plain texts and formulas, in their order; what does not parse stays text."""
+    """Split a text into plain texts and formulas, in order; what does not parse remains text."""
     pieces: list[str | Formula] = []
     position, count, failures = 0, 0, 0
     for begin, end, formula, block in _find_formulas(content):
@@ -85,7 +85,7 @@ def split_formulas(content: str) -> list[str | Formula]:
             failures += 1
         else:
             pieces += [content[position:begin], Formula(tree, content[begin:end], block)]
-            # A block formula ends its own line, so the line break after it is dropped.
+            # A block formula ends its own line, so the newline after it is dropped.
             position, count = end + (block and content[end : end + 1] == "\n"), count + 1
     return [piece for piece in [*pieces, content[position:]] if piece]
 
@@ -127,7 +127,7 @@ def _build_tree(formula: str, block: bool) -> Tree | None:
 
 def _rebuild_element(node: ElementTree.Element) -> Tree:
     name = node.tag.removeprefix(NAMESPACE)
-    # Text with a backslash is a command that the converter does not know, so its output is not the formula.
+    # A backslash in text means a command unknown to the converter, so its output is not the formula.
     if name not in ALLOWED_ELEMENTS or (node.tail or "").strip() or "\\" in (node.text or ""):
         raise ValueError(name)
     attributes = {key: value for key, value in node.attrib.items() if key in ALLOWED_ATTRIBUTES and _is_harmless(value)}

@@ -1,4 +1,4 @@
-"""Build HTML that escapes by default: a plain string is text, and only `Html` is markup, so model text stays text."""
+"""Build HTML that is escaped by default: only `Html` is markup, and any other string, such as model output, is text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 VOID = ("meta", "br", "hr")
 # Control characters, bidirectional marks and other invisible characters can disguise a text. The two joiners (U+200C,
-# U+200D) stay: some scripts and emoji need them.
+# U+200D) are kept, because some scripts and emoji need them.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -30,7 +30,7 @@ def escape_text(content: object) -> Html:
 
 
 def build_element(tag: str, *children: object, **attributes: object) -> Html:
-    """Build an element. Attributes that are None are left out; `class_` becomes class, `aria_label` aria-label."""
+    """Build an element. Attributes that are None are omitted; `class_` becomes class, `aria_label` aria-label."""
     pairs = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape_text(value)}"'
         for name, value in attributes.items()
@@ -53,7 +53,7 @@ def build_table(
     kind: str | None = None,
     heads: Mapping[str, Html] | None = None,
 ) -> Html:
-    """Build a table whose rows have a title and cells; `heads` replaces the names of columns with markup.
+    """Build a table whose rows have a title and cells; `heads` replaces column names with markup.
 
     A narrow screen shows each row as a list, with the column names from `data-label`.
     """

@@ -1,7 +1,7 @@
 """Model card of a run or of an exported model: README.md with front matter for the Hugging Face Hub.
 
 All content comes from the run folder: base model, method, data with a fingerprint, figures with intervals, versions.
-The evaluation is that of one step: the model's.
+The evaluation is that of the model's step.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Trained by qed {version} with {methods}, from `{model}`.
 """
 HEADER = ["| task | decoding | right | in format | mean tokens | n |", "|---|---|--:|--:|--:|--:|"]
 IN_FOLDER = "The model is in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`."
-TASKS = {False: "text-generation", True: "text-classification"}  # the hub's, without and with a scalar head
+TASKS = {False: "text-generation", True: "text-classification"}  # the hub's names, without and with a scalar head
 SCORES = (
     "The model scores a prompt with an answer at its last token, and loads with "
     "`transformers.AutoModelForSequenceClassification.from_pretrained`; in a run its folder is `final/hf`."
 )
 PREFERRED = "eval/validation/preferred"  # the share of held-out pairs that a reward model ranks right
-VALIDATION = "validation"  # chose the checkpoint, so it is no result of the model
+VALIDATION = "validation"  # used to select the checkpoint, so it is not a result of the model
 HUB_CACHE = re.compile(r"/models--([^/]+)--([^/]+)/snapshots/")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 MAX_ANCESTORS = 8
@@ -61,11 +61,10 @@ MAX_ANCESTORS = 8
 
 @dataclass(frozen=True)
 class Contents:
-    """What a card says that is not in the run's folder, or differs between the run and an exported model.
+    """Contents of a card that are not in the run's folder, or differ between the run and an exported model.
 
-    `step` is that of the model. `relation` is the hub's word for how it follows from its base model, `library` the one
-    that loads it. `datasets` are the names of the training data on the hub, `benchmarks` those of evaluated tasks by
-    label.
+    `step` is the model's step. `relation` is the hub's term for its relation to the base model, `library` the library
+    that loads it. `datasets` are the hub names of the training data, `benchmarks` those of evaluated tasks by label.
     """
 
     step: int
@@ -120,7 +119,7 @@ def build_card(folder: Path, contents: Contents) -> str:
 
 
 def _dump(front: Row) -> str:
-    # The large width keeps a long text on the line of its key.
+    # The large width keeps long texts on one line.
     return str(yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1_000_000_000))
 
 
@@ -135,7 +134,7 @@ def _list_methods(settings: Row) -> list[str]:
 
 
 def _describe_phases(settings: Row) -> str:
-    """Return the algorithms of the run's phases as text, each with the teacher that it names."""
+    """Return the algorithms of the run's phases as text, each with its teacher if it has one."""
     names = []
     for phase, method in zip(_list_phases(settings), _list_methods(settings), strict=True):
         taught = phase.get("algorithm", {})
@@ -145,13 +144,13 @@ def _describe_phases(settings: Row) -> str:
 
 
 def _has_scalar_head(folder: Path, step: int) -> bool:
-    """Whether the model of a step has a scalar head, as a reward model has."""
+    """Return whether the model of a step has a scalar head, like a reward model."""
     config = read_json(folder / "checkpoints" / f"step_{step:06d}" / "hf" / "config.json", {})
     return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ())
 
 
 def _describe_ranking(folder: Path, step: int) -> str:
-    """Describe how well a reward model ranks the held-out pairs after a step; empty if that was not measured."""
+    """Describe how well a reward model ranks the held-out pairs after a step; empty if not measured."""
     rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and f"{PREFERRED}/ci_lo" in row]
     if not rows:
         return ""
@@ -165,7 +164,7 @@ def _describe_ranking(folder: Path, step: int) -> str:
 def _build_front(
     model: str, methods: list[str], summaries: Mapping[str, Row], contents: Contents, pipeline: str
 ) -> Row:
-    """Build the front matter; keys without a value are left out."""
+    """Build the front matter, omitting keys without a value."""
     base = find_hub_base(model)
     results = [
         _build_result(task, decodings, contents.benchmarks.get(task, task))
@@ -201,7 +200,7 @@ def find_hub_base(model: str) -> str:
 
 
 def _build_result(task: str, decodings: Mapping[str, Row], dataset: str) -> Row:
-    """Build a task's entry of the hub's model-index: a metric for each decoding, in percent."""
+    """Build a task's entry in the hub's model-index: a metric for each decoding, in percent."""
     metrics = [
         {
             "type": "accuracy",
@@ -244,7 +243,7 @@ def _describe_problems(data: Row) -> str:
 
 def _describe_evaluation(summaries: Mapping[str, Row], step: int) -> str:
     if not summaries:
-        return f"Step {step}, which this model is of, was not evaluated."
+        return f"This model's step, {step}, was not evaluated."
     rows = [
         _build_line(task, decoding, figures)
         for task, decodings in summaries.items()
@@ -255,7 +254,7 @@ def _describe_evaluation(summaries: Mapping[str, Row], step: int) -> str:
 
 
 def _build_line(task: str, decoding: str, figures: Row) -> str:
-    # The lengths of stored answers may be unknown.
+    # The token lengths of stored answers may be unknown.
     tokens = "" if figures["mean_tokens"] is None else f"{figures['mean_tokens']:.1f}"
     return (
         f"| {task} | {_describe_decoding(decoding, figures)} | {figures['accuracy']:.1%} "

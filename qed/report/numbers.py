@@ -17,16 +17,16 @@ RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def read_number(value: Any) -> float | None:
-    """Return the value as a float; None where it is missing, not a number or not finite."""
+    """Return the value as a float; None if it is missing, not a number or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    with contextlib.suppress(OverflowError):  # an integer of a damaged file may have hundreds of digits
+    with contextlib.suppress(OverflowError):  # an integer in a damaged file may have hundreds of digits
         return float(value) if math.isfinite(value) else None
     return None
 
 
 def compute_running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Compute the centred running mean; at the ends the window is cut."""
+    """Compute the centred running mean; the window is truncated at the ends."""
     half = window // 2
     sums = [0.0]
     for value in values:
@@ -41,7 +41,7 @@ def choose_window(count: int) -> int:
 
 
 def thin_line(points: Sequence[Point]) -> list[Point]:
-    """Return few points of a line: the lowest and the highest of each stretch, so that no peak is lost."""
+    """Thin the points of a line to the lowest and the highest of each segment, so that no peak is lost."""
     if len(points) <= MAX_POINTS:
         return list(points)
     stretches = MAX_POINTS // 2
@@ -54,7 +54,7 @@ def thin_line(points: Sequence[Point]) -> list[Point]:
 
 
 def thin_cloud(points: Sequence[Point]) -> list[Point]:
-    """Return few points of a scatter plot: evenly spaced ones and the outliers on both sides."""
+    """Thin the points of a scatter plot to evenly spaced ones and the outliers on both sides."""
     if len(points) <= MAX_POINTS:
         return list(points)
     ordered = sorted(points, key=lambda point: point[1])
@@ -81,7 +81,7 @@ def compute_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def compute_log_ticks(low: float, high: float) -> list[float]:
-    """Return the powers of ten within a range; with fewer than three of them also 2 and 5 times each power."""
+    """Return the powers of ten within a range; if fewer than three, also 2 and 5 times each power."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**power for power in powers if low <= 10.0**power <= high]
     if len(tens) >= 3:
@@ -110,7 +110,7 @@ def format_percent(value: float | None, digits: int = 1) -> str:
 
 
 def format_interval(figures: Mapping[str, Any]) -> str:
-    """Format an accuracy with its 95 % interval from an evaluation summary, which may be of too few problems."""
+    """Format an accuracy with its 95 % interval from an evaluation summary, marked if it has too few problems."""
     low, high = (f"{100 * figures[bound]:.1f}" for bound in ("ci_lo", "ci_hi"))
     few = " too few" if figures.get("too_few") else ""
     return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}]{few}"

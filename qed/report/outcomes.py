@@ -1,4 +1,4 @@
-"""Table of evaluated policies with their intervals on one scale, and tiles with the key figures."""
+"""Table of evaluated policies with their intervals on a common scale, and tiles with the key figures."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _format_both(figures: Sequence[Row], key: str, write: Callable[[float | None
 
 
 def _format_counts(figures: dict[str, Row]) -> Html:
-    """Format the number of problems, and of sampled answers to each where there are several."""
+    """Format the number of problems, and of sampled answers to each if there are several."""
     answers = figures.get("sampled", {}).get("k", 1)
     return join_html(
         f"{figures['greedy']['n']:,}", build_element("small", f"× {answers} sampled") if answers > 1 else None

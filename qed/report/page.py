@@ -1,4 +1,4 @@
-"""The whole page: order of the sections, head, run facts and provenance."""
+"""Render the complete page: the order of sections, the head, run facts and provenance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVALUATION_INTERVALS = (
 
 
 def render_page(records: Sequence[Record]) -> str:
-    """Render the whole file, for one run or for several overlaid."""
+    """Render the complete file, for one run or for several overlaid."""
     title = (
         story.write_title(records[0])
         if len(records) == 1
@@ -134,7 +134,7 @@ def _render_examples(record: Record, task: str) -> Iterator[Html]:
 
 
 def _format_facts(record: Record) -> str:
-    """Format model, tasks, seed and date, as far as the run folder contains them."""
+    """Format model, tasks, seed and date, if the run folder contains them."""
     dates = [event["time"] for event in record.events if read_number(event.get("time")) is not None]
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(dates[-1])) if dates else None
     ending = record.ending["event"] if record.ending else "last event"
@@ -207,7 +207,7 @@ def _render_cost(records: Sequence[Record]) -> Iterator[Html]:
 
 
 def _render_origin(record: Record) -> Html:
-    """Render command, settings, environment and events, for reproduction."""
+    """Render command, settings, environment and events, for reproducibility."""
     settings = tables.render_settings(record)
     events = {
         f"{number}. {event.get('event')}": ", ".join(

@@ -1,4 +1,4 @@
-"""Paired tests between runs, each against the first that shares problems with a later one, on these problems."""
+"""Paired tests of runs against the first one that shares problems with a later run, on the shared problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("", "first", "other", "difference in points", "better / worse", "p", 
 
 @dataclass(frozen=True)
 class PairName:
-    """What a test compares: a measure of a decoding of a task, of the run `other` against the run `first`."""
+    """What a test compares: a measure of a decoding of a task, between the run `other` and the run `first`."""
 
     task: str
     first: str
@@ -39,7 +39,7 @@ class PairName:
 
 @dataclass(frozen=True)
 class RunTests:
-    """The paired tests of a report; by task, what else than the policy differs, and the runs that are in no test."""
+    """The paired tests of a report; by task, the differences other than the policy, and the runs without a test."""
 
     tests: dict[PairName, AdjustedTest]
     cautions: dict[str, list[str]]
@@ -57,9 +57,9 @@ class _Evaluated:
 
 
 def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
-    """Compute the paired tests of the last evaluations of runs against the first, adjusted for all of them.
+    """Compute the paired tests of runs' last evaluations against the first run, adjusted for their number.
 
-    The first is the first run that has answers to the problems of a later one.
+    The first run is the first one with answers to the problems of a later one.
 
     Args:
         records: the runs.
@@ -83,7 +83,7 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
 
 
 def _compare_with_first(evaluated: Sequence[_Evaluated], task: str) -> tuple[dict[PairName, PairedTest], list[str]]:
-    """Return the tests of runs against the first one, and what else differs."""
+    """Return the tests of runs against the first one, and warnings about other differences."""
     tests: dict[PairName, PairedTest] = {}
     cautions: list[str] = []
     first = evaluated[0]
@@ -111,7 +111,7 @@ def _load_side(one: _Evaluated, task: str, decoding: str) -> Decoding:
 
 
 def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
-    """Yield the test of the accuracy, and of pass@k and maj@k where both sides have k answers to each problem."""
+    """Yield the test of the accuracy, and of pass@k and maj@k if both sides have k answers to each problem."""
     before, after = (side.rows for side in sides)
     k = count_answers([before, after])
     for measure in [ACCURACY, *([f"pass@{k}", f"maj@{k}"] if k > 1 else [])]:
@@ -120,7 +120,7 @@ def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
 
 
 def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str, first: str) -> Iterator[str]:
-    """Yield what else differs between two sides, and the answers that were cut off."""
+    """Yield warnings about other differences between two sides, and about truncated answers."""
     for line in [*list_cautions(sides[:1], sides[1:]), *notes]:
         yield f"{decoding} answers. {line}"
     cut = [count_truncated([side]) for side in sides]
@@ -130,7 +130,7 @@ def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str, fir
 
 
 def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html | None:
-    """Render the tests of a task, or a sentence where there can be none; None unless two runs have evaluated it."""
+    """Render the tests of a task, or a sentence if none are possible; None unless two runs have evaluated it."""
     own = {name: adjusted for name, adjusted in found.tests.items() if name.task == task}
     if sum(bool(record.list_evaluations(task)) for record in records) < 2:
         return None
@@ -170,7 +170,7 @@ def _build_cells(adjusted: AdjustedTest) -> list[object]:
 
 
 def format_note(count: int, one_run: bool = False) -> str:
-    """Return what a reader of `count` paired tests must know: the brackets, the pairing, and the chance of luck."""
+    """Return the notes for a reader of `count` paired tests: on the brackets, the pairing, and multiple testing."""
     note = "Brackets are 95 % intervals of the difference. Problems are paired by their id and their known answer."
     if count > 1:
         note += (

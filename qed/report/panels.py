@@ -1,4 +1,4 @@
-"""Choose the charts of a report: every panel that has data, and no empty ones."""
+"""Choose the charts of a report: every panel that has data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from qed.report.scales import Span
 from qed.report.svg import HEIGHT, Chart, Series
 
 PART = re.compile(r"reward/(.+)/mean")
-MAX_BANDS = 3  # runs
+MAX_BANDS = 3  # with more runs, interval bands are not drawn
 WIDE_HEIGHT = 300
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves of a panel: (label, metric) of the training steps and (label, decoding, figure) of the evaluations."""
+    """Curves of a panel: (label, metric) for training steps, and (label, decoding, figure) for evaluations."""
 
     title: str
     unit: str
@@ -33,7 +33,7 @@ class Panel:
     share: bool = False
     log: bool = False
     note: str = ""
-    needs: str = ""  # a metric without which there is no panel
+    needs: str = ""  # a metric that the panel requires
 
 
 LENGTH = Panel(
@@ -199,7 +199,7 @@ def build_charts(records: Sequence[Record]) -> list[Chart]:
 
 
 def _choose_followed_task(records: Sequence[Record], task: str) -> str:
-    """Return the task or the validation part, whichever was evaluated more often, for the curves over steps."""
+    """Return the task or the validation part, whichever was evaluated more often, for curves over steps."""
     counts = {part: max(len(record.list_evaluations(part)) for record in records) for part in (task, VALIDATION)}
     return VALIDATION if counts[VALIDATION] > counts[task] else task
 
@@ -254,7 +254,7 @@ def build_accuracy_chart(records: Sequence[Record], task: str, decoding: str, na
 
 
 def build_panel_chart(records: Sequence[Record], panel: Panel, task: str) -> Chart | None:
-    """Build the chart of a panel; with several runs only its first metric, one line a run. None without data."""
+    """Build the chart of a panel; for several runs, only its first metric with one line per run. None without data."""
     rows = (row for record in records for phase in record.phases for row in phase.rows)
     if panel.needs and not any(panel.needs in row for row in rows):
         return None
@@ -268,7 +268,7 @@ def build_panel_chart(records: Sequence[Record], panel: Panel, task: str) -> Cha
 
 
 def _build_lines(records: Sequence[Record], panel: Panel, task: str) -> Iterator[Series | None]:
-    """Build a line for each metric of one run; of several runs one each, a training metric if the panel has any."""
+    """Build a line per metric of one run, or one line per run for several: a training metric if the panel has any."""
     if len(records) == 1:
         (record,) = records
         for colour, (label, key) in enumerate(panel.trained):
@@ -285,7 +285,7 @@ def _build_lines(records: Sequence[Record], panel: Panel, task: str) -> Iterator
 
 
 def _name_part(text: str, task: str) -> str:
-    """Return a text about held-out problems, which names the validation part where these are its problems."""
+    """Return a text about held-out problems, naming the validation part if they are from it."""
     return text.replace("held-out", "validation") if task == VALIDATION else text
 
 
@@ -308,13 +308,13 @@ def build_loss_charts(records: Sequence[Record]) -> Iterator[Chart | None]:
 
 
 def label_runs(records: Sequence[Record]) -> list[str]:
-    """Return the runs' names; where two are the same, the paths of all."""
+    """Return the runs' names; if two are the same, the paths of all."""
     names = [record.name for record in records]
     return names if len(set(names)) == len(names) else [str(record.folder) for record in records]
 
 
 def build_spans(records: Sequence[Record], series: Sequence[Series]) -> list[Span]:
-    """Return the phases that a chart covers, or one unlabelled span where the runs do not share their phases."""
+    """Return the phases that a chart covers, or one unlabelled span if the runs have different phases."""
     steps = [step for line in series for step, _ in (*line.points, *line.dots)]
     first, last = min(steps), max(steps)
     phases: dict[str, list[Phase]] = {}

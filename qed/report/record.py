@@ -1,4 +1,4 @@
-"""Read a run folder for a report: phases, evaluations, how the run ended, and the control run inside it."""
+"""Read a run folder for a report: phases, evaluations, how the run ended, and its control run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = {"dr_grpo": "Dr. GRPO", "exgrpo": "ExGRPO", "rl_sft": "RL with SFT"}
 REQUIRED = ("n", "accuracy", "ci_lo", "ci_hi")
 TABLES = ("pass", "maj", "accuracy_by", "classes", "parts", "by")
 UNUSED = ("tokens", "logps", "sampled_mask", "loss_mask", "prompt")  # large fields of an answer that no report reads
-VALIDATION = "validation"  # the held-back training problems that select the best checkpoint
+VALIDATION = "validation"  # the training problems held back to select the best checkpoint
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class Phase:
         return any("reward/mean" in row for row in self.rows)
 
     def compute_total(self, key: str) -> float | None:
-        """Return the sum of a metric over the steps; None where it was never logged."""
+        """Return the sum of a metric over the steps; None if it was never logged."""
         values = [value for row in self.rows if (value := read_number(row.get(key))) is not None]
         return sum(values) if values else None
 
     def compute_peak(self, key: str) -> float | None:
-        """Return the maximum of a metric; None where it was never logged."""
+        """Return the maximum of a metric; None if it was never logged."""
         return max((value for row in self.rows if (value := read_number(row.get(key))) is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Record:
-    """Content of one run folder that a report uses."""
+    """The contents of a run folder that a report uses."""
 
     folder: Path
     settings: Row
@@ -90,7 +90,7 @@ class Record:
 
     @property
     def all_tasks(self) -> list[str]:
-        """Return the evaluated tasks without the validation part, which selected the checkpoint: it is no result."""
+        """Return the evaluated tasks without the validation part, which is not a result: it selected the checkpoint."""
         names = dict.fromkeys(task for _, summaries in self.evaluations for task in summaries)
         return [task for task in names if task != VALIDATION]
 
@@ -107,7 +107,7 @@ class Record:
 
     @property
     def best_step(self) -> int | None:
-        """Return the step of the checkpoint that the validation part selected; None where there is none."""
+        """Return the step of the checkpoint that the validation part selected; None if there is none."""
         chosen = (self.folder / "checkpoints" / "BEST").is_file() and _read_text(self.folder / "checkpoints" / "BEST")
         return parse_best_step(chosen or "")
 
@@ -143,25 +143,25 @@ class Record:
         return [(step, summaries[task]) for step, summaries in self.evaluations if task in summaries]
 
     def read_rows(self, step: int, task: str, decoding: str) -> list[Row]:
-        """Read the answers of one decoding of an evaluation, in file order; empty where no answers were stored."""
+        """Read the answers of one decoding of an evaluation, in file order; empty if no answers were stored."""
         if (path := self._locate_rows(step, task)) is None:
             return []
         return [row for row in _read_answers(path, path.stat().st_mtime_ns) if row.get("decoding") == decoding]
 
     def describe_lost(self, step: int, task: str, decoding: str, figures: Row) -> str:
-        """Say that the file of an evaluation's answers lacks some of a decoding with these figures; else return ""."""
+        """Return a warning if the file of an evaluation lacks answers of a decoding with these figures; else ""."""
         has_file = self._locate_rows(step, task) is not None
         return describe_lost(len(self.read_rows(step, task, decoding)), figures) if has_file else ""
 
     def _locate_rows(self, step: int, task: str) -> Path | None:
-        """Return the file with the answers of an evaluation; None where they were not stored."""
+        """Return the file with the answers of an evaluation; None if they were not stored."""
         folder = (self.folder / name_step_folder(step)).resolve()
         path = (folder / f"{task}.jsonl").resolve()
         return path if path.is_relative_to(folder) and path.is_file() else None
 
 
 def read_record(folder: Path) -> Record:
-    """Read a run folder, or a folder that `qed evaluate` wrote.
+    """Read a run folder, or a folder written by `qed evaluate`.
 
     Raises:
         DataError: the folder is not a run, has neither metrics nor an evaluation, or contains a damaged file.
@@ -169,8 +169,8 @@ def read_record(folder: Path) -> Record:
     has_evaluation = any(folder.glob("eval/step_*/summary.json")) if folder.is_dir() else False
     if not has_evaluation and not any((folder / name).is_file() for name in ("settings.yaml", "metrics.jsonl")):
         inside = any(folder.glob("*/settings.yaml"))
-        hint = f"Its runs are {folder}/*" if inside else "Name the folder that a run has written"
-        raise DataError(f"{folder} is no run: there is no settings.yaml in it. {hint}.")
+        hint = f"Its runs are {folder}/*" if inside else "Name the folder of a run"
+        raise DataError(f"{folder} is not a run: it has no settings.yaml. {hint}.")
     rows = _read_with(folder / "metrics.jsonl", read_metrics)
     if not rows and not has_evaluation:
         raise DataError(
@@ -197,9 +197,9 @@ def read_record(folder: Path) -> Record:
 
 
 def read_planned_steps(settings: Row, events: Sequence[Row] = ()) -> dict[str, int]:
-    """Return the planned last step of each phase by the phase's name; empty where it is not known.
+    """Return the planned last step of each phase by the phase's name; empty if unknown.
 
-    Where the settings give epochs, the run has recorded the number of steps as an event.
+    If the settings give epochs, the run has recorded the number of steps as an event.
     """
     counted = {row.get("phase"): row.get("steps") for row in events if row.get("event") == "epochs"}
     parts = (
@@ -223,18 +223,18 @@ def read_planned_steps(settings: Row, events: Sequence[Row] = ()) -> dict[str, i
 
 
 def parse_best_step(content: str) -> int | None:
-    """Return the step that the file checkpoints/BEST names; None where it names none."""
+    """Return the step that the file checkpoints/BEST names; None if it names none."""
     digits = content.strip().rpartition("_")[2]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
 
 
 def is_evaluation_row(row: Row) -> bool:
-    """Return whether a row of the metrics is of an evaluation, and not of a training step."""
+    """Return whether a row of the metrics is of an evaluation rather than a training step."""
     return "time/evaluate" in row or any(key.startswith("eval/") for key in row)
 
 
 def split_phases(rows: Sequence[Row], settings: Row, events: Sequence[Row]) -> list[Phase]:
-    """Split the metrics into phases in the order of training; the rows of evaluations are left out."""
+    """Split the metrics into phases in the order of training, without the rows of evaluations."""
     rows_by_phase: dict[str, list[Row]] = {}
     for row in rows:
         if not is_evaluation_row(row):
@@ -258,12 +258,12 @@ def _read_evaluations(folder: Path) -> list[tuple[int, dict[str, Row]]]:
 
 
 def _check_figures(figures: Any, where: str) -> None:
-    """Refuse figures that a report cannot use. Optional figures may be missing, as in runs of older versions."""
+    """Raise if a report cannot use figures. Optional figures may be missing, as in runs of older versions."""
     if not isinstance(figures, dict) or any(read_number(figures.get(name)) is None for name in REQUIRED):
         raise DataError(f"{where} lacks one of {', '.join(REQUIRED)}.")
     for name in TABLES:
         if not isinstance(figures.get(name, {}), dict):
-            raise DataError(f"{where} has {name} that is no table of figures; its summary.json was not written by qed.")
+            raise DataError(f"{where}: {name} is not a table of figures; its summary.json was not written by qed.")
 
 
 @lru_cache(maxsize=8)
@@ -280,7 +280,7 @@ def _read_answers(path: Path, stamp: int) -> list[Row]:
 
 
 def _read_control(folder: Path) -> Record | None:
-    """Read the control run; None where it has no metrics yet."""
+    """Read the control run; return None if it has no metrics yet."""
     return (
         read_record(folder)
         if (folder / "metrics.jsonl").is_file() and (folder / "metrics.jsonl").stat().st_size
@@ -301,7 +301,7 @@ def _read_json(path: Path) -> Row:
 
 
 def read_settings(path: Path) -> Row:
-    """Read the settings of a run; empty where there are none.
+    """Read the settings of a run; return an empty dict if there are none.
 
     Raises:
         DataError: the file is damaged.

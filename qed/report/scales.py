@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from qed.report.numbers import MINUS, SPACE, compute_log_ticks, compute_ticks, format_plain
 
 LABEL_WIDTH = 46.0  # a tick label with its margins
-MIN_SHARE = 0.3  # of the width, for one of up to three phases
+MIN_SHARE = 0.3  # minimum share of the width for each of up to three phases
 MIN_LOG_RATIO = 15.0
 MAX_TICKS = 6
-ROUNDING, TINY = 1e-9, 1e-300  # relative and absolute differences of values that are none
+ROUNDING, TINY = 1e-9, 1e-300  # smaller relative and absolute differences are rounding errors
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Span:
 
 
 class StepAxis:
-    """Horizontal axis. Each phase has its own scale, so that a short phase stays readable next to a long one."""
+    """Horizontal axis with a separate scale per phase, so that a short phase is readable next to a long one."""
 
     def __init__(self, spans: Sequence[Span], left: float, width: float) -> None:
         total = sum(span.weight for span in spans) or 1.0
-        # Shares below the minimum are raised to it; then all are normalized again.
+        # Shares below the minimum are raised to it; then all are renormalized.
         shares = [max(span.weight / total, MIN_SHARE if len(spans) <= 3 else 0.1) for span in spans]
         edges = [left]
         for share in shares:
@@ -49,7 +49,7 @@ class StepAxis:
 
     def choose_ticks(self) -> list[float]:
         """Choose the steps to label, far enough apart for their labels."""
-        # The ends of the phases matter most, so they come first and other ticks are dropped where they are too close.
+        # The ends of phases matter most, so they are placed first, and other ticks are dropped if too close to them.
         candidates = [end for span in self.spans for end in (span.first, span.last)]
         for span, left, right in zip(self.spans, self.edges, self.edges[1:], strict=False):
             count = min(int((right - left) / LABEL_WIDTH), MAX_TICKS // len(self.spans))
@@ -62,7 +62,7 @@ class StepAxis:
 
 
 class ValueAxis:
-    """Vertical axis: linear with its zero, or logarithmic where requested and the values span a large enough range."""
+    """Vertical axis: linear including zero, or logarithmic if requested and the values span a large enough range."""
 
     def __init__(self, values: Sequence[float], share: bool = False, log: bool = False, zero: bool = True) -> None:
         low, high = min(values, default=0.0), max(values, default=1.0)
@@ -73,14 +73,14 @@ class ValueAxis:
             high = max(high, 0.05) if share else high
             size = max(abs(low), abs(high))
             if high - low <= max(ROUNDING * size, TINY):
-                # A constant still needs a range, also one that differs by rounding.
+                # A constant, even up to rounding, still needs a range.
                 size = size if size > TINY else 1.0
                 low, high = low - size / 2, high + size / 2
             low, high = self._round_range(low, high)
         self.low, self.high = low, high
 
     def _round_range(self, low: float, high: float) -> tuple[float, float]:
-        """Widen the range to whole ticks and set `step`, their distance."""
+        """Widen the range to whole ticks, and set `step`, the distance between ticks."""
         if self.share and low >= 0 and 0.5 < high <= 1:
             self.step = 0.25
             return 0.0, 1.0

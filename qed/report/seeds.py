@@ -1,4 +1,4 @@
-"""Arms of a report with several runs: runs that differ in their seed alone, compared over problems and seeds."""
+"""Arms of a report with several runs: runs that differ only in their seed, compared over problems and seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qed.report.numbers import SPACE, format_p_value, format_percent, format_poi
 from qed.report.panels import label_runs
 from qed.report.record import Record
 
-# Settings that name a run or say where it is written: runs that differ in them are the same training.
+# Settings that name a run or its output folder: runs that differ only in these are the same training.
 NAMING = frozenset(
     f"run.{name}" for name in ("seed", "out", "name", "group", "tags", "project", "entity", "trackers", "threads")
 )
@@ -27,14 +27,14 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Seeds:
-    """An arm: its runs, which differ in their seed alone."""
+    """An arm: its runs, which differ only in their seed."""
 
     label: str
     records: list[Record]
 
 
 def group_seeds(records: Sequence[Record]) -> list[Seeds]:
-    """Group runs that differ in their seed alone, in the order of the runs; a run without settings stands alone."""
+    """Group runs that differ only in their seed, in the order of the runs; a run without settings is its own group."""
     groups: dict[str, list[int]] = {}
     for number, record in enumerate(records):
         kept = sorted((key, value) for key, value in _flatten(record.settings, "") if key not in NAMING)

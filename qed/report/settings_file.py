@@ -1,7 +1,7 @@
-"""Read the settings of a run that may come from anybody: a settings.yaml of bounded size, depth and number of values.
+"""Read the settings of an untrusted run: a settings.yaml of bounded size, depth and number of values.
 
-yaml's fast loader ends the process on a deeply nested file, and a few aliases of aliases are a tree that fills the
-memory of whoever walks it. So the tree is built here from the parser's events.
+yaml's fast loader crashes the process on a deeply nested file, and a few aliases of aliases expand to a tree that fills
+the memory of any code that walks it. So the tree is built here from the parser's events.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 
 MOST_BYTES = 1_000_000
-MOST_SLOW_BYTES = 50_000  # that yaml's slow loader takes half a second for
+MOST_SLOW_BYTES = 50_000  # limit for yaml's slow loader, which takes half a second for it
 DEEPEST = 40  # levels
-MOST_VALUES = 50_000  # of the whole tree, with what aliases repeat
-LONGEST_PLAIN = 100  # characters; a longer scalar is a text
+MOST_VALUES = 50_000  # in the whole tree, counting repeated aliases
+LONGEST_PLAIN = 100  # characters; a longer scalar is a string
 RESOLVER: Any = yaml.resolver.Resolver()
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -25,7 +25,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a file as nested dicts; empty if there is no file, or it has no settings.
 
     Raises:
-        ValueError: the file is too large or too deep, is no YAML, or has other values than texts, numbers and lists.
+        ValueError: the file is too large, too deep or not YAML, or has values other than texts, numbers and lists.
         OSError: it cannot be read.
     """
     if not path.exists():
@@ -45,7 +45,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _build_slowly(text: str) -> Any:
-    """Build a tree with yaml's own loader, which takes half a surrogate pair; the fast one refuses it."""
+    """Build a tree with yaml's slow loader, which accepts half a surrogate pair, unlike the fast one."""
     try:
         return _Builder(yaml.SafeLoader(text)).build()
     except yaml.YAMLError as error:
@@ -54,7 +54,7 @@ def _build_slowly(text: str) -> Any:
 
 @lru_cache(4_096)
 def _resolve_plain(text: str) -> Any:
-    """Return the value of a scalar without quotes: a number, a truth value, nothing or a text."""
+    """Return the value of an unquoted scalar: a number, a boolean, None or a string."""
     tag = RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
     return yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
 
@@ -63,7 +63,7 @@ class _Builder:
     """Builds the tree of a document.
 
     Args:
-        loader: of yaml, over the text.
+        loader: yaml's loader of the text.
     """
 
     def __init__(self, loader: Any) -> None:

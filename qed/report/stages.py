@@ -18,7 +18,7 @@ Pairs = list[tuple[Row, Row]]
 
 @dataclass(frozen=True)
 class Stage:
-    """Evaluated policy: the initial one, the last one of a phase, or the last one of an unfinished phase."""
+    """An evaluated policy: the initial one, the last one of a phase, or the last one of an unfinished phase."""
 
     label: str
     step: int
@@ -37,7 +37,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Last two stages of a run: their greedy answers to the same problems, and the paired test of each decoding."""
+    """The last two stages of a run, their greedy answers to the same problems, and the paired test of each decoding."""
 
     before: Stage
     after: Stage
@@ -52,10 +52,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ControlComparison:
-    """Last stages of an RL run and of its control; the control got the training time of the RL phase `phase`.
+    """The last stages of an RL run and of its control, which got the training time of the RL phase `phase`.
 
-    `tests` has the paired test of each decoding, the control before and the run after, where both answered the same
-    problems.
+    `tests` has the paired test of each decoding, with the control as before and the run as after, if both answered the
+    same problems.
     """
 
     control: Stage
@@ -85,7 +85,7 @@ def find_stages(record: Record, task: str) -> list[Stage]:
 def compare_stages(record: Record) -> dict[str, Comparison]:
     """Compare the last two stages of each task.
 
-    Tasks with fewer than two stages, or without stored answers to the same problems, are left out.
+    Tasks with fewer than two stages, or without stored answers to the same problems, are skipped.
     """
     stages = {task: own[-2:] for task in record.tasks if len(own := find_stages(record, task)) > 1}
     tests = _test_stages({task: ((record, before), (record, after)) for task, (before, after) in stages.items()})
@@ -100,9 +100,9 @@ def compare_stages(record: Record) -> dict[str, Comparison]:
 def _test_stages(
     stages: Mapping[str, tuple[tuple[Record, Stage], tuple[Record, Stage]]],
 ) -> dict[str, dict[str, AdjustedTest]]:
-    """Compute the paired test of each decoding of two stages of each task, with p-values adjusted for all of them.
+    """Compute the paired test between two stages for each task and decoding, with p-values adjusted for their number.
 
-    Decodings without stored answers to the same problems are left out.
+    Decodings without stored answers to the same problems are skipped.
     """
     tests = {}
     for task, ((before, old), (after, new)) in stages.items():
@@ -122,7 +122,7 @@ def find_control_stage(record: Record, task: str) -> Stage | None:
 
 
 def compare_controls(record: Record) -> dict[str, ControlComparison]:
-    """Compare an RL run with its control on each task; tasks that one of them has not evaluated are left out."""
+    """Compare an RL run with its control on each task that both have evaluated."""
     control = record.control
     phase = next((phase for phase in record.phases if phase.is_online), None)
     if control is None or phase is None:

@@ -1,4 +1,4 @@
-"""Describe a run's figures in sentences: only measured facts, and the control's result in every case."""
+"""Describe a run's figures in sentences: only measured facts, and always the control's result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_alarms(record: Record) -> list[str]:
 
 
 def write_headline(record: Record, task: str) -> str:
-    """Return one sentence about the change of the greedy accuracy and of the answers' length."""
+    """Return a sentence about the change in greedy accuracy and in answer length."""
     stages = find_stages(record, task)
     if not stages:
         return f"Greedy accuracy on {task} was not measured."
@@ -72,7 +72,7 @@ def describe_change(tests: Mapping[str, AdjustedTest]) -> str:
 
 
 def describe_control(comparison: ControlComparison) -> list[str]:
-    """Describe what SFT alone reached in the time that RL took, whichever of the two is better."""
+    """Describe what SFT alone reached in the time that RL took, whichever is better."""
     reached = (
         f"{_describe_duration(comparison)} reached {format_interval(comparison.control.greedy)} with greedy answers"
     )
@@ -88,7 +88,7 @@ def describe_control(comparison: ControlComparison) -> list[str]:
 
 
 def describe_worked_steps(comparison: Comparison) -> str | None:
-    """Describe the part of worked steps in a gain; None unless accuracy rose together with the known lengths."""
+    """Describe the role of worked steps in a gain; None unless accuracy and known lengths rose together."""
     before, after, pairs = comparison.before, comparison.after, comparison.pairs
     earlier, later = before.greedy, after.greedy
     length, length_later = (read_number(figures.get("mean_tokens")) for figures in (earlier, later))
@@ -121,9 +121,9 @@ def describe_worked_steps(comparison: Comparison) -> str | None:
 
 
 def _has_steps(row: Row) -> bool | None:
-    """Return whether an answer has worked steps; None without any tags for them."""
+    """Return whether an answer has worked steps; None without tags for them."""
     thought = extract_thought(str(row.get("text", "")))
-    # The evaluation also knows tags of the prompt's own.
+    # The evaluation also knows the prompt's own tags.
     return bool(thought) if thought is not None else bool(row.get("reasoning_chars")) or None
 
 
@@ -184,7 +184,7 @@ def _describe_duration(comparison: ControlComparison) -> str:
 
 
 def _describe_standing(comparison: ControlComparison, decoding: str) -> str:
-    """Describe the difference to the control by the paired test of the problems that both answered."""
+    """Describe the difference from the control by the paired test on the problems that both answered."""
     label, adjusted = comparison.phase.label, comparison.tests.get(decoding)
     if adjusted is None:
         return f"{UNPAIRED} A difference is not established."

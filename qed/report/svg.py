@@ -1,4 +1,4 @@
-"""Line charts as inline SVG. Colours are CSS variables of the page, so that light, dark and print can differ."""
+"""Line charts as inline SVG. Colours are CSS variables of the page, so that light, dark and print themes can differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDE, NARROW, HEIGHT = 740, 360, 236
 class Series:
     """Line of a chart, with an optional interval band or with single steps as dots.
 
-    `pieces` are the same points split where the line has gaps; `marks` draws each point; `tips` are the tooltips.
+    `pieces` are the same points, split at gaps in the line; `marks` draws each point; `tips` are the tooltips.
     """
 
     label: str
@@ -69,7 +69,7 @@ class Chart:
 
 
 def render_figure(chart: Chart) -> Html:
-    """Render a chart with its title, legend and note; a wide one is drawn a second time for narrow screens."""
+    """Render a chart with its title, legend and note; a wide chart is also drawn for narrow screens."""
     values = chart.build_value_axis()
     drawings = [draw_chart(chart, values, NARROW, "narrow" if chart.wide else None)]
     if chart.wide:
@@ -198,7 +198,7 @@ def _draw_band(series: Series, area: PlotArea) -> Html:
 
 
 def _draw_dots(series: Series, area: PlotArea) -> Html:
-    """Draw single steps as one path with round line caps: a circle for each would make up most of the page."""
+    """Draw single steps as one path with round line caps, because circles would make up most of the page's size."""
     return build_element(
         "path",
         d="".join(f"M{area.format_point(dot)}h0" for dot in thin_cloud(series.dots)),
@@ -215,7 +215,7 @@ def _draw_line(series: Series, area: PlotArea) -> Html | None:
 
 
 def _draw_tips(series: Series, area: PlotArea) -> Html:
-    """Draw the points with tooltips: visible where each point is an evaluation, else only hover targets."""
+    """Draw the points with tooltips: visible if each point is an evaluation, else only as hover targets."""
     single = len(series.points) == 1
     tips = dict(zip(series.points, series.tips, strict=False))
     chosen = series.points if series.marks else space_evenly(series.points, MAX_TIPS)

@@ -26,7 +26,7 @@ COSTS = (
     "tokens/s",
     "peak memory",
 )
-LEARNING = ("score", "update", "sync")  # timers of a step that the report shows as learning
+LEARNING = ("score", "update", "sync")  # step timers that the report sums as learning
 WORDS = {
     (True, True): "both right",
     (True, False): "right→wrong",
@@ -51,7 +51,7 @@ def render_moves(comparison: Comparison) -> Html:
 
 
 def render_breakdowns(comparison: Comparison) -> Iterator[Html]:
-    """Render greedy accuracy by level and by subject, where the problems have more than one."""
+    """Render greedy accuracy by level and by subject, if the problems have more than one."""
     for key in BREAKDOWNS:
         kinds: dict[str, Pairs] = {}
         for pair in comparison.pairs:
@@ -116,7 +116,7 @@ def _format_memory(process: float | None, device: float | None) -> str:
 
 
 def render_settings(record: Record) -> Html | None:
-    """Render the settings that are not defaults, with their origins; None where the run has no record of them."""
+    """Render the non-default settings with their origins; None if the run has no record of them."""
     origins = {key: origin for key, origin in record.origins.items() if not str(origin).startswith("default")}
     rows = {
         key: join_html(_format_value(record.get_setting(key)), build_element("small", origin))

@@ -1,4 +1,4 @@
-"""Write one self-contained HTML file about one run or several. Its only input is run folders."""
+"""Write one self-contained HTML file about one or several runs, from their folders only."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
     Args:
         runs: the run folders.
-        out: the file to write. It is replaced atomically, so it is never incomplete.
+        out: the file to write, which is replaced atomically and so never incomplete.
 
     Returns:
         the path of the file.
 
     Raises:
         DataError: a folder is not a run, has no metrics or contains a damaged file.
-        UsageError: there is a file of that name that is no page.
+        UsageError: there is a file of that name that is not an HTML page.
         QedError: the file cannot be written.
     """
     if not runs:
         raise DataError("A report needs at least one run's folder.")
     if out.is_file() and not _is_page(out):
-        raise UsageError(f"{out} exists, and is no HTML page. Choose another name, or take it away.")
+        raise UsageError(f"{out} exists, and is not an HTML page. Choose another name, or remove it.")
     content = redact(render_page([read_record(folder) for folder in runs])).encode()
     part = out.with_name(f".{out.name}.part")
     try:
@@ -40,7 +40,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         write_bytes(part, content)
         part.replace(out)
     except OSError as error:
-        with contextlib.suppress(OSError):  # on a disk that can only be read there is no part either
+        with contextlib.suppress(OSError):  # on a read-only disk there is no partial file either
             part.unlink(missing_ok=True)
         raise QedError(f"Cannot write {out}: {error.strerror or error}. Name another file with --out.") from error
     return out
@@ -50,4 +50,4 @@ def _is_page(file: Path) -> bool:
     with contextlib.suppress(OSError), file.open("rb") as opened:
         start = opened.read(64).removeprefix(codecs.BOM_UTF8).lstrip().lower()
         return not start or start.startswith((b"<!doctype html", b"<html"))
-    return True  # writing it says what is wrong
+    return True  # let writing report the error

@@ -50,8 +50,8 @@ def write(tmp_path: Path) -> Write:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('("</final>",)', '"</final>"', r"STOP of the prompt .* must be a tuple of texts"),
-        ('("<reason>",)', '"<reason>"', r"OPENS of the prompt .* must be a tuple of texts"),
+        ('("</final>",)', '"</final>"', r"STOP of the prompt .* must be a tuple of strings"),
+        ('("<reason>",)', '"<reason>"', r"OPENS of the prompt .* must be a tuple of strings"),
         ('"<final>", "</final>")', '"<final>")', r"TAGS of the prompt .* not 3"),
         ('STOP = ("</final>",)', "", r"has no STOP\. It needs STOP, a tuple"),
         ("def demonstration", "def demo", r"has no demonstration\. It needs def demonstration\(problem\)"),
@@ -66,11 +66,11 @@ def test_a_prompt_that_would_be_misread_is_refused(write: Write, old: str, new: 
 
 def test_a_prompt_writes_texts(write: Write) -> None:
     leaf = load_leaf(write(PROMPT, "return f", "f"))
-    with pytest.raises(UsageError, match="render returned NoneType; it must return a text"):
+    with pytest.raises(UsageError, match="render returned NoneType; it must return a string"):
         render_prompt(leaf, Problem("1", "1+1?", "2", "one and one"), None)
     assert find_demonstration(leaf, Problem("1", "1+1?", "2", "one and one")) is None
     leaf.demonstration = lambda problem: 3
-    with pytest.raises(UsageError, match="demonstration returned int; it must return a text"):
+    with pytest.raises(UsageError, match="demonstration returned int; it must return a string"):
         find_demonstration(leaf, Problem("1", "1+1?", "2", "one and one"))
 
 
@@ -79,7 +79,7 @@ def test_a_prompt_writes_texts(write: Write) -> None:
     [
         ("str(number + 1)", "number + 1", r"the answer of problem 0 must be a string, not 1"),
         ("Problem(str(number)", 'Problem("same"', r"two questions have the id 'same'"),
-        ("return [Problem", "return [{}] or [Problem", r"problem 0 is of the type dict; load must return problems"),
+        ("return [Problem", "return [{}] or [Problem", r"problem 0 has the type dict; load must return problems"),
         ("return [", "[", r"must return a list of problems, not NoneType"),
         ("load(split)", "load()", r"load\(\) is called with the arguments \(split\)"),
         ("def load", "def read_it", r"load must be a function \(split\), not None"),
@@ -95,7 +95,7 @@ def test_a_task_may_yield_its_problems_and_names_a_prompt(write: Write) -> None:
     path = write(TASK, "range(9)]", "range(9))")
     path = write(Path(path).read_text(encoding="utf-8"), "return [", "return (")
     assert len(load_task(path, "train", {})) == 9
-    with pytest.raises(UsageError, match=r"names no prompt\. Add PROMPT = "):
+    with pytest.raises(UsageError, match=r"defines no prompt\. Add PROMPT = "):
         suggest_prompt(write(TASK, "PROMPT = ", "OTHER = "))
 
 

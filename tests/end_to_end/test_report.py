@@ -137,7 +137,7 @@ def test_missing_parts_are_left_out(
 def test_only_a_page_is_replaced(make: Callable[..., Path], tmp_path: Path) -> None:
     file = tmp_path / "precious.jsonl"
     file.write_text('{"question": "1 + 1"}')
-    with pytest.raises(UsageError, match="is no HTML page"):
+    with pytest.raises(UsageError, match="is not an HTML page"):
         write_report([make()], file)
     assert file.read_text() == '{"question": "1 + 1"}'
     page = write_report([tmp_path / "mine"], tmp_path / "page.html")
@@ -225,7 +225,7 @@ def test_a_long_run_stays_small(make: Callable[..., Path]) -> None:
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"is no run: there is no settings\.yaml in it"):
+        with pytest.raises(DataError, match=r"is not a run: it has no settings\.yaml"):
             write_report([folder], tmp_path / "report.html")
     (tmp_path / "lr=1").mkdir()
     (tmp_path / "lr=1" / "settings.yaml").write_text("method: sft\n")
