@@ -99,7 +99,7 @@ class ComputedFit:
             *self._format_table(),
         ]
         if any(choice.one_row.host for choice in self.choices):
-            lines.append("# The host's part is of each device; torch rounds each pinned tensor up to a power of two.")
+            lines.append("# Host memory is per device; torch rounds each pinned tensor up to a power of two.")
         lines += self._explain_misfits()
         full, adapted = self.propose(adapters=False), self.propose(adapters=True)
         if full and adapted:
@@ -128,7 +128,7 @@ class ComputedFit:
             memory = min((choice.one_row for choice in own), key=lambda memory: memory.total)
             parts = " + ".join(f"{part} {size / GB:.1f}" for part, size in memory.parts.items() if size >= GB / 20)
             taken, budget = memory.total / GB, self.device.budget / GB
-            yield f"# Does not fit: {way}: it takes {taken:.1f} GB at least, of {budget:.1f}: {parts}"
+            yield f"# Does not fit: {way}: it needs at least {taken:.1f} GB, and {budget:.1f} are available: {parts}"
 
     def _format_table(self) -> Iterator[str]:
         rows = [

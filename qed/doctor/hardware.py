@@ -33,7 +33,7 @@ def check_device() -> Finding:
     if torch.backends.mps.is_available():
         devices.append({"device": "mps", "name": "Apple GPU"})
     total, free = host.read_memory()
-    devices.append({"device": "cpu", "name": _name_processor(), "memory_gib": total / GIB, "free_gib": free / GIB})
+    devices.append({"device": "cpu", "name": _read_cpu_name(), "memory_gib": total / GIB, "free_gib": free / GIB})
     lines = [
         f"{device['device']}: {device['name']}"
         + (f", compute capability {device['capability']}" if "capability" in device else "")
@@ -82,7 +82,7 @@ def check_kernels() -> Finding:
     """Check whether the C++ kernels for decoding steps and updates on the CPU are available."""
     library, reason, mending = load_library()
     if library is not None:
-        return Finding(("in C++, compiled for this processor",), {"compiled": True, "reason": ""})
+        return Finding(("in C++, compiled for this CPU",), {"compiled": True, "reason": ""})
     faster = "With a C++ compiler (g++) sampling and updates on the CPU are faster."
     advice = (f"{faster} {mending}".rstrip(),) if platform.system() == "Linux" else ()
     return Finding((f"none in C++: {reason}",), {"compiled": False, "reason": reason}, advice)
@@ -108,11 +108,11 @@ def _describe_cuda(number: int) -> dict[str, Any]:
 def _has_bfloat16() -> tuple[bool, str]:
     if choose_device() == "cuda":
         major, minor = torch.cuda.get_device_capability()
-        return major >= BFLOAT16_SINCE, f"compute capability {major}.{minor}, needed is {BFLOAT16_SINCE}"
+        return major >= BFLOAT16_SINCE, f"compute capability {major}.{minor}, {BFLOAT16_SINCE} is needed"
     if choose_device() == "mps":
-        return False, "Apple's devices do not say"
+        return False, "Apple's devices do not report it"
     flags = sorted(read_cpu_flags() & set(BFLOAT16_FLAGS))
-    return bool(flags), ", ".join(flags) or f"the processor has none of {', '.join(BFLOAT16_FLAGS)}"
+    return bool(flags), ", ".join(flags) or f"the CPU has none of {', '.join(BFLOAT16_FLAGS)}"
 
 
 def _can_run(kernel: SDPBackend, dtype: torch.dtype) -> bool:
@@ -125,7 +125,7 @@ def _can_run(kernel: SDPBackend, dtype: torch.dtype) -> bool:
     return False
 
 
-def _name_processor() -> str:
+def _read_cpu_name() -> str:
     names = [value for name, value in host.read_cpuinfo() if name == "model name"]
     return names[0] if names else platform.processor() or platform.machine()
 

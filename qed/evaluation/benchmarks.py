@@ -93,7 +93,7 @@ class Benchmark:
             console.say(f"{self.label}: left out {count:,} {reason}.")
         if self.copies:
             rows = "row repeats" if self.copies == 1 else "rows repeat"
-            console.say(f"{self.label}: {self.copies:,} {rows} another; each is a problem with answers of its own.")
+            console.say(f"{self.label}: {self.copies:,} {rows} another; each counts as a separate problem.")
 
     def describe(
         self, kept: Sequence[Problem], sampling: Sampling, settings: Settings, judge: str | None = None

@@ -77,7 +77,7 @@ def show_power(name: str, scoring: stored.Scoring, console: Console, measure: st
 
 def _describe(what: str, difference: float | None) -> str:
     if difference is None:
-        return f"{what} no difference is found in {100 * POWER:.0f} % of comparisons: these are too few."
+        return f"{what} no true difference is found in {100 * POWER:.0f} % of comparisons: these are too few."
     return (
         f"{what} a true difference of {100 * difference:.1f} points is found in {100 * POWER:.0f} % of comparisons; "
         "smaller ones are missed more often."

@@ -58,7 +58,7 @@ def show_grades(console: Console, figures: Figures, rewarded: bool) -> None:
         ],
     )
     if missing := figures["without_gold"]:
-        console.say(f"rows without a gold: {missing:,}. Nothing is right there: drop them, or name another --gold-key.")
+        console.say(f"rows without a gold: {missing:,}; they count as wrong. Drop them, or name another --gold-key.")
     if "first_error" in figures:
         console.say(f"The grader failed, first with: {figures['first_error']}")
     if rewarded:

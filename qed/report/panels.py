@@ -54,15 +54,15 @@ CLASSES = Panel(
     share=True,
     note="Greedy answers to held-out problems; where the format is broken, the answer is extracted leniently.",
 )
-VALIDATED = "The best checkpoint is chosen by this part of the training problems, so it is no held-out result."
+VALIDATED = "The best checkpoint is chosen by this part of the training problems, so it is not a held-out result."
 PANELS = (
     Panel(
-        "Reward model beside the grader",
+        "Reward model and grader",
         "score, and share of answers",
         (("score of the reward model", "reward/model/mean"), ("right by the grader, in training", "accuracy")),
         (("right, held-out, sampled", "sampled", "accuracy"),),
         needs="reward/model/mean",
-        note="A score that rises while the right answers do not says that the policy deceives the reward model.",
+        note="A score that rises while the share of right answers does not indicates reward hacking.",
     ),
     Panel(
         "Answers in format",
@@ -110,7 +110,7 @@ PANELS = (
         "turns in an answer",
         (("training", "turns/mean"),),
         (("held-out, greedy", "greedy", "mean_turns"), ("held-out, sampled", "sampled", "mean_turns")),
-        note="An answer has one turn, and another one for each reply of the environment.",
+        note="An answer has one turn, plus one for each reply of the environment.",
     ),
     Panel(
         "Truncated answers",
@@ -145,7 +145,7 @@ SYSTEM_PANELS = (
         "nats per token",
         (("mean", "sampler/logp_gap_mean"), ("99th percentile", "sampler/logp_gap_p99")),
         log=True,
-        note="Difference of what servers report from the learner's own before the update, on the same tokens.",
+        note="Difference between the servers' log-probs and the learner's before the update, on the same tokens.",
     ),
     Panel("Clipped tokens", "share of tokens", (("low", "clip/low"), ("high", "clip/high")), share=True),
     Panel(
@@ -158,7 +158,7 @@ SYSTEM_PANELS = (
         "What the critic knows",
         "explained variance of the returns",
         (("explained variance", "critic/explained_variance"),),
-        note="1: it knows every return. 0: it knows only their mean. Below 0: it is worse than their mean.",
+        note="1: it predicts every return. 0: it is no better than their mean. Below 0: it is worse than their mean.",
     ),
     Panel("Gradient norm", "before clipping", (("gradient norm", "optim/grad_norm"),), log=True),
     Panel("Learning rate", "of the optimizer", (("learning rate", "optim/lr"),)),

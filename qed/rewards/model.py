@@ -106,7 +106,7 @@ class ModelReward:
     def _encode(self, rollout: Rollout) -> list[int]:
         """Return the tokens of a prompt and an answer for the model, truncated on the left to its context window."""
         model, tokenizer = self._loaded
-        if self._calibration is not None and _reads_alike(tokenizer, rollout):
+        if self._calibration is not None and _shares_tokenizer(tokenizer, rollout):
             ids = [*rollout.prompt, *rollout.output]
         else:
             turns = [("user", rollout.problem.question), ("assistant", rollout.text)]
@@ -133,7 +133,7 @@ class ModelReward:
         return scores
 
 
-def _reads_alike(tokenizer: Any, rollout: Rollout) -> bool:
+def _shares_tokenizer(tokenizer: Any, rollout: Rollout) -> bool:
     """Return whether a tokenizer decodes a prompt's tokens to its text, so that it is that of the policy."""
     if not rollout.prompt or not rollout.prompt_text or max((*rollout.prompt, *rollout.output)) >= len(tokenizer):
         return False

@@ -151,7 +151,7 @@ def test_copies_of_a_row_are_problems_in_shards_and_comparisons(qed: Qed, tmp_pa
     options = ("--tasks", file, "--samples", 2, "--max-tokens", 4, "--rows-per-batch", 1, "--preflight", "false")
     command = ("evaluate", "--model", "new:tiny", *options)
     done = qed(*command, "--out", out, "--json")
-    assert "2 rows repeat another; each is a problem with answers of its own" in done.err
+    assert "2 rows repeat another; each counts as a separate problem" in done.err
     figures = done.result["tasks"]["sums"]
     assert (figures["n"], figures["k"], figures["answers"], "k_min" in figures) == (6, 2, 12, False)
     assert {name: each["n"] for name, each in figures["by"]["subject"].items()} == {"one": 4, "two": 2}

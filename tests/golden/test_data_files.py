@@ -280,7 +280,9 @@ def test_a_column_of_a_type_that_is_not_read_is_left_out(tmp_path: Path, capsys:
         assert rows == [{**row, "deep": [[]]} for row in ROWS]
     told = capsys.readouterr().err
     assert told.count("and are skipped: tags (map<string, int64>)") == told.count("skipped") == 1
-    with pytest.raises(DataError, match=r"The column tags is map<string, int64> in .*x\.parquet, which is not supported"):
+    with pytest.raises(
+        DataError, match=r"The column tags is map<string, int64> in .*x\.parquet, which is not supported"
+    ):
         load(tmp_path)
     write_table(pyarrow.table({"tags": extra["tags"]}), tmp_path / "y.parquet")
     with pytest.raises(DataError, match=r"y\.parquet cannot be read as parquet: ValueError: Arrow type map"):

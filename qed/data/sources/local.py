@@ -91,23 +91,23 @@ def _find_split_files(folder: Path, split: str) -> tuple[list[Path], bool]:
     parquet = {path: strip_suffix(path.name) for path in found if path.name.lower().endswith(".parquet")}
     copies = {path: texts[name] for path, name in parquet.items() if name in texts}
     for copy, text in copies.items():
-        _say_left_out(copy, text)
-    _say_unread_folders(inner, bool(split))
+        _report_skipped_file(copy, text)
+    _report_unread_folders(inner, bool(split))
     if inner != folder:
-        _say_unread_files(folder, inner)
+        _report_unread_files(folder, inner)
     files = [path for path in found if path not in copies]
     named = [path for path in files if split and split.lower() in re.split(r"[-_.]", path.name.lower())]
     return named or files, inner != folder or 0 < len(named) < len(files)
 
 
 @cache
-def _say_left_out(file: Path, text: Path) -> None:
+def _report_skipped_file(file: Path, text: Path) -> None:
     reason = f"{text.name} has the same name, so probably the same rows"
     say_on_stderr(f"{file} is skipped: {reason}. To read both, rename one.")
 
 
 @cache
-def _say_unread_folders(folder: Path, has_splits: bool) -> None:
+def _report_unread_folders(folder: Path, has_splits: bool) -> None:
     """Report subfolders with data that is not read in addition to the folder's own files.
 
     They are not read because they may hold anything: another format of the same rows, or answers of a model.
@@ -131,7 +131,7 @@ def _say_unread_folders(folder: Path, has_splits: bool) -> None:
 
 
 @cache
-def _say_unread_files(folder: Path, inner: Path) -> None:
+def _report_unread_files(folder: Path, inner: Path) -> None:
     """Report files next to a split's own subfolder that are not read, except those named like a split."""
     files = (path for path in sorted(folder.iterdir()) if _is_data(path) and path.is_file())
     unread = [path.name for path in files if not {*re.split(r"[-_.]", path.name.lower())} & {*SPLITS}]
@@ -265,7 +265,7 @@ def _choose_columns(file: Path, schema: Any) -> dict[str, Any]:
     columns = [column for column in schema if column not in unread]
     if not unread or not columns:
         return {}
-    _say_unread_columns(file, ", ".join(f"{column.name} ({name_type(column)})" for column in unread))
+    _report_unread_columns(file, ", ".join(f"{column.name} ({name_type(column)})" for column in unread))
     for column in unread:
         schema = schema.remove(schema.get_field_index(column.name))
     features = load_datasets_library().Features.from_arrow_schema(schema)
@@ -273,7 +273,7 @@ def _choose_columns(file: Path, schema: Any) -> dict[str, Any]:
 
 
 @cache
-def _say_unread_columns(file: Path, names: str) -> None:
+def _report_unread_columns(file: Path, names: str) -> None:
     say_on_stderr(
         f"{file}: columns of these types cannot be read and are skipped: {names}. Convert the ones that you need to "
         "text, numbers, lists or structs."
