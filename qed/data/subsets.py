@@ -15,9 +15,9 @@ STRATA = ("source", "subject", "level")  # columns of a problem's meta, outermos
 def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[list[Problem], str]:
     """Draw problems without replacement, stratified by the columns of `STRATA` that vary.
 
-    The outermost strata get proportional shares, rounded by the largest-remainder method. Within each, problems are
-    ordered by the inner strata and then at random, and every m-th is taken from a random start (systematic sampling,
-    Madow and Madow 1944).
+    The outermost strata get proportional shares, rounded by the largest-remainder method, so that none with a fair
+    share is left out. Within each, problems are ordered by the inner strata and then at random, and every m-th is taken
+    from a random start (systematic sampling, Madow and Madow 1944).
 
     Args:
         problems: the n problems of the benchmark.

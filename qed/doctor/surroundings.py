@@ -136,7 +136,7 @@ def check_disk(folder: Path = Path("runs")) -> Finding:
 def check_hub() -> Finding:
     """Check the cache of the hub's models and data sets, and whether the network may be used."""
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    # Like the hub's library: without a home folder the path is not expanded.
+    # As in the hub's library, the path is not expanded if there is no home folder.
     cache = Path(os.path.expanduser(os.environ.get("HF_HUB_CACHE") or home / "hub"))
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in TRUE
     cached = sorted(path.name for path in cache.glob("*s--*")) if cache.is_dir() else []

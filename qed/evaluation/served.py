@@ -22,7 +22,7 @@ def is_served(policy: Policy | None) -> bool:
 
 
 def find_model(url: str) -> tuple[str, int | None]:
-    """Return the path of the tokenizer of a server's model, and the step if the model is a run's checkpoint.
+    """Return the folder or hub name of a server's model, or the run and the step if it is a run's checkpoint.
 
     Raises:
         UsageError: no server answers there, or its model is not on this machine.
@@ -30,7 +30,7 @@ def find_model(url: str) -> tuple[str, int | None]:
     name, root = find_served_model(url)
     folder = Path(root)
     if folder.is_dir():
-        # For a run's checkpoint return the run, which has the prompt and the reward.
+        # The run of a checkpoint has the prompt and the reward.
         checkpoint = folder.resolve().parent
         run = checkpoint.parent.parent
         is_of_run = folder.name == "hf" and checkpoint.parent.name == "checkpoints" and is_run(run)

@@ -14,7 +14,7 @@ from qed.report.numbers import SPACE, format_p_value, format_percent, format_poi
 from qed.report.panels import label_runs
 from qed.report.record import Record
 
-# Settings that name a run or its output folder: runs that differ only in these are the same training.
+# The seed, and settings that only name a run or say where it is recorded: runs that differ only in these are one arm.
 NAMING = frozenset(
     f"run.{name}" for name in ("seed", "out", "name", "group", "tags", "project", "entity", "trackers", "threads")
 )

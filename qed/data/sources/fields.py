@@ -131,7 +131,7 @@ def read_answer(row: Row, place: Place) -> tuple[str, str]:
 
 
 def read_answer_beside_reply(row: Row, place: Place) -> tuple[str, str]:
-    """Like `read_answer`, but ignore an answer that is neither text nor number, because the reply may be enough."""
+    """Read the answer like `read_answer`, but ignore one that is neither text nor number: the reply may be enough."""
     try:
         return read_answer(row, place)
     except DataError:
