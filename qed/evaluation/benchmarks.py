@@ -76,7 +76,7 @@ class Benchmark:
         return replace(self, data=data, stop=chosen.stop, exemplars=f"{count} of {name}")
 
     def report_problems(self, console: Console) -> None:
-        """Print how a subset was drawn, the rows of `report_rows`, and the problems whose gold cannot be parsed."""
+        """Print how a subset was drawn, the counts of `report_rows`, and the problems whose gold cannot be parsed."""
         if self.subset:
             console.say(f"{self.label}: {self.subset}.")
         self.report_rows(console)

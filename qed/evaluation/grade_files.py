@@ -93,7 +93,7 @@ def grade_stored(gold: str, text: str, kind: str, mode: str, policy: Policy = MA
 
 
 def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str, policy: Policy = MATH) -> Grade:
-    """Grade a stored answer by a reward, or by its final answer without a reward that decides correctness."""
+    """Grade a stored answer by a reward, or by its final answer if no reward decides correctness."""
     gold, text = rollout.problem.answer, rollout.text
     if grader is None:
         return grade_stored(gold, text, kind, mode, policy)
@@ -123,7 +123,7 @@ def grade_rows(
     threads = ThreadPoolExecutor(workers)
     try:
         yield from map_ahead(threads, grade, cases, AHEAD * workers)
-    except BaseException:  # do not wait on an interrupt for gradings that may hang
+    except BaseException:  # on an interrupt, do not wait for gradings that may hang
         threads.shutdown(wait=False, cancel_futures=True)
         if grader is not None:
             grader.close()

@@ -125,7 +125,7 @@ def grade_in_workers(files: Iterable[str], comparison: Comparison, workers: int)
             numbered = enumerate(chain(first, chunks))
             placed = (chunk._replace(out=os.path.join(folder, str(number))) for number, chunk in numbered)
             yield from map_ahead(threads, partial(_grade_chunk, server, idle, comparison), placed, 2 * workers)
-    finally:  # do not wait on an interrupt for the chunks in progress
+    finally:  # on an interrupt, do not wait for the chunks in progress
         threads.shutdown(wait=False, cancel_futures=True)
         server.close()
 

@@ -96,7 +96,7 @@ class EndpointTemplate:
     def write(self, problem: Problem) -> EndpointPrompt:
         """Write the prompt of a problem.
 
-        A prompt rendered in the data is used unchanged, unless a chat template made it, which is another model's.
+        A prompt already rendered in the data is used unchanged, except by a chat template, which is another model's.
 
         Raises:
             UsageError: the prompt cannot be written without a tokenizer.
