@@ -1,1 +1,1 @@
-"""Settings from defaults, YAML files and the command line, each value with its origin."""
+"""Settings from defaults, YAML files and the command line; each value records its origin."""

@@ -1,4 +1,4 @@
-"""Parse the command line: settings as `--a.b v`, `--a.b=v` or `a.b=v`, configurations, and flags."""
+"""Parses the command line: settings as `--a.b v`, `--a.b=v` or `a.b=v`, configurations, and flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBER = re.compile(r"-(\.?\d|inf|nan)")
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags of a command line; the string under a field is its help."""
+    """Flags of a command line; the string under a field is its help."""
 
     resume: bool = False
     """Resume the run in the folder --out."""
@@ -32,9 +32,9 @@ class Flags:
     overwrite: bool = False
     """Replace the run in the folder --out."""
     dry_run: bool = False
-    """Print what the run would do, without training."""
+    """Train with this many processes on this machine, one per GPU; torchrun and srun start the processes themselves."""
     ranks: int = 1
-    """Train with so many processes on this machine, one per GPU; torchrun and srun start them themselves."""
+    """Train on a Ray cluster: auto for the one of this machine, or HOST:PORT of its head node; needs qed[ray]."""
     cluster: str = ""
     """Train on a Ray cluster: auto for that of this machine, or HOST:PORT of its head node; needs qed[ray]."""
     sweep: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Flags:
 
 
 FLAGS = tuple(flag.name for flag in fields(Flags))
-# Flags with a value, and where it is collected.
+# Flags with a value, and the list that collects it.
 TAKING = {
     "ranks": "ranks",
     "cluster": "cluster",
@@ -66,7 +66,7 @@ TAKING = {
 
 @dataclass
 class ParsedLine:
-    """The parsed parts of a command line, in the order of its arguments."""
+    """Parsed parts of a command line, in the order of its arguments."""
 
     configs: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -78,19 +78,19 @@ class ParsedLine:
 
 
 def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
-    """Return the configurations, settings and flags of a command line; names of settings are not checked here.
+    """Return the configurations, settings and flags of a command line; names of settings are not checked.
 
     Raises:
-        UsageError: the command line is invalid, or gives a list twice.
+        UsageError: the command line is invalid, or sets a list twice.
     """
     line, rest = ParsedLine(), list(arguments)
     while rest:
         _take_argument(rest, table, line)
     _refuse_repeated_lists(line.entries, table)
     if len({"resume", "requeue", "overwrite"} & line.flags) > 1:
-        raise UsageError("--resume and --requeue continue a run, and --overwrite replaces it. Give one of them.")
+        raise UsageError("--resume and --requeue continue a run, but --overwrite replaces it. Use only one of them.")
     if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
-        raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
+        raise UsageError("--allow-change and --fast apply only to a resumed run. Add --resume, or remove them.")
     flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
     allowed = _expand_names(line.allow_change, table)
     ranks, cluster = _parse_ranks(line.ranks), line.cluster[-1] if line.cluster else ""
@@ -99,7 +99,7 @@ def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], 
 
 
 def _refuse_repeated_lists(entries: Sequence[Entry], table: Table) -> None:
-    """Refuse two options of one list: the second would silently replace the first, and several entries are meant."""
+    """Reject two options for one list: the second would silently replace the first, but both are probably meant."""
     given: dict[tuple[str, ...], Entry] = {}
     for entry in entries:
         names = table.expand_key(entry.key)
@@ -111,7 +111,7 @@ def _refuse_repeated_lists(entries: Sequence[Entry], table: Table) -> None:
 
 
 def drop_settings(arguments: Sequence[str], keys: Collection[str], table: Table) -> list[str]:
-    """Return a valid command line without these settings and their values; a key may be any name of a setting."""
+    """Return a valid command line without these settings and their values; `keys` may be any names of settings."""
     dropped = {table.expand_key(key) for key in keys}
     kept, rest = [], list(arguments)
     while rest:
@@ -137,28 +137,28 @@ def drop_flags(arguments: Sequence[str], *names: str) -> list[str]:
 
 
 def _parse_ranks(texts: Sequence[str]) -> int:
-    """Return the number of processes of the last `--ranks`; 1 without any."""
+    """Return the number of processes from the last `--ranks`; 1 by default."""
     text = texts[-1] if texts else "1"
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise UsageError(f"--ranks {text} is no number of processes; it must be 1 or more.")
+        raise UsageError(f"--ranks {text} is not a number of processes; it must be 1 or more.")
     return int(text)
 
 
 def _expand_names(names: Sequence[str], table: Table) -> tuple[str, ...]:
-    """Return the full names of settings given by any of their names, separated by commas."""
+    """Return the full names of comma-separated settings, which may have any of their names."""
     expanded: dict[str, None] = {}
     for name in ",".join(names).split(",") if names else ():
         full = table.expand_key(_normalize_key(name.strip()))
         if not full:
             raise UsageError(
-                f"--allow-change {name} is no setting of qed {table.command}.{suggest(_normalize_key(name), table)}"
+                f"--allow-change {name} is not a setting of qed {table.command}.{suggest(_normalize_key(name), table)}"
             )
         expanded |= dict.fromkeys(full)
     return tuple(expanded)
 
 
 def _take_argument(rest: list[str], table: Table, line: ParsedLine) -> None:
-    """Parse the first argument of `rest`, and take it and its value out."""
+    """Parse the first argument of `rest`, and remove it and its value."""
     argument = rest.pop(0)
     if argument == "-h":
         line.flags.add("help")
@@ -190,9 +190,9 @@ def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine)
 
 
 def _take_setting(name: str, key: str, rest: list[str], table: Table) -> tuple[str, str]:
-    """Return the key and the value of a setting without an equals sign, whose value is a switch's or the next argument.
+    """Return the key and value of a setting without an equals sign; the value is a switch's or the next argument.
 
-    An unknown name is reported later, with or without a value after it.
+    Unknown names are reported later, with or without a value after them.
     """
     if key.startswith("no_") and table.is_switch(key[3:]):
         return key[3:], "false"
@@ -214,7 +214,7 @@ def _is_value(argument: str) -> bool:
 
 
 def _is_file(argument: str) -> bool:
-    """Return whether an argument with an equals sign is a file: a sweep names its folders lr=1e-6,seed=0."""
+    """Return whether an argument with an equals sign is a file, as in a sweep's folder named lr=1e-6,seed=0."""
     return argument.endswith(SUFFIXES) and Path(argument).is_file()
 
 
@@ -223,14 +223,14 @@ def _normalize_key(name: str) -> str:
 
 
 def list_proposals(table: Table) -> list[str]:
-    """Return the names of flags and shortcuts that a mistyped option may have meant."""
+    """Return the names of flags and shortcuts that a mistyped option may mean."""
     return [name.replace("_", "-") for name in FLAGS] + [name for name in SHORTCUTS if table.expand_key(name)]
 
 
 def _explain_misplaced_sign(argument: str, table: Table) -> str:
     name = argument.lstrip("-+")
     if argument.startswith("+"):
-        return f"{argument}: leave the plus out and write {name}; every setting of qed exists already."
+        return f"{argument}: write {name} without the plus; qed has no settings to add."
     key = _normalize_key(name.partition("=")[0])
     exists = table.expand_key(key) or key in FLAGS
     hint = f" Did you mean '--{name}'?" if exists else suggest(key, table, list_proposals(table), "--")

@@ -1,6 +1,6 @@
-"""Functions of the caller's Python program as rewards: in settings, `<callable>` stands for the function.
+"""Functions of the caller's Python program as rewards; in settings, `<callable>` stands for the function.
 
-A function cannot be written into settings.yaml, so the settings hold its name, and the process that trains holds the
+A function cannot be written to settings.yaml, so the settings hold its name, and the training process holds the
 function: `<callable>` is the first one, `<callable 2>` the second.
 """
 
@@ -21,7 +21,7 @@ _given: ContextVar[Mapping[str, Callable[..., Any]]] = ContextVar("functions")
 
 
 def name_function(number: int) -> str:
-    """Return the name of the caller's function of this number, from 1."""
+    """Return the name of the caller's function with this number, counted from 1."""
     return "<callable>" if number == 1 else f"<callable {number}>"
 
 
@@ -31,35 +31,35 @@ def is_callable_name(source: str) -> bool:
 
 
 def give_functions(functions: Mapping[str, Callable[..., Any]]) -> AbstractContextManager[None]:
-    """Give the functions of the caller's program by their names, while the block runs."""
+    """Make the functions of the caller's program available by their names within the context."""
     return set_context(_given, functions)
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """Return the function of a name.
+    """Return the function with this name.
 
     Raises:
-        UsageError: the caller has given none, as on the command line.
+        UsageError: the caller has passed no such function, as on the command line.
     """
     functions = _given.get({})
     if name not in functions:
         raise UsageError(
-            f"data.reward is {name}: a function of the Python program that began this run, which only that program "
-            "has. From Python, give the function again: reward=FUNCTION, for qed.train with out= and resume=True. "
-            "From the command line, another run may name a file with the function: --reward ./FILE.py."
+            f"data.reward is {name}: a function of the Python program that began this run, and only that program "
+            "has it. From Python, pass the function again: reward=FUNCTION, in qed.train with out= and resume=True. "
+            "From the command line, start another run with a file that defines the function: --reward ./FILE.py."
         )
     return functions[name]
 
 
 def leave_out_missing(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the entries of a reward without the functions that the caller has not given."""
+    """Return the entries of a reward without functions that the caller has not passed."""
     sources = {name: parse_reward(name).source for name in names}
     given = _given.get({})
     return tuple(name for name, source in sources.items() if source in given or not is_callable_name(source))
 
 
 def require_functions(names: Iterable[str]) -> None:
-    """Raise a UsageError if an entry of a reward is a function that the caller has not given."""
+    """Raise a UsageError if an entry of a reward is a function that the caller has not passed."""
     for name in names:
         source = parse_reward(name).source
         if is_callable_name(source):

@@ -1,4 +1,4 @@
-"""Compare the settings of a resumed run with the saved ones, and find changes that would change its results."""
+"""Compares the settings of a resumed run with the saved ones, and finds changes that affect its results."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from qed.errors import DataError
 from qed.guards.redaction import redact
 
 FREE_SECTIONS = ("run.", "evaluation.", "parallel.", "cluster.")
-NOT_FREE = ("run.seed",)  # by which problems and answers are drawn
-# These settings change memory use, speed and places, never the result of a step beyond rounding.
+NOT_FREE = ("run.seed",)  # determines which problems and answers are drawn
+# These settings affect memory, speed and locations, but never the result of a step beyond rounding.
 FREE = (
     *("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing"),
     *("sampling.url", "sampling.devices", "sampling.colocate", "sampling.memory_share", "sampling.request_seconds"),
     "sampling.weights_folder",
 )
-# The adapters of a checkpoint are of these sizes and this scale: others would be another model, or none.
+# A checkpoint's adapters have these sizes and this scale: with others, they would be another model or not load.
 FIXED = ("model.lora_rank", "model.lora_alpha", "model.lora_targets")
-SAME_UPDATES = {"adamw", "adamw_offload"}  # They differ only in where the state is, and can load each other's state.
+SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ only in where the state is kept, and can load each other's
 
 
 def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """Return the settings that differ from a saved settings.yaml, each as `key: old -> new`.
 
-    The first list has all differences; the second those that would change the run's results and are not in `allowed`,
-    or cannot change at all.
-    A setting that the file does not have, because the version of qed that wrote it had none, counts as the
-    default of its dataclass.
+    The first list has all differences; the second has those that would change the run's results and are not in
+    `allowed`, or cannot change at all. A setting that is missing in the file, because it was written by a version of
+    qed without it, counts as the default of its dataclass.
     """
     names = map_names(settings)
     defaults = _list_values(_build_defaults(settings), names)
@@ -53,7 +52,7 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     texts = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
-    why = " (this one cannot change: the checkpoint's adapters are of the old value)"
+    why = " (this one cannot change: the checkpoint's adapters were made with the old value)"
     refused = {key: text for key, text in texts.items() if key not in free}
     return list(texts.values()), [
         f"{text}{why if _is_fixed(key, before, after) else ''}" for key, text in refused.items()
@@ -61,7 +60,7 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
 
 
 def _is_fixed(key: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Return whether a setting of adapters means something else than before, in a run that has or shall have some."""
+    """Return whether an adapter setting differs from before, in a run that has adapters or would now have them."""
     if key not in FIXED or key == "model.lora_rank":
         return key in FIXED
     rank: int = before.get("model.lora_rank") or 0
@@ -71,9 +70,9 @@ def _is_fixed(key: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[str, Any]:
-    """Return saved settings with each `data.X` under the name that both phases have for it, if it has none itself.
+    """Return saved settings, with each `data.X` that does not exist replaced by the names that both phases have for it.
 
-    The phases of a pipeline shared one section `data` in earlier versions.
+    In files of earlier versions, the phases of a pipeline share one section `data`.
     """
     split: dict[str, Any] = {}
     for key, value in saved.items():
@@ -83,14 +82,14 @@ def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[st
 
 
 def _list_values(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of nested settings by their keys; a tuple as the list that a file has for it."""
+    """Return the values of nested settings by their keys; tuples become lists, as in a file."""
     return {
         names.get(path, path): list(value) if isinstance(value, tuple) else value for path, value in flatten_tree(tree)
     }
 
 
 def _build_defaults(settings: Any) -> dict[str, Any]:
-    """Return the default of every setting that has one, as a tree."""
+    """Return the default of every setting that has one, as nested mappings."""
     kind: Any = type(settings)
     if all(part.default is not MISSING or part.default_factory is not MISSING for part in fields(kind)):
         return build_tree(kind())
@@ -100,7 +99,7 @@ def _build_defaults(settings: Any) -> dict[str, Any]:
 
 
 def _equal(before: Any, after: Any) -> bool:
-    """Return whether two values are equal; a single value equals a list with only this value."""
+    """Return whether two values are equal; a single value equals a list of only that value."""
     return bool(before == after or [before] == after or before == [after])
 
 
@@ -108,7 +107,7 @@ def read_saved(file: Path) -> dict[str, Any]:
     try:
         saved = load_yaml(file.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{file} cannot be read: {error}. Restore it from a copy.") from error
+        raise DataError(f"{file} cannot be read: {error}. Restore it from a backup.") from error
     if not isinstance(saved, dict):
-        raise DataError(f"{file} contains no settings. Restore it from a copy.")
+        raise DataError(f"{file} contains no settings. Restore it from a backup.")
     return saved

@@ -1,4 +1,4 @@
-"""Checks of settings that name something: leaves of shelves, code of the user, files of tasks."""
+"""Checks of settings that name something: plugins, user code, data files of tasks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ TASKS = ("data.tasks", "evaluation.tasks")
 
 
 def check_names(value: Any, entry: Entry, setting: Setting, flags: Flags, reads_data: bool) -> Any:
-    """Check a value against shelves and files, and return it with a leaf's name as its file spells it.
+    """Check that the plugins and files that a value names exist; return it with plugin names spelled as their files.
 
     Args:
-        value: of the setting.
-        entry: where it was given.
-        setting: whose value it is.
-        flags: say whether YAML files may name code.
-        reads_data: whether the files of tasks in YAML files must exist, too.
+        value: value of the setting.
+        entry: entry that set it.
+        setting: the setting.
+        flags: flags; they say whether YAML files may name code.
+        reads_data: whether data files of tasks in YAML files must exist, too.
 
     Raises:
-        UsageError: there is no such leaf or file, or it names code that may not run.
+        UsageError: there is no such plugin or file, or it names code that is not allowed to run.
     """
     raw = entry.raw
     key = setting.key.removeprefix("sft.").removeprefix("rl.")
@@ -52,14 +52,14 @@ def check_names(value: Any, entry: Entry, setting: Setting, flags: Flags, reads_
 
 
 def _suggest_list(text: str, origin: str) -> str:
-    """Return how several names are written in a YAML file, for a quoted text with a comma; otherwise an empty text."""
+    """Return how to write several names in YAML, if the text is quoted and has a comma; otherwise an empty string."""
     if "," not in text or origin == COMMAND_LINE:
         return ""
-    return f" Several are a list in YAML: [{', '.join(part.strip() for part in text.split(','))}]."
+    return f" In YAML, write several as a list: [{', '.join(part.strip() for part in text.split(','))}]."
 
 
 def _read_leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:
-    """Return a leaf's name as its file spells it, or the name of user code unchanged."""
+    """Return a plugin's name as its file spells it, or the name of user code unchanged."""
     check_user_code(name, raw.origin, setting.key, flags)
     try:
         plugins.check_leaf(str(setting.shelf), name)
@@ -69,16 +69,16 @@ def _read_leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:
 
 
 def check_user_code(name: str, origin: str, key: str, flags: Flags) -> None:
-    """Raise a UsageError if a YAML file names code of the user, and that is not allowed."""
+    """Raise a UsageError if a YAML file names user code, unless that is allowed."""
     if plugins.is_users_own(name) and origin != COMMAND_LINE and not flags.allow_user_code:
         raise UsageError(
-            f"{origin}: {key} names code outside of qed, {name}, which would be executed. A YAML file may come from "
-            "somebody else, so this needs --allow-user-code (Python: allow_user_code=True), or the name as an argument."
+            f"{origin}: {key} names code outside of qed, {name}, which would be executed. YAML files may come from "
+            "others, so this needs --allow-user-code (Python: allow_user_code=True), or the name on the command line."
         )
 
 
 def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
-    """Raise a UsageError unless a reward is NAME or WEIGHT*NAME with a known name, or a user's file."""
+    """Raise a UsageError unless a reward is NAME or WEIGHT*NAME with the name of a reward or of user code."""
     try:
         source = parse_reward(text).source
         check_user_code(source, origin, key, flags)
@@ -89,7 +89,7 @@ def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
 
 
 def _check_tracker(text: str, origin: str, key: str, flags: Flags) -> None:
-    """Raise a UsageError unless a tracker is on the shelf, or a user's file."""
+    """Raise a UsageError unless a tracker is one of qed's, or user code."""
     check_user_code(text, origin, key, flags)
     try:
         plugins.check_leaf("trackers", text)
@@ -111,8 +111,8 @@ def _check_task(text: str, origin: str, key: str, flags: Flags, reads_data: bool
 
 
 def _explain_move(key: str, flags: Flags) -> str:
-    """Return how to resume a run whose data has been moved; an empty text if none is resumed."""
+    """Return how to resume a run whose data has been moved; an empty string if no run is resumed."""
     if not (flags.resume or flags.requeue):
         return ""
     allow = "" if key == "evaluation.tasks" else f" --allow-change {key}"
-    return f" If it has been moved since the run began, name its new place: --{key} NEW{allow}."
+    return f" If it has been moved since the run began, set its new path: --{key} NEW{allow}."

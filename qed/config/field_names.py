@@ -1,6 +1,6 @@
-"""Map short names to paths: an algorithm's setting has a path, such as `surrogate.clip_high`, and often a short name.
+"""Maps short names to paths: an algorithm's setting has a path, such as `surrogate.clip_high`, and often a short name.
 
-The short name of a setting in a part is the last word of its path (`clip_high`); that of a part's `kind` is the name
+The short name of a setting in a part is the last word of its path (`clip_high`); a part's `kind` has the name
 of the part (`surrogate`). A short name is valid if it is unambiguous; a field of the algorithm itself takes
 precedence over the fields of its parts.
 """
@@ -39,7 +39,7 @@ def find_shown_names(paths: Collection[str]) -> dict[str, str]:
 
 
 def find_shadowed(paths: Collection[str], own: Iterable[str]) -> dict[str, str]:
-    """Map each field or name of an algorithm itself that hides a setting of a shown part to the path that it hides."""
+    """Map each name of the algorithm itself that hides a setting of a shown part to the hidden path."""
     hidden = {_shorten(path): path for path in paths if path.partition(".")[0] in SHOWN_SHORT and "." in path}
     return {name: hidden[name] for name in (*paths, *own) if name in hidden}
 
@@ -57,7 +57,7 @@ def flatten_fields(settings: Any) -> dict[str, Any]:
 
 
 def replace_fields(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return a copy with new values, each given by path or short name; every part is validated once."""
+    """Return a copy with new values by path or short name; every part is validated once."""
     current = flatten_fields(settings)
     short = find_short_names(current)
     outer: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def replace_fields(settings: Settings, values: Mapping[str, Any]) -> Settings:
         path = name if is_dataclass(value) else short.get(name, name)
         part, _, rest = path.partition(".")
         if isinstance(current.get(path), tuple) and not isinstance(value, tuple):
-            # Checkpoints store values as JSON, which has no tuples; a single value means a tuple of one.
+            # Checkpoints store values as JSON, which has no tuples; a single value means a tuple of one element.
             value = tuple(value) if isinstance(value, list) else (value,)
         if rest:
             inner.setdefault(part, {})[rest] = value

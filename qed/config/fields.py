@@ -1,6 +1,6 @@
-"""Build the table of a command's settings: every dotted key with its type, default, section and other names.
+"""Builds the table of a command's settings: every dotted key with its type, default, section and other names.
 
-It is built from the dataclasses in settings.py and that of the algorithm, so a new field is a new option.
+It is built from the dataclasses in settings.py and the algorithm's, so a new field becomes a new option.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.errors import UsageError
 
 PHASES = {"sft": "sft", "rl": "grpo"}
-PER_PHASE = ("learner.", "data.")  # sections that each phase of a pipeline has, and that may be given for both at once
+PER_PHASE = ("learner.", "data.")  # sections that each phase of a pipeline has, and that may be set for both at once
 SHORTCUTS = {
     "model": "model.name",
     "tasks": "data.tasks",
@@ -37,9 +37,9 @@ SHORTCUTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting: its key, type and default; `default` is MISSING where a value must be given.
+    """A setting: its key, type and default; `default` is MISSING if a value is required.
 
-    `path` contains the names of all sections around it; the key may leave out that of an algorithm's part.
+    `path` contains the names of all enclosing sections; the key may omit the name of an algorithm's part.
     """
 
     key: str
@@ -57,15 +57,15 @@ class Setting:
 
     @property
     def field(self) -> str:
-        """Return the name of its dataclass field."""
+        """Return the name of the dataclass field."""
         return self.path.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class Table:
-    """All settings of a command by key, and the other names of settings in an algorithm's parts.
+    """All settings of a command by key, and alternative names of the settings of an algorithm's parts.
 
-    `methods` maps each phase to its algorithm; outside of pipelines there is one phase, with an empty name.
+    `methods` maps each phase to its algorithm; commands other than pipelines have one phase, with an empty name.
     """
 
     command: str
@@ -80,17 +80,17 @@ class Table:
         return "" not in self.methods
 
     def expand_key(self, key: str, shortcuts: bool = True) -> tuple[str, ...]:
-        """Return the settings that a key or a shortcut means: one, one per phase in a pipeline, or none."""
+        """Return the settings that a key or shortcut refers to: one, one per phase in a pipeline, or none."""
         key = SHORTCUTS.get(key, key) if shortcuts else key
         key = self.names.get(key, key)
         if key in self.settings:
             return (key,)
-        # Two phases rarely share a learning rate: a usual one for SFT is ten times that of RL.
+        # Two phases rarely share a learning rate: for SFT it is usually ten times that for RL.
         both = tuple(f"{phase}.{key}" for phase in self.methods) if self.pipeline and key != "learner.lr" else ()
         return both if key.startswith(PER_PHASE) and all(name in self.settings for name in both) else ()
 
     def is_switch(self, key: str) -> bool:
-        """Return whether a key may be given on the command line without a value."""
+        """Return whether a key may appear on the command line without a value."""
         names = self.expand_key(key)
         return bool(names) and all(self.settings[name].kind is bool for name in names)
 
@@ -145,18 +145,18 @@ def _read_type_hints(owner: type) -> dict[str, Any]:
 
 
 def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
-    """Return the default of a field that is a section; its values are the defaults of its settings. None if missing."""
+    """Return the default of a section's field, which holds the defaults of its settings; None if it has none."""
     default = read_default(part)
     if default is not MISSING and not isinstance(default, kind):
         raise UsageError(
-            f"{owner.__name__}.{part.name} is {default!r} by default, but it must be a {kind.__name__}: write "
-            f"{part.name}: {kind.__name__} = {kind.__name__}(...) with the values of its fields."
+            f"{owner.__name__}.{part.name} is {default!r} by default, but must be a {kind.__name__}. Write "
+            f"{part.name}: {kind.__name__} = {kind.__name__}(...) with values for its fields."
         )
     return None if default is MISSING else default
 
 
 def read_default(part: Field[Any]) -> Any:
-    """Return the default of a field of a dataclass; MISSING if it has none."""
+    """Return the default of a dataclass field; MISSING if it has none."""
     return part.default_factory() if part.default_factory is not MISSING else part.default
 
 

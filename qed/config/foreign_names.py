@@ -1,7 +1,7 @@
-"""Find what other systems' names of settings mean in qed, for hints about unknown names.
+"""Finds what other systems' setting names mean in qed, for hints about unknown names.
 
-They are suggested, but not accepted as other names: those of only some settings would be confusing. Most come from the
-tables of `qed config import`; here are the words of several systems, and names that mean more than one setting.
+They are suggested but not accepted as alternative names, because only some settings would have one. Most come from the
+tables of `qed config import`; here are words used by several systems, and names that mean more than one setting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qed.config.imports import axolotl, llama_factory, open_r1, trl, verl
 
-# Names by their last part, in snake case, with the settings that they may be: the first that a command has is meant.
+# Names by their last part, in snake case, with the settings that they may mean: the first one that a command has.
 WORDS = {
     "batch_size": ("learner.batch_size",),
     "bf16": ("model.precision",),
@@ -76,37 +76,37 @@ WORDS = {
     "warmup_ratio": ("learner.warmup_ratio", "learner.warmup_steps"),
 }
 _PENALTY = (
-    " A repetition penalty depends on the tokens before, and the learner's log-probs would be of another distribution "
+    " A repetition penalty depends on the preceding tokens, so the learner's log-probs would have another distribution "
     "than the answers. sampling.temperature, top_p, top_k and min_p apply to both."
 )
-_ESTIMATOR = " The command chooses it, as qed rloo; algorithm.estimator changes it within a command."
+_ESTIMATOR = " The command chooses it, such as qed rloo; algorithm.estimator changes it within a command."
 _COMMAND = (
-    " The command is the algorithm, as qed rloo. To compare several in one sweep: qed pipeline --sft.learner.steps 0 "
-    "--sweep rl.method=grpo,rloo."
+    " The command names the algorithm, as in qed rloo. To compare several in a sweep: qed pipeline "
+    "--sft.learner.steps 0 --sweep rl.method=grpo,rloo."
 )
 _ROWS = (
-    " qed counts the rows of a whole optimizer step in learner.batch_size, and cuts them by "
-    "learner.tokens_per_microbatch to fit the memory; neither devices nor accumulation multiply it."
+    " learner.batch_size is the number of rows in a whole optimizer step, which qed splits by "
+    "learner.tokens_per_microbatch to fit memory; neither devices nor accumulation multiply it."
 )
-# Names that correspond to no single setting, with what to do instead.
+# Names without a single corresponding setting, with what to do instead.
 INSTEAD = {
     **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), _PENALTY),
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "micro_batch_size"), _ROWS),
     **dict.fromkeys(("adv_estimator", "advantage_estimator"), _ESTIMATOR),
-    "config": " A configuration is given without an option name: qed {command} FILE.yaml.",
+    "config": " A configuration needs no option name: qed {command} FILE.yaml.",
     "fp16": " The precisions are float32, bfloat16 and float64: --model.precision bfloat16.",
-    "loss_type": " A loss is algorithm.surrogate with algorithm.average. For TRL's and others: qed config import.",
+    "loss_type": " A loss is algorithm.surrogate with algorithm.average. To convert TRL's: qed config import.",
     "ppo_mini_batch_size": " It counts problems in verl. learner.batch_size counts answers: problems x group_size.",
-    "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",
-    "reward_weights": " A weight is written before its reward: --reward 0.5*NAME,OTHER.",
-    "use_kl_loss": " A weight above 0 switches the KL on: algorithm.kl.",
-    **dict.fromkeys(("use_peft", "finetuning_type"), " A rank above 0 switches the adapters on: model.lora_rank."),
+    "resume_from_checkpoint": " Set --out to the run's folder and add --resume.",
+    "reward_weights": " Write a weight before its reward: --reward 0.5*NAME,OTHER.",
+    "use_kl_loss": " Set algorithm.kl above 0 to use a KL.",
+    **dict.fromkeys(("use_peft", "finetuning_type"), " Set model.lora_rank above 0 to train adapters."),
 }
 
 
 @dataclass(frozen=True)
 class ForeignRule:
-    """What a system's setting is in qed: one of these settings, or none for a reason."""
+    """What another system's setting is in qed: one of these settings, or none for a reason."""
 
     title: str
     ours: tuple[str, ...]
@@ -114,7 +114,7 @@ class ForeignRule:
 
 
 def advise(key: str, command: str) -> str:
-    """Return what to do instead of a name that corresponds to no single setting; empty if there is no such advice."""
+    """Return what to do instead of a name without a single corresponding setting; empty if there is no advice."""
     last = key.rpartition(".")[2]
     if last in ("method", "algorithm", "algo") and command != "pipeline":
         return _COMMAND
@@ -122,20 +122,20 @@ def advise(key: str, command: str) -> str:
 
 
 def find_words(key: str) -> tuple[str, ...]:
-    """Return the settings that a usual word of other systems may mean."""
+    """Return the settings that a common word of other systems may mean."""
     parts = key.split(".")
     return WORDS.get(parts[-1]) or WORDS.get("_".join(parts[-2:]), ())
 
 
 def find_rule(key: str) -> ForeignRule | None:
-    """Return the rule for a setting of another system: by its whole name, or by the end of it."""
+    """Return the rule for a setting of another system: by its full name, or by the end of it."""
     rules = _index_rules()
     return rules.get(key) or rules.get(".".join(key.split(".")[-2:])) or rules.get(key.rpartition(".")[2])
 
 
 @functools.cache
 def _index_rules() -> dict[str, ForeignRule]:
-    """Index the rules of all systems by whole names and, if they are telling, by their last words."""
+    """Index the rules of all systems by full names and, if they are specific enough, by their last parts."""
     index: dict[str, ForeignRule] = {}
     for system in (trl, open_r1, verl, llama_factory, axolotl):
         for rule in system.RULES:
@@ -144,7 +144,7 @@ def _index_rules() -> dict[str, ForeignRule]:
                 parts = name.split(".")
                 index.setdefault(name, found)
                 index.setdefault(".".join(parts[-2:]), found)
-                # One word, such as name or mode, may be anything.
+                # A single word, such as name or mode, may mean anything.
                 if "_" in parts[-1]:
                     index.setdefault(parts[-1], found)
     return index

@@ -1,4 +1,4 @@
-"""Format the help of a training command: its settings, or the most used ones."""
+"""Formats the help of a training command: all of its settings, or the most used ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def format_command_help(table: Table, everything: bool = False) -> str:
         textwrap.fill(f"qed {table.command}: {_describe_command(table)}", read_width(), subsequent_indent="  "),
         f"{format_heading('Usage')}\n  qed {table.command} [CONFIG…] [--section.setting VALUE …]\n"
         + wrap(
-            "A CONFIG is a YAML file, or a name from ./configs or from those that come with qed. A later one overrides "
+            "A CONFIG is a YAML file, or the name of one in ./configs or shipped with qed. A later one overrides "
             "an earlier one, and the command line overrides all. `section.setting=VALUE` is the same as the option."
             + _note_on_names(table)
         ),
@@ -68,7 +68,7 @@ def _note_on_names(table: Table) -> str:
     setting = next((setting for setting in table.settings.values() if setting.key != setting.path), None)
     if setting is None:
         return ""
-    return f" A setting of a part of the algorithm may be given with the part's name: {setting.path} is {setting.key}."
+    return f" A setting of a part of the algorithm may include the part's name: {setting.path} is {setting.key}."
 
 
 def _format_section(table: Table, name: str, values: dict[str, Value]) -> str:
@@ -95,7 +95,7 @@ def _format_option(name: str, setting: Setting) -> str:
 
 
 def _choose_placeholder(kind: Any) -> str:
-    """Return the placeholder of a value in a usage line."""
+    """Return the placeholder for a value in a usage line."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return "|".join(map(str, arguments))
@@ -110,7 +110,7 @@ def _format_documentation(setting: Setting, values: dict[str, Value]) -> str:
     """Return a setting's help and default."""
     text = find_documentation(setting.owner, setting.field)
     if setting.default is MISSING:
-        return f"{text} (must be given)"
+        return f"{text} (required)"
     value, origin = values[setting.key].value, values[setting.key].origin
     default = format_value(value) + (f", by {origin.removeprefix(DEFAULT + ' of ')}" if origin != DEFAULT else "")
     return f"{text} (default: {default})"

@@ -1,6 +1,6 @@
-"""Map names of settings to keys: every setting has a path of sections; those of an algorithm's parts also short names.
+"""Maps setting names to keys: every setting has a path of sections; those of algorithms' parts also have short names.
 
-One of the names is the setting's key, which help, messages, origins and sweeps show; settings.yaml and
+One of the names is the setting's key, shown in help, messages, origins and sweeps; settings.yaml and
 settings.origin.json contain paths.
 """
 
@@ -26,7 +26,7 @@ def list_other_names(section: str, paths: Collection[str]) -> dict[str, str]:
 
 
 def map_names(settings: Settings | PipelineSettings) -> dict[str, str]:
-    """Map every other name of the settings in the parts of an algorithm to its key."""
+    """Map every other name of the settings of an algorithm's parts to the key."""
     if isinstance(settings, PipelineSettings):
         algorithms = {"sft.algorithm": settings.sft.algorithm, "rl.algorithm": settings.rl.algorithm}
     else:
@@ -51,7 +51,7 @@ def list_values(settings: Settings | PipelineSettings) -> dict[str, Any]:
 
 
 def list_origins(settings: Settings | PipelineSettings, origins: Mapping[str, str]) -> dict[str, str]:
-    """Return the origins of settings by their paths, from those by their keys."""
+    """Return the origins of settings by path, from those by key."""
     paths = list_paths(settings)
     return {paths.get(key, key): origin for key, origin in origins.items()}
 

@@ -1,6 +1,6 @@
-"""Read YAML files as layers: values stay text, with file and line, until the type of their setting is known.
+"""Reads YAML files as layers: values stay text, with file and line, until the type of their setting is known.
 
-PyYAML only composes the tree and does not construct objects, so no file can run code or turn `no` into a boolean.
+PyYAML composes the tree without constructing objects, so no file can run code or turn `no` into a boolean.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Layer = list[Entry]
 
 
 def find_shipped_configs() -> Path:
-    """Return the folder of the configurations that come with qed, in the installed package or in a checkout."""
+    """Return the folder of the configurations shipped with qed, in the installed package or in a checkout."""
     inside = Path(qed.__file__).parent / "configs"
     return inside if inside.is_dir() else inside.parent.parent / "configs"
 
 
 def list_config_folders() -> tuple[Path, Path]:
-    """Return the folders in which a configuration is found by its name: the user's before that of qed."""
+    """Return the folders that are searched for a configuration by name: the user's before qed's."""
     return Path("configs"), find_shipped_configs()
 
 
 def list_configs(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return the configurations in folders by name; of one name, that in the first folder."""
+    """Return the configurations in folders by name; for equal names, the one in the first folder."""
     found: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*")):
@@ -59,20 +59,20 @@ def list_configs(folders: Iterable[Path]) -> dict[str, Path]:
 
 
 def read_title(file: Path) -> str:
-    """Return what the comment in the first line of a configuration says before its first colon or full stop."""
+    """Return the comment in the first line of a configuration up to its first colon or full stop."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         first = lines.readline().strip()
     return re.split(r"[.:](?:\s|$)", first.lstrip("# "))[0] if first.startswith("#") else ""
 
 
 def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
-    """Find the file of a configuration: a path, or a bare name in ./configs and then among those that come with qed.
+    """Find the file of a configuration: a path, or a bare name in ./configs and then among those shipped with qed.
 
     With `folders`, search only those, and not the current folder.
     """
     path, bare = Path(name), os.path.basename(name) == name
     places = folders or (list_config_folders() if bare else (path.parent,))
-    # A bare word means a name first: the current folder may contain an unrelated file of that name.
+    # A bare word is a name first, because the current folder may contain an unrelated file of that name.
     files = [path] if not folders and (not bare or path.suffix in SUFFIXES) else []
     files += [place / f"{path.name}{suffix}" for place in places for suffix in ("", *SUFFIXES)]
     for file in files:
@@ -90,7 +90,7 @@ def _explain_missing(name: str, folders: tuple[Path, ...]) -> str:
 
 
 def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
-    """Read the layers of a YAML file: those of the files that it extends, the most distant first, then its own."""
+    """Read the layers of a YAML file: first those of the files that it extends, base first, then its own."""
     chain = (*chain, path)
     if path.resolve() in [before.resolve() for before in chain[:-1]]:
         raise UsageError(f"{path} extends itself: {' extends '.join(map(_shorten_path, chain))}.")
@@ -99,7 +99,7 @@ def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
         before = entries.setdefault(entry.key, entry)
         if before is not entry:
             raise UsageError(
-                f"{entry.raw.origin}: {entry.shown} is already set at {before.raw.origin}. Keep one of them."
+                f"{entry.raw.origin}: {entry.shown} is already set at {before.raw.origin}. Keep only one of them."
             )
     extends = entries.pop("extends", None)
     bases = [_find_base(path, raw) for raw in _list_texts(extends.raw)] if extends else []
@@ -107,7 +107,7 @@ def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
 
 
 def read_method(path: Path) -> str:
-    """Return the command that repeats a saved run: its method, or `pipeline` if it has two phases."""
+    """Return the command of a saved run: its method, or `pipeline` if it has two phases."""
     methods = [entry.raw.text for layer in read_layers(path) for entry in layer if entry.key == "method"]
     return methods[-1] if methods else "pipeline"
 
@@ -117,7 +117,7 @@ def _list_texts(raw: Raw) -> tuple[Raw, ...]:
 
 
 def _find_base(path: Path, raw: Raw) -> Path:
-    """Find the file that another file extends: relative to its folder, or by name among those that come with qed."""
+    """Find the file that another file extends: relative to its folder, or by name among those shipped with qed."""
     shipped = find_shipped_configs()
     folders = [path.parent, shipped] if os.path.basename(raw.text) == raw.text else [path.parent]
     for base in [folder / f"{raw.text}{suffix}" for folder in folders for suffix in ("", *SUFFIXES)]:
@@ -126,7 +126,7 @@ def _find_base(path: Path, raw: Raw) -> Path:
     names = list(list_configs([shipped]))
     raise UsageError(
         f"{raw.origin}: extends names {raw.text!r}, but there is no file {_shorten_path(path.parent / raw.text)}, and "
-        f"no configuration of that name comes with qed.{suggest_nearest(raw.text, names)}"
+        f"no configuration of that name is shipped with qed.{suggest_nearest(raw.text, names)}"
     )
 
 
@@ -138,17 +138,17 @@ def _shorten_path(path: Path) -> str:
 
 def _read_entries(path: Path) -> Iterator[Entry]:
     """Yield all settings of a YAML file under dotted keys."""
-    if path.name.lower().endswith(DATA_SUFFIXES) and path.suffix.lower() != ".json":  # which may be read as YAML
+    if path.name.lower().endswith(DATA_SUFFIXES) and path.suffix.lower() != ".json":  # JSON may be read as YAML
         raise UsageError(
-            f"{_shorten_path(path)} is a data file, and is read as a configuration here. Several data files are one "
-            "value, --tasks A,B or their folder: a shell that expands a pattern such as *.jsonl makes each a word."
+            f"{_shorten_path(path)} is a data file, but is used as a configuration here. Set several data files as one "
+            "value, --tasks A,B or their folder: a shell expands a pattern such as *.jsonl to separate arguments."
         )
     node = _parse_yaml(path)
     if node is None:
         return
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(
-            f"{_shorten_path(path)}:1: a configuration consists of `key: value` lines; this is something else."
+            f"{_shorten_path(path)}:1: a configuration must consist of `key: value` lines, and this does not."
         )
     yield from _walk_mapping(node, _shorten_path(path), "", ())
 
@@ -179,7 +179,7 @@ def _explain_syntax(error: yaml.MarkedYAMLError, file: str) -> str:
 
 
 def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[yaml.Node, ...]) -> Iterator[Entry]:
-    """Yield the settings of a mapping and of the mappings inside it; `above` are the mappings that contain it."""
+    """Yield the settings of a mapping and of the mappings inside it; `above` are the enclosing mappings."""
     if node in above:
         raise UsageError(f"{file}:{node.start_mark.line + 1}: an alias here contains itself.")
     for key, value in _list_pairs(node, file, above):
@@ -191,7 +191,7 @@ def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[y
         elif isinstance(value, yaml.MappingNode) and value.value:
             yield from _walk_mapping(value, file, f"{shown}.", (*above, node))
         elif isinstance(value, yaml.MappingNode):
-            # An empty section is the same as one whose lines are all commented out.
+            # An empty section is like one whose lines are all commented out.
             yield Entry(_convert_to_snake(shown), Raw(missing=True, origin=f"{file}:{line}"), shown)
         else:
             yield Entry(_convert_to_snake(shown), read_node(value, file, line), shown)
@@ -215,7 +215,7 @@ def _convert_to_snake(key: str) -> str:
 def _list_pairs(
     node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]
 ) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    """Return the key-value pairs of a mapping; those merged by `<<` come last, without keys that the mapping has."""
+    """Return the key-value pairs of a mapping, last those merged by `<<` whose keys it does not have."""
     pairs: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     merged: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     for key, value in node.value:
@@ -226,9 +226,7 @@ def _list_pairs(
             continue
         for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             if not isinstance(source, yaml.MappingNode) or source in above or source is node:
-                raise UsageError(
-                    f"{file}:{key.start_mark.line + 1}: << merges mappings from elsewhere, and this is not one."
-                )
+                raise UsageError(f"{file}:{key.start_mark.line + 1}: << merges mappings, but this value is not one.")
             names = {key.value for key, _ in pairs + merged}
             merged += [pair for pair in _list_pairs(source, file, (*above, node)) if pair[0].value not in names]
     names = {key.value for key, _ in pairs}

@@ -1,4 +1,4 @@
-"""Suggest settings for an unknown name: it may be a typo, lack its section, or be another library's name."""
+"""Suggests settings for an unknown name, which may be a typo, lack its section, or be another library's name."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Iterable
 from qed.config.fields import Table
 from qed.config.foreign_names import advise, find_rule, find_words
 
-CLOSE = 0.8  # how similar a name must be to be guessed; in its own section less is enough
+CLOSE = 0.8  # similarity required to suggest a name; less is enough within its own section
 
 
 def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = "") -> str:
-    """Return a sentence that suggests what an unknown name may have meant, or an empty string.
+    """Return a sentence that suggests what an unknown name may mean, or an empty string.
 
-    `others` are names besides the settings that may be suggested; `dashes` is the prefix of names on the command line.
+    `others` are further names to suggest besides settings; `dashes` is the prefix of names on the command line.
     """
     last = key.rpartition(".")[2]
     if advice := advise(key, table.command):
         return advice
     sections = [name for name in table.sections if name and name in (key, f"sft.{key}", f"rl.{key}")]
     if sections:
-        return f" It is a section, with the settings {_explain_section(sections, table)}."
+        return f" It is a section with the settings {_explain_section(sections, table)}."
     matches = _find_existing(find_words(key), table)
     matches = matches or [name for name in table.settings if name.rpartition(".")[2] == last]
     rule = None if matches else find_rule(key)
     if rule is not None:
         matches = _find_existing(rule.ours, table)
         if not matches:
-            return f" In {rule.title} it is a setting; qed has none: {rule.why or 'it may come with another command'}."
+            return f" {rule.title} has this setting, but qed does not: {rule.why or 'another command may have it'}."
     matches = matches or _find_near(key, table, others)
     if matches:
         return f" Did you mean {' or '.join(repr(format_name(name, dashes)) for name in matches)}?"
@@ -38,17 +38,17 @@ def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = ""
 
 
 def explain_repetition(first: str, again: str, pairs: bool) -> str:
-    """Return why a list that is given twice is refused, and how several entries are given.
+    """Explain why setting a list twice is rejected, and how to write several entries.
 
     Args:
-        first: the name under which it is given first, with dashes if it has them.
-        again: the name under which it is given again.
-        pairs: whether its entries are NAME=VALUE.
+        first: the name of its first occurrence, with any dashes.
+        again: the name of its second occurrence.
+        pairs: whether the entries are NAME=VALUE.
     """
     example = f"{first}{' ' if first.startswith('-') else '='}{'A=X,B=Y' if pairs else 'A,B'}"
     if first == again:
         return f"{first} is given twice. Separate several with a comma: {example}."
-    return f"{first} and {again} are two names of one list. Give one, and separate several with a comma: {example}."
+    return f"{first} and {again} are two names of one list. Use one, and separate several with a comma: {example}."
 
 
 def format_name(name: str, dashes: str) -> str:
@@ -75,7 +75,7 @@ def _find_existing(settings: Iterable[str], table: Table) -> list[str]:
 
 
 def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
-    """Return the names closest to a mistyped one: among shortcuts and flags, in its section, in any, or in full."""
+    """Return the names closest to a mistyped one: shortcuts and flags, in its section, in any section, or in full."""
     section, _, last = key.rpartition(".")
     if not section and (near := _find_like(key, others)):
         return near
@@ -87,7 +87,7 @@ def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
     near = _find_like(last, {setting.name for setting in table.settings.values()})
     if near:
         return [name for name, setting in table.settings.items() if setting.name == near[0]]
-    # In an existing section, the long common prefix would make any two names similar.
+    # In an existing section, the long common prefix would make all names similar.
     return [] if section in table.sections and section else _find_like(key, table.settings)
 
 

@@ -1,4 +1,4 @@
-"""Read a configuration of two phases for a command that trains one: its own phase's settings, without the other's."""
+"""Reads a two-phase configuration for a command with one phase: uses that phase's settings, and skips the other's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SKIPS = tuple(f"skip_{phase}" for phase in PHASES)
 
 
 def take_phase(layers: Sequence[Layer], table: Table) -> list[Layer]:
-    """Return the layers of configuration files as the command's single phase reads them.
+    """Return the layers of configuration files as seen by the command's single phase.
 
     If the files have a section for the command's phase, its settings replace those for both phases, and the section of
-    the other phase and `skip_*` are left out. Otherwise the layers are returned as they are.
+    the other phase and `skip_*` are dropped. Otherwise the layers are returned unchanged.
     """
     own, other = _find_phase(layers, table), ""
     if own and any(entry.key.startswith(f"{own}.") for layer in layers for entry in layer):
@@ -25,7 +25,7 @@ def take_phase(layers: Sequence[Layer], table: Table) -> list[Layer]:
 
 
 def _find_phase(layers: Sequence[Layer], table: Table) -> str:
-    """Return the phase of a command: the one that names its algorithm, or sft for SFT and its relatives, else rl."""
+    """Return the phase of a command: the one that names its algorithm, or else sft for SFT and similar ones, or rl."""
     if table.pipeline:
         return ""
     for phase in PHASES:
@@ -38,7 +38,7 @@ def _find_phase(layers: Sequence[Layer], table: Table) -> str:
 
 
 def _convert(layer: Layer, own: str, other: str) -> Layer:
-    """Return a layer with the settings of one phase in place of those for both, and without those of the other."""
+    """Return a layer in which the settings of one phase replace those for both, without those of the other phase."""
     single = {entry.key.removeprefix(f"{own}."): entry for entry in layer if entry.key.startswith(f"{own}.")}
     sections = (own, other, *SKIPS)
     shared = [entry for entry in layer if entry.key.partition(".")[0] not in sections and entry.key not in single]

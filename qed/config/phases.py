@@ -1,4 +1,4 @@
-"""Combine the sections of `settings.py` into the settings of a phase and of a pipeline."""
+"""Combines the sections of `settings.py` into the settings of a phase and of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.config.settings import DataSettings, LearnerSettings, ModelSettings, Ru
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one phase: SFT, DPO or an online algorithm."""
+    """Settings of one phase: SFT, DPO or an online algorithm."""
 
     method: str
     """Name of the algorithm."""
@@ -29,22 +29,22 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        """Refuse settings that the algorithm does not support."""
+        """Reject settings that the algorithm does not support."""
         self.algorithm.check(self.sampling.group_size)
         require(
             not self.data.window or not (self.algorithm.online or self.algorithm.together > 1),
-            f"data.window splits demonstrations into windows, and qed {self.method} does not train on demonstrations. "
+            f"data.window splits demonstrations into windows, but qed {self.method} does not train on demonstrations. "
             "Remove it, or use qed sft.",
         )
 
     @property
     def imitates(self) -> bool:
-        """Return whether the phase imitates demonstrations, as SFT does: it neither samples nor compares pairs."""
+        """Return whether the phase imitates demonstrations, like SFT, and neither samples nor compares pairs."""
         return not self.algorithm.online and self.algorithm.together == 1
 
     @property
     def compares(self) -> bool:
-        """Return whether the phase compares the two replies of pairs that the data has, as DPO does."""
+        """Return whether the phase compares the two replies of preference pairs in the data, like DPO."""
         return not self.algorithm.online and self.algorithm.together == 2
 
 
@@ -62,10 +62,10 @@ class PhaseSettings:
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """SFT, then RL, with all other settings shared; the steps of the second phase follow those of the first.
+    """SFT, then RL, with all other settings shared; step numbers continue in the second phase.
 
-    Every evaluation has the prompt, the reward and the held-out problems of the last phase, so that all steps of the
-    run compare.
+    Every evaluation uses the prompt, the reward and the held-out problems of the last phase, so that all steps of the
+    run are comparable.
     """
 
     sft: PhaseSettings
@@ -83,7 +83,7 @@ class PipelineSettings:
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        """Refuse a run that would do nothing."""
+        """Reject a run that would do nothing."""
         require(not (self.skip_sft and self.skip_rl), "skip_sft and skip_rl together leave nothing to do.")
         self.phases()
 
@@ -99,7 +99,7 @@ class PipelineSettings:
             method=part.method,
             algorithm=part.algorithm,
             model=self.model,
-            # `data.window` without a phase is given to both, and only SFT has windows.
+            # `data.window` without a phase applies to both, but only SFT has windows.
             data=part.data if name == "sft" else replace(part.data, window=0),
             sampling=self.sampling,
             rollout=self.rollout,

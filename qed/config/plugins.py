@@ -1,6 +1,6 @@
-"""Load plugins by name: `--reward boxed` is `rewards/boxed.py`, and a path to a .py file is user code.
+"""Loads plugins by name: `--reward boxed` is `rewards/boxed.py`, and a path to a .py file is user code.
 
-A shelf is a folder of plugins, its leaves. Listing one reads the first docstring line of each file without importing.
+A shelf is a folder of plugins, its leaves. Listing it reads each file's first docstring line without importing it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from qed.config.user_code import HOME, load_file, load_module, require_callable
 from qed.errors import UsageError, suggest_nearest
 
-NEAR = 0.8  # similarity from which on the name of a method is taken for another one's
-# The folder of each shelf, and the name that each of its leaves defines; an algorithm defines a subclass instead.
+NEAR = 0.8  # similarity above which a method's name is considered a misspelling of another
+# The folder of each shelf, and the name that each leaf must define; an algorithm defines a subclass instead.
 SHELVES = {
     "algorithms": ("algorithms", ""),
     "commands": ("cli/commands", "run"),
@@ -36,8 +36,8 @@ SHELVES = {
 def list_leaves(name: str, only: str | None = None) -> dict[str, str]:
     """List the leaves of a shelf, such as `rewards`, each with the first line of its docstring.
 
-    A leaf is a file or a package that defines the name that the shelf requires; helper files in the folder do not.
-    `only` is the name of the one leaf that is looked for.
+    A leaf is a file or package that defines the name required by the shelf, unlike helper files in the folder.
+    `only` restricts the search to the leaf of this name.
     """
     folder, required = SHELVES[name]
     leaves = {}
@@ -56,7 +56,7 @@ def list_leaves(name: str, only: str | None = None) -> dict[str, str]:
 
 @functools.cache
 def _describe_leaf(file: str, changed: int, required: str) -> str | None:
-    """Return the first line of a leaf's docstring, None for another file; `changed` is the time of its last change."""
+    """Return the first line of a leaf's docstring, None for other files; `changed` is the modification time."""
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     is_leaf = required in _find_defined_names(tree) if required else _has_algorithm(tree)
     return (ast.get_docstring(tree) or "").split("\n", 1)[0] if is_leaf else None
@@ -79,17 +79,17 @@ def _find_defined_names(tree: ast.Module) -> set[str]:
 
 
 def _has_algorithm(tree: ast.Module) -> bool:
-    """Whether a module defines a dataclass that is derived from another class."""
+    """Return whether a module defines a dataclass derived from another class."""
     return any(isinstance(node, ast.ClassDef) and node.bases and node.decorator_list for node in tree.body)
 
 
 def is_users_own(name: str) -> bool:
-    """Return whether a name refers to code outside of qed: a path to a .py file, or a dotted module name."""
+    """Return whether a name refers to user code: a path to a .py file, or a dotted module name."""
     return name.endswith(".py") or ("." in name and "/" not in name and all(p.isidentifier() for p in name.split(".")))
 
 
 def spell_leaf(name: str) -> str:
-    """Return the name of a leaf as its file spells it, with _ for -, or the name of the user's own code unchanged."""
+    """Return the name of a leaf as its file spells it, with _ for -, or the name of user code unchanged."""
     return name if is_users_own(name) else name.replace("-", "_")
 
 
@@ -97,7 +97,7 @@ def check_leaf(shelf_name: str, name: str) -> None:
     """Raise a UsageError if the name is neither a leaf of the shelf nor user code."""
     if is_users_own(name):
         if name.endswith(".py") and not Path(name).is_file():
-            raise UsageError(f"There is no file {name} to load as one of the {shelf_name}.")
+            raise UsageError(f"There is no file {name} to load from for {shelf_name}.")
         return
     if not list_leaves(shelf_name, only=name.replace("-", "_")):
         leaves = list_leaves(shelf_name)
@@ -120,10 +120,10 @@ def load_leaf(shelf_name: str, name: str) -> ModuleType:
 
 
 def load_algorithm(name: str) -> type[Any]:
-    """Import an algorithm by its name: the only class with a `loss` that its file defines.
+    """Import an algorithm by name: the only class with a `loss` that its file defines.
 
     Raises:
-        UsageError: the file defines none or several.
+        UsageError: the file defines no such class, or several.
     """
     module = load_leaf("algorithms", name)
     classes = [
@@ -140,22 +140,22 @@ def load_algorithm(name: str) -> type[Any]:
 
 
 def _require_read(kind: type[Any], name: str) -> None:
-    """Refuse an algorithm of which a part would be ignored.
+    """Reject an algorithm of which some code would be silently ignored.
 
     Raises:
-        UsageError: it is no dataclass, or has a default or a method that nothing reads.
+        UsageError: it is not a dataclass, or has a default or a method that nothing uses.
     """
     own, inherited = vars(kind), {key for base in kind.__mro__[1:] for key in dir(base)}
     if "__dataclass_params__" not in own:
         raise UsageError(
-            f"{name}: {kind.__name__} needs the line @dataclass(frozen=True) above it; without it, its fields would be "
-            "no settings and its defaults those of the algorithm that it is derived from."
+            f"{name}: {kind.__name__} needs the decorator @dataclass(frozen=True); without it, its fields would not be "
+            "settings, and its defaults would be those of its base class."
         )
     settings = {field.name for field in dataclasses.fields(kind)}
     for key in sorted(settings & own.keys() - inspect.get_annotations(kind).keys()):
         raise UsageError(
-            f"{name}: {kind.__name__}.{key} hides the setting algorithm.{key}, which keeps its old default. Write "
-            f"{key}: TYPE = ... for another default; a method needs another name."
+            f"{name}: {kind.__name__}.{key} hides the setting algorithm.{key}, which would keep its old default. Write "
+            f"{key}: TYPE = ... to change the default, or rename a method."
         )
     functions = {key: value for key, value in own.items() if isinstance(value, FunctionType)}
     for key in functions.keys() & inherited:
@@ -166,13 +166,13 @@ def _require_read(kind: type[Any], name: str) -> None:
         near = difflib.get_close_matches(key, hooks, 1, NEAR)
         if near and not key.startswith("_"):
             raise UsageError(
-                f"{name}: {kind.__name__}.{key} is a method that nothing calls. Did you mean {near[0]}? A name that "
-                "begins with _ is left alone."
+                f"{name}: {kind.__name__}.{key} is a method that nothing calls. Did you mean {near[0]}? Names that "
+                "begin with _ are not checked."
             )
 
 
 def _require_parameters(what: str, function: FunctionType, inherited: Any) -> None:
-    """Refuse a method that cannot be called as the one that it replaces."""
+    """Reject a method that cannot be called like the one that it overrides."""
     if not isinstance(inherited, FunctionType) or function.__name__.startswith("__"):
         return
     parameters = inspect.signature(inherited).parameters.values()

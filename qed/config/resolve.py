@@ -1,6 +1,6 @@
-"""Resolve settings from layers: defaults, the algorithm's defaults, YAML files from left to right, the command line.
+"""Resolves settings from layers: defaults, the algorithm's defaults, YAML files from left to right, the command line.
 
-Every value records its origin, and every error names it.
+Every value records its origin, which error messages name.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["Resolved", "Source", "Value", "list_defaults", "read_sources", "reso
 DEFAULT = "default"
 # Settings that only a pipeline has.
 OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for part in fields(Settings)}
-TO_SAMPLER = ("dppo", "ipo")  # surrogates whose ratio is to the sampler's log-probs
-# Settings that say one thing in two units: a layer that gives the first, or a value of the second, unsets the other.
+TO_SAMPLER = ("dppo", "ipo")  # surrogates whose ratio uses the sampler's log-probs
+# Settings for the same thing in two units: a layer that sets the first, or the second to a value, unsets the other.
 ALTERNATIVES = (("learner.steps", "learner.epochs"), ("learner.warmup_steps", "learner.warmup_ratio"))
 PATHS = ("run.out", "model.name", *TASKS)  # settings that may begin with ~, the user's home
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """The settings of a command, the origin of each, and the flags."""
+    """Settings of a command, the origin of each, and the flags."""
 
     command: str
     settings: Settings | PipelineSettings
@@ -63,15 +63,15 @@ class Value:
 
 
 def resolve_settings(command: str, arguments: Sequence[str], reads_data: bool = True) -> Resolved:
-    """Return the settings of a command line.
+    """Return the settings from a command line.
 
     Args:
-        command: that trains.
-        arguments: behind it.
-        reads_data: whether the files of all tasks must exist, or only of those that the arguments name.
+        command: the training command.
+        arguments: the arguments after it.
+        reads_data: whether the files of all tasks must exist, or only those of tasks named in the arguments.
 
     Raises:
-        UsageError: lists all mistakes. Names of files and of code matter only where no later layer replaces them.
+        UsageError: lists all mistakes. Names of files and code are checked only if no later layer replaces them.
     """
     source = read_sources(command, arguments)
     values = list_defaults(source.table)
@@ -97,7 +97,7 @@ def resolve_settings(command: str, arguments: Sequence[str], reads_data: bool = 
     if problems:
         raise UsageError("\n".join(problems.values()))
     if values["model.name"].value.startswith("new:"):
-        # The defaults for new models replace only values that are not given.
+        # The defaults for new models replace only values that are not set.
         fresh = _list_algorithm_defaults(source.table, "fresh_defaults", " for new models")
         values |= {key: value for key, value in fresh.items() if values[key].origin.startswith(DEFAULT)}
     values |= _list_ahead_defaults(source.table, values)
@@ -106,7 +106,7 @@ def resolve_settings(command: str, arguments: Sequence[str], reads_data: bool = 
 
 
 def _unset_alternatives(given: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the settings that a layer unsets because it gives the same in another unit, such as epochs for steps."""
+    """Return the settings that a layer unsets because it sets them in another unit, such as epochs for steps."""
     unset: dict[str, Value] = {}
     for count, share in ALTERNATIVES:
         for key in given:
@@ -121,8 +121,8 @@ def _unset_alternatives(given: Collection[str], values: Mapping[str, Value]) -> 
 def read_sources(command: str, arguments: Sequence[str]) -> Source:
     """Return the layers and flags of a command line, and the table of its settings."""
     methods = dict(PHASES) if command in PIPELINES else {"": resolve_algorithm_name(command)}
-    # The algorithms of a pipeline are settings themselves and decide which other settings exist. Two passes suffice
-    # for every valid command line; the limit prevents an endless loop for the others.
+    # The algorithms of a pipeline are settings themselves, and decide which other settings exist. Two passes suffice
+    # for every valid command line; the limit prevents an endless loop for invalid ones.
     for _ in range(3):
         table = build_table(command, methods)
         configs, entries, flags = parse_arguments(arguments, table)
@@ -153,16 +153,16 @@ def _choose_method(phase: str, name: str, layers: Sequence[Layer], flags: Flags)
 
 
 def _drop_method(layer: Layer, table: Table) -> Layer:
-    """Return a layer without its `method:`, which a saved run contains and which must match the command."""
+    """Return a layer without its `method:`, which a saved run contains; it must match the command."""
     for entry in layer:
         other = spell_leaf(entry.raw.text)
         if entry.key == "method" and other != table.methods.get(""):
-            raise UsageError(f"{entry.raw.origin}: this is a configuration of {other}. Use `qed {other}` for it.")
+            raise UsageError(f"{entry.raw.origin}: this is a configuration for {other}. Use `qed {other}` instead.")
     return [entry for entry in layer if entry.key != "method"]
 
 
 def list_defaults(table: Table) -> dict[str, Value]:
-    """Return the lowest layers: the defaults of the dataclasses, then those of the algorithms' classes."""
+    """Return the lowest layers: the defaults of the dataclasses, overridden by those of the algorithms."""
     defaults = {
         key: Value(setting.default, DEFAULT)
         for key, setting in table.settings.items()
@@ -172,7 +172,7 @@ def list_defaults(table: Table) -> dict[str, Value]:
 
 
 def _list_algorithm_defaults(table: Table, which: str, note: str = "") -> dict[str, Value]:
-    """Return the defaults of the algorithms' classes, which replace those of the dataclasses."""
+    """Return the defaults of the algorithms, which override those of the dataclasses."""
     values: dict[str, Value] = {}
     for phase, method in table.methods.items():
         for key, value in getattr(table.sections[f"{phase}.algorithm".lstrip(".")], which).items():
@@ -181,17 +181,17 @@ def _list_algorithm_defaults(table: Table, which: str, note: str = "") -> dict[s
             names = table.expand_key(full, shortcuts=False)
             if not names:
                 raise UsageError(f"The defaults of {method} name {key}, which is not a setting.{suggest(full, table)}")
-            # Other settings take the defaults of the second phase, which samples.
+            # Other settings use the defaults of the second phase, which samples.
             if per_phase or phase != "sft":
                 values |= dict.fromkeys(names, Value(value, f"default of {method}{note}"))
     return values
 
 
 def _list_ahead_defaults(table: Table, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the defaults where steps are sampled ahead: a correction for the older policy that sampled (2505.24298).
+    """Return the defaults for sampling ahead: a correction for the older sampling policy (arXiv 2505.24298).
 
-    Without it the clip would act on the age of an answer, before the policy has moved at all. Surrogates whose ratio is
-    to the sampler on purpose need none.
+    Without it, the clip would act on an answer's staleness before the policy has moved at all. Surrogates whose ratio
+    is to the sampler by design need none.
     """
     if "rollout.max_staleness" not in values or not values["rollout.max_staleness"].value:
         return {}
@@ -207,7 +207,7 @@ def _list_ahead_defaults(table: Table, values: Mapping[str, Value]) -> dict[str,
 def _spread_entries(layer: Layer, table: Table, problems: dict[str, str]) -> dict[str, Entry]:
     """Map the settings of a layer to their entries; unknown names are added to `problems`.
 
-    The last entry for a setting counts, but an entry for one phase takes precedence over an entry for both. Two names
+    The last entry for a setting wins, but an entry for one phase takes precedence over one for both. Two names
     of one setting with different values are a problem.
     """
     shared: dict[str, Entry] = {}
@@ -222,14 +222,14 @@ def _spread_entries(layer: Layer, table: Table, problems: dict[str, str]) -> dic
             problems.setdefault(message, f"{entry.raw.origin}: {message}")
         if len(names) == 1 and (before := single.get(names[0])) and _contradict(before, entry, table):
             both = " and ".join(f"{each.raw.origin}: {each.shown} = {each.raw.shown()}" for each in (before, entry))
-            message = f"{both} are two names of one setting with different values. Keep one of them."
+            message = f"{both} are two names of one setting with different values. Keep only one of them."
             problems.setdefault(message, message)
         (single if len(names) == 1 else shared).update(dict.fromkeys(names, entry))
     return shared | single
 
 
 def _contradict(before: Entry, after: Entry, table: Table) -> bool:
-    """Return whether two entries set one setting of an algorithm's part to different values under different names."""
+    """Return whether two entries set one setting of an algorithm's part under different names to different values."""
     if before.key == after.key or not {before.key, after.key} & set(table.names):
         return False
     kind = table.settings[table.expand_key(after.key)[0]].kind
@@ -258,7 +258,7 @@ def _coerce_value(entry: Entry, setting: Setting) -> Any:
 
 
 def expand_home(key: str, value: Any) -> Any:
-    """Return the value of a setting, with the home folder in place of ~ where it begins a path."""
+    """Return the value of a setting, with a ~ at the start of a path replaced by the home folder."""
     if key.removeprefix("sft.").removeprefix("rl.") not in PATHS:
         return value
     return tuple(map(expanduser, value)) if isinstance(value, tuple) else expanduser(value)
@@ -276,7 +276,7 @@ def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:
         elif key in values:
             arguments[part.name] = values[key].value
         elif key in table.settings:
-            raise UsageError(f"{key} has no default and must be given.")
+            raise UsageError(f"{key} is required: it has no default.")
     try:
         return owner(**arguments)
     except UsageError as error:
@@ -284,9 +284,9 @@ def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:
 
 
 def _add_origins(message: str, section: str, table: Table, values: Mapping[str, Value]) -> str:
-    """Add the origins of settings to a message about them, and their full names where a pipeline has two of them."""
+    """Add the origins of the settings that a message names, and their full names if a pipeline has two of them."""
     names = section.split(".")
-    # Messages of an algorithm's parts name settings by keys that start at the algorithm.
+    # Messages of an algorithm's parts name settings by keys that start with `algorithm`.
     outer = ".".join(names[: names.index("algorithm") + 1]) if "algorithm" in names else section
     last = outer.rpartition(".")[2]
     message = re.sub(rf"\b{last}\.", f"{outer}.", message) if last else message

@@ -1,6 +1,6 @@
-"""Parse names of rewards: NAME or WEIGHT*NAME.
+"""Parses reward names: NAME or WEIGHT*NAME.
 
-NAME is a leaf, a dotted module, path.py or path.py:function, or model:FOLDER for a reward model.
+NAME is a reward of qed, a dotted module, path.py or path.py:function, or model:FOLDER for a reward model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from qed.config import plugins
 from qed.errors import UsageError
 
-AUTO = "auto"  # the default reward of the prompt
-MODEL = "model"  # the reward that takes the folder of a reward model
+AUTO = "auto"  # the prompt's default reward
+MODEL = "model"  # the reward with the folder of a reward model
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RewardEntry:
 
     @property
     def name(self) -> str:
-        """Return the name in options and records: the leaf, the file's stem, or the last part of the module."""
+        """Return the name for options and records: the reward's, the file's stem, or the last part of the module."""
         if not self.source.endswith(".py"):
             return self.source.rpartition(".")[2]
         path = Path(self.source)
@@ -35,7 +35,7 @@ class RewardEntry:
 
 
 def parse_reward(text: str) -> RewardEntry:
-    """Parse one reward; `auto` stands for the default reward of the prompt.
+    """Parse one reward; `auto` stands for the prompt's default reward.
 
     Raises:
         UsageError: the weight is not a finite number, or the name is missing.
@@ -44,7 +44,7 @@ def parse_reward(text: str) -> RewardEntry:
     factor = _read_weight(weight) if times else 1.0
     if not math.isfinite(factor):
         swapped = math.isfinite(_read_weight(name))
-        hint = f" The weight comes first: {name.strip()}*{weight.strip()}." if swapped else ""
+        hint = f" Write the weight first: {name.strip()}*{weight.strip()}." if swapped else ""
         raise UsageError(
             f"The reward '{text}' must be NAME or WEIGHT*NAME: '{weight.strip()}' is not a finite number.{hint}"
         )
@@ -59,7 +59,7 @@ def parse_reward(text: str) -> RewardEntry:
 
 
 def _read_weight(text: str) -> float:
-    """Return a weight; NaN for a text that is no number."""
+    """Return a weight; NaN if the text is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Read the settings of the run that a command line resumes, as the layer below the command line."""
+"""Reads the settings of the run that a command line resumes, as the layer below the command line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qed.errors import UsageError
 
 
 def read_saved_layer(table: Table, entries: Sequence[Entry], flags: Flags) -> Layer:
-    """Return the settings that the run in `--out` was started with, without those that the command line gives.
+    """Return the settings with which the run in `--out` was started, except those on the command line.
 
-    The layer is empty if no run is resumed. Settings of the file that do not exist are left out, because they are
-    reported where the run's settings are compared.
+    The layer is empty if no run is resumed. Settings of the file that do not exist are skipped, because they are
+    reported when the run's settings are compared.
 
     Raises:
-        UsageError: the run has two phases, and the command has one.
+        UsageError: the run has two phases, but the command has one.
         DataError: the file is damaged.
     """
     given = {name for entry in entries for name in table.expand_key(entry.key)}
@@ -29,12 +29,12 @@ def read_saved_layer(table: Table, entries: Sequence[Entry], flags: Flags) -> La
         return []
     read_saved(saved)
     if not table.pipeline and read_method(saved) == "pipeline":
-        raise UsageError(f"{saved.parent} is a run of two phases: resume it with `qed pipeline --resume --out DIR`.")
+        raise UsageError(f"{saved.parent} is a run with two phases: resume it with `qed pipeline --resume --out DIR`.")
     layer = [entry for part in read_layers(saved) for entry in part]
     return [entry for entry in layer if _is_needed(entry, table, given)]
 
 
 def _is_needed(entry: Entry, table: Table, given: set[str]) -> bool:
     names = table.expand_key(entry.key, shortcuts=False)
-    # A layer names the algorithms, which are no settings of the table.
+    # A layer names the algorithms, which are not settings in the table.
     return entry.key == "method" or (bool(names) and not given.issuperset(names))

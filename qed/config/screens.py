@@ -1,4 +1,4 @@
-"""Format lists of names, options and aligned columns: plain text, with bold headings on a terminal."""
+"""Formats lists of names, options and aligned columns as plain text, with bold headings on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-MARGIN = 36  # Rightmost column at which an option's help starts; the help of longer options is on the next line.
+MARGIN = 36  # rightmost column at which an option's help starts; longer options have it on the next line
 
 
 def format_columns(rows: Iterable[Sequence[str]]) -> str:
@@ -20,23 +20,23 @@ def format_columns(rows: Iterable[Sequence[str]]) -> str:
 
 
 def read_width() -> int:
-    """Return the number of characters of a line: those of the terminal, from 60 to 110."""
+    """Return the width of a line in characters: the terminal's, but from 60 to 110."""
     return max(60, min(shutil.get_terminal_size().columns, 110))
 
 
 def format_heading(text: str) -> str:
-    """Format a heading: bold on a terminal that shows colours."""
+    """Format a heading: bold on a terminal with colours."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return text if plain else f"\x1b[1m{text}\x1b[0m"
 
 
 def wrap(text: str, margin: int = 2) -> str:
-    """Break a text into lines behind a margin."""
+    """Wrap a text into lines after a margin."""
     return textwrap.fill(text, read_width(), initial_indent=" " * margin, subsequent_indent=" " * margin)
 
 
 def format_listing(title: str, lines: dict[str, str]) -> str:
-    """Format names with one line of help each, cut at the width of the terminal."""
+    """Format names with one line of help each, truncated to the width of the terminal."""
     margin = max(len(name) for name in lines) + 4
     rows = (
         f"  {name:{margin - 2}}{textwrap.shorten(line, read_width() - margin, placeholder=' …')}"

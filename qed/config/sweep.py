@@ -1,4 +1,4 @@
-"""Run a sweep: one run per combination of values, one after the other, and a table at the end."""
+"""Runs a sweep: one run per combination of values, one after the other, and a table at the end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from qed.config.screens import format_columns
 from qed.config.values import Raw, format_value, split_items
 from qed.errors import Interrupted, QedError, UsageError
 
-BOUNDS = ("ci_lo", "ci_hi")  # of the 95 % interval of an accuracy, in a result
-LAST = ("run", "error")  # columns of the table as a file
-MAX_NAME_LENGTH = 120  # characters of a run's folder name; file systems allow 255 bytes
+BOUNDS = ("ci_lo", "ci_hi")  # result keys of an accuracy's 95 % confidence interval
+LAST = ("run", "error")  # last columns of the table in the file
+MAX_NAME_LENGTH = 120  # in characters, of a run's folder; file systems allow 255 bytes
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its swept values as written, its settings, and the arguments that say the same without it."""
+    """One run of a sweep: its swept values as written, its settings, and the equivalent arguments without a sweep."""
 
     swept: dict[str, str]
     resolved: Resolved
@@ -52,9 +52,9 @@ def list_points(command: str, arguments: Sequence[str]) -> list[Point]:
     swept = _parse_swept(source.flags.sweep, source.table)
     out = resolve_settings(command, arguments).settings.run.out
     if (source.flags.resume or source.flags.requeue) and not out:
-        raise UsageError("--resume and --requeue need the sweep's folder: add --out DIR.")
+        raise UsageError("--resume and --requeue need the folder of the sweep: add --out DIR.")
     base = Path(out or time.strftime(f"runs/sweep-{_shorten_word(Path(command).stem)}-%Y%m%d-%H%M%S"))
-    # A swept value replaces the one that the command line gives besides.
+    # A swept value replaces one that is also set on the command line.
     rest = drop_settings(arguments, swept, source.table)
     points: list[Point] = []
     folders: set[str] = set()
@@ -78,8 +78,8 @@ def run_points(
 
     Args:
         points: the runs.
-        train: runs a point, and returns its result.
-        record: is given all outcomes so far after each run.
+        train: runs a point and returns its result.
+        record: called after each run with all outcomes so far.
     """
     outcomes: list[Outcome] = []
     for number, point in enumerate(points, 1):
@@ -99,11 +99,11 @@ def encode_table(outcomes: Sequence[Outcome], earlier: Path) -> bytes:
     """Return the runs as CSV: the swept values, the numbers of the result, the folder and the error of each.
 
     Args:
-        outcomes: of the runs.
-        earlier: the table of an earlier sweep in the same folder, if there is one; its other runs stay.
+        outcomes: outcomes of the runs.
+        earlier: path of an earlier sweep's table in the same folder, which need not exist; its other runs are kept.
 
     Raises:
-        UsageError: the file there is another table.
+        UsageError: that file is some other table.
     """
     rows = _read_table(earlier)
     for outcome in outcomes:
@@ -118,19 +118,19 @@ def encode_table(outcomes: Sequence[Outcome], earlier: Path) -> bytes:
 
 
 def _read_table(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of a sweep's table by their run; none where there is no file."""
+    """Return the rows of a sweep's table by run; empty if there is no file."""
     if not path.is_file():
         return {}
     text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # a spreadsheet may have saved it
     reader = csv.DictReader(io.StringIO(text))
     rows = {row.get("run"): row for row in reader}
     if tuple(reader.fieldnames or ())[-len(LAST) :] != LAST or any(None in row or not run for run, row in rows.items()):
-        raise UsageError(f"{path} is not the table of a sweep: move it away, or choose another --out.")
+        raise UsageError(f"{path} is not the table of a sweep. Move it away, or choose another --out.")
     return {str(run): dict(row) for run, row in rows.items()}
 
 
 def format_table(outcomes: Sequence[Outcome]) -> str:
-    """Format the runs as a table: the swept values, the numbers of the result with their intervals, and the folder."""
+    """Format the runs as a table: the swept values, the result's numbers with confidence intervals, and the folder."""
     swept = list(outcomes[0].point.swept)
     results = [_list_numbers(outcome.result) for outcome in outcomes]
     numbers = list(dict.fromkeys(key for result in results for key in result if not key.endswith(BOUNDS)))
@@ -143,7 +143,7 @@ def format_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def _format_bounds(result: dict[str, Any], key: str) -> str:
-    """Return the 95 % interval of a number, in brackets; empty where it has none."""
+    """Return the 95 % confidence interval of a number, in brackets; empty if it has none."""
     stem = key.removesuffix("accuracy")
     names = [stem + bound for bound in BOUNDS]
     if stem == key or not all(name in result for name in names):
@@ -152,7 +152,7 @@ def _format_bounds(result: dict[str, Any], key: str) -> str:
 
 
 def _list_numbers(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a result by name; those of an evaluation have the task's name as prefix."""
+    """Return the numbers of a result by name; those of an evaluation are prefixed by the task's name."""
     return {key: value for key, value in flatten_tree(result) if _is_number(value)}
 
 
@@ -173,7 +173,7 @@ def format_json(outcomes: Sequence[Outcome]) -> str:
 
 
 def _parse_swept(sweeps: Sequence[str], table: Table) -> dict[str, list[str]]:
-    """Map the full keys of a sweep to their values, as on a command line."""
+    """Map the full keys of a sweep to their values, as on the command line."""
     swept: dict[str, list[str]] = {}
     for sweep in sweeps:
         name, equals, text = sweep.partition("=")
@@ -182,24 +182,24 @@ def _parse_swept(sweeps: Sequence[str], table: Table) -> dict[str, list[str]]:
         if not names:
             raise UsageError(f"--sweep {name} is not a setting of qed {table.command}.{suggest(key, table)}")
         if names == ("run.out",):
-            raise UsageError("--sweep creates a folder for every run; give their parent folder as --out.")
+            raise UsageError("--sweep creates a folder for every run. Set --out to their parent folder.")
         values = [_format_text(raw) for raw in split_items(text)]
         if not equals or not values:
-            raise UsageError(f"--sweep {sweep} lacks values: write --sweep {name}=VALUE,VALUE.")
+            raise UsageError(f"--sweep {sweep} lacks values. Write --sweep {name}=VALUE,VALUE.")
         full = names[0] if len(names) == 1 else key
         if full in swept:
-            raise UsageError(f"--sweep names {full} twice; give all of its values in one.")
+            raise UsageError(f"--sweep names {full} twice. Give all of its values in one --sweep.")
         swept[full] = list(dict.fromkeys(values))
     return swept
 
 
 def _format_text(raw: Raw) -> str:
-    """Format a value as on a command line; a list inside the list of values stays a list."""
+    """Format a value as on the command line; a list inside the list of values stays a list."""
     return raw.text if raw.items is None else json.dumps([_format_text(item) for item in raw.items])
 
 
 def name_folder(point: dict[str, str]) -> str:
-    """Return a folder's name from the values, with the shortest distinct keys."""
+    """Return a folder name made of the values and the shortest distinct keys."""
     last = [key.rpartition(".")[2] for key in point]
     names = last if len(set(last)) == len(last) else list(point)
     parts = [f"{name}={_shorten_word(value)}" for name, value in zip(names, point.values(), strict=True)]
@@ -212,7 +212,7 @@ def _shorten_word(value: str) -> str:
 
 
 def number_name(folder: str, taken: set[str]) -> str:
-    """Return the folder's name, with a number if another run of the sweep has the same name."""
+    """Return the folder name, with a number appended if another run of the sweep has it."""
     numbered = (folder if number == 1 else f"{folder}-{number}" for number in itertools.count(1))
     name = next(name for name in numbered if name not in taken)
     taken.add(name)

@@ -1,6 +1,6 @@
-"""Parse names of tasks: NAME[:split][@PATH], hub:DATASET[:split][@PATH], or a data file or folder, and their columns.
+"""Parses task names: NAME[:split][@PATH], hub:DATASET[:split][@PATH], or a data file or folder, and their columns.
 
-`?OURS=THEIRS` behind any of them renames columns.
+`?OURS=THEIRS` after any of them renames columns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class TaskName:
     """A parsed task name.
 
     Attributes:
-        leaf: the task on the shelf.
+        leaf: name of the task.
         split: the split, or empty.
         path: the file or folder to read instead of the task's source.
-        source: the hub data set of the task `hub`, OWNER/NAME[/CONFIG].
-        columns: qed's column names to those of this task, instead of `data.map`.
+        source: the Hub data set of the task `hub`, OWNER/NAME[/CONFIG].
+        columns: qed's column names mapped to those of this task, instead of `data.map`.
     """
 
     leaf: str
@@ -37,18 +37,18 @@ class TaskName:
 
     @property
     def dataset(self) -> str:
-        """Return the name that a revision belongs to: OWNER/NAME of a hub data set, otherwise the leaf."""
+        """Return the name that a revision belongs to: OWNER/NAME of a Hub data set, otherwise the task."""
         return "/".join(self.source.split("/")[:2]) or self.leaf
 
     @property
     def label(self) -> str:
-        """Return a short name for tables and file names; for the test split it is the task's name alone."""
+        """Return a short name for tables and file names; for the test split it is only the task's name."""
         if self.leaf == "files":
             return strip_suffix(Path(self.path).name)
         if self.source:
             name = "-".join(self.source.split("/")[1:]) or self.source
             return name if self.split in ("", "test") else f"{name}-{self.split}"
-        # The label of a user's task is the last part of its path or dotted name.
+        # The label of a user-defined task is the last part of its path or dotted name.
         name = Path(self.leaf).stem if self.leaf.endswith(".py") else self.leaf.rpartition(".")[2]
         return name if self.split in ("", "test") else f"{name}-{self.split}"
 
@@ -59,7 +59,7 @@ def parse_task(name: str) -> TaskName:
     Columns follow a question mark: FILE?question=frage&answer=antwort.
 
     Raises:
-        UsageError: what follows the question mark is not OURS=THEIRS, or a split follows the name of a file.
+        UsageError: the question mark is not followed by OURS=THEIRS, or a file name is followed by a split.
     """
     whole, mark, query = name.partition("?")
     if mark and not Path(name).exists():
@@ -76,32 +76,32 @@ def parse_task(name: str) -> TaskName:
         return TaskName(leaf, split, path, source.strip("/"))
     if split and leaf.lower().endswith(DATA_SUFFIXES):
         raise UsageError(
-            f"{name}: a file is read whole, without a split behind it: {leaf}. Of a .json file with a list for each "
-            f"split, files:{split}@{leaf} reads one."
+            f"{name}: a file is read whole, without a split: {leaf}. To read one of several lists in a .json file, "
+            f"write files:{split}@{leaf}."
         )
     return TaskName(leaf, split, path)
 
 
 def explain_start(path: str) -> str:
-    """Return a sentence that says where a relative path begins; an empty text for another one."""
+    """Return a sentence that says what a relative path is relative to; an empty string for other paths."""
     if Path(path).is_absolute():
         return ""
     return (
-        f" A relative path begins in the folder in which qed is started, which is {Path.cwd()}. For the data of a run, "
+        f" A relative path is relative to the folder in which qed is started, {Path.cwd()}. For the data of a run, "
         "start qed where the run was started."
     )
 
 
 def strip_suffix(name: str) -> str:
-    """Return the name of a data file without its suffix; another name as it is."""
+    """Return the name of a data file without its suffix; other names unchanged."""
     return next((name[: -len(suffix)] for suffix in DATA_SUFFIXES if name.lower().endswith(suffix)), name)
 
 
 def explain_pattern(path: str) -> str:
-    """Return a sentence about a path that does not exist and is a pattern of names; an empty text for another one."""
+    """Return a sentence about a path that does not exist and is a glob pattern; an empty string for other paths."""
     if "*" not in path:
         return ""
-    return " A pattern of names is not read: name the folder, or each file, with commas between them."
+    return " Glob patterns are not expanded: name the folder, or each file, separated by commas."
 
 
 def _parse_columns(name: str, query: str) -> dict[str, str]:
@@ -111,10 +111,10 @@ def _parse_columns(name: str, query: str) -> dict[str, str]:
         pairs = []
     if not pairs or not all(ours and theirs for ours, theirs in pairs):
         raise UsageError(
-            f"{name}: after the question mark come columns, OURS=THEIRS joined by &, such as "
+            f"{name}: the question mark must be followed by columns, OURS=THEIRS joined by &, such as "
             f"{name.partition('?')[0]}?question=frage&answer=antwort."
         )
     columns = dict(pairs)
     if len(columns) < len(set(pairs)):
-        raise UsageError(f"{name} names a column twice after the question mark. Leave one of them out.")
+        raise UsageError(f"{name} names a column twice after the question mark. Remove one of them.")
     return columns

@@ -1,4 +1,4 @@
-"""The names of the training commands."""
+"""Names of the training commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from qed.config import plugins
 from qed.errors import UsageError, suggest_nearest
 
 PIPELINES = {
-    "quickstart": "Train a small model from scratch by SFT and RL on this machine, and write a report.",
+    "quickstart": "Train a small model from scratch with SFT and RL on this machine, and write a report.",
     "pipeline": "Run SFT, then RL, as one run with one report.",
 }
 

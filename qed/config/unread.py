@@ -1,4 +1,4 @@
-"""Find settings that are given and have no effect, such as a clip for a surrogate that has none."""
+"""Finds settings that are set but have no effect, such as a clip for a surrogate that has none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from qed.config.values import COMMAND_LINE
 
 
 def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str, str]) -> list[str]:
-    """Describe the settings that are given and that nothing reads: of the algorithms, and of a phase that is skipped.
+    """Describe settings that are set but have no effect: those of algorithms, and of a skipped phase.
 
-    A file may list every setting, as that of a run does, so that of its values only those count that are no defaults.
+    A file may list every setting, as a run's does, so only its values that differ from the defaults count.
 
     Args:
-        settings: of a command.
-        origins: of each setting by its path.
+        settings: settings of a command.
+        origins: origin of each setting by its path.
 
     Returns:
-        a sentence for each.
+        One sentence for each.
     """
     if isinstance(settings, Settings):
         return _describe_phase("algorithm.", settings, origins)
@@ -33,7 +33,7 @@ def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str,
 
 
 def _describe_skipped(settings: PipelineSettings, origins: Mapping[str, str]) -> list[str]:
-    """Describe the options of a phase that is skipped, but not those of both phases."""
+    """Describe the options of a skipped phase, but not those for both phases."""
     lines = []
     for phase, other, skipped in (("sft", "rl", settings.skip_sft), ("rl", "sft", settings.skip_rl)):
         own = [key for key, origin in origins.items() if key.startswith(f"{phase}.") and origin == COMMAND_LINE]
@@ -56,7 +56,7 @@ def _describe_phase(prefix: str, settings: Settings | PhaseSettings, origins: Ma
 
 
 def _find_default(kind: Any, path: str) -> Any:
-    """Return the default of a field of a dataclass, or of a field within one."""
+    """Return the default of a dataclass field, which may be nested."""
     name, _, inner = path.partition(".")
     default = read_default(kind.__dataclass_fields__[name])
     return attrgetter(inner)(default) if inner else default

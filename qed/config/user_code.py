@@ -1,8 +1,8 @@
-"""Load code from outside of qed: a file, also one inside a package, or a module by its dotted name.
+"""Loads user code: a file, also one inside a package, or a module by its dotted name.
 
-A file inside a package is loaded with that package around it, so that its relative imports work, but the `__init__.py`
-of the packages run only if something in them is asked for: those of large libraries import what a single file of them
-does not need. Folders that an author would have on the path are added at its end, where they hide nothing.
+A file inside a package is loaded within that package, so that its relative imports work, but the packages'
+`__init__.py` run only if something in them is requested: those of large libraries import much that a single file does
+not need. Folders that an author would have on the path are appended to it, where they cannot hide other modules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 from qed.errors import UsageError
 
-# The names under which PyPI has packages that are imported by another name.
+# PyPI names of packages that are imported by another name.
 PACKAGES = {
     "antlr4": "antlr4-python3-runtime",
     "bs4": "beautifulsoup4",
@@ -42,14 +42,14 @@ PACKAGES = {
 }
 
 HOME = Path(__file__).parents[1]
-PREFIX = "qed_user_"  # of the names under which files and their packages are imported
+PREFIX = "qed_user_"  # of the module names of imported files and their packages
 
 
 def require_callable(what: str, function: Any, form: str, count: int) -> None:
-    """Refuse what cannot be called with `count` arguments, before a call fails far from the file.
+    """Reject what cannot be called with `count` arguments, before a call fails far from the file.
 
     Raises:
-        UsageError: it is no function, or takes other arguments than `form`.
+        UsageError: it is not a function, or takes arguments other than `form`.
     """
     if not callable(function):
         raise UsageError(f"{what} must be a function {form}, not {function!r}.")
@@ -67,7 +67,7 @@ def load_file(path: Path) -> ModuleType:
     """Import a file.
 
     Raises:
-        UsageError: the file cannot be imported; the message says why, and which package is missing.
+        UsageError: the file cannot be imported; the message says why, and names a missing package.
     """
     path = path.resolve()
     packages = _list_packages(path)
@@ -88,12 +88,12 @@ def load_file(path: Path) -> ModuleType:
     except UsageError:
         del sys.modules[module.__name__]
         raise
-    # A package may replace itself by an object that imports lazily.
+    # A package may replace itself with an object that imports lazily.
     return sys.modules[module.__name__]
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module by its dotted name; the current folder counts as on the path.
+    """Import a module by its dotted name; the current folder is on the path.
 
     Raises:
         UsageError: there is no such module, or it cannot be imported.
@@ -104,9 +104,9 @@ def load_module(name: str) -> ModuleType:
 
 
 def list_files(name: str) -> list[Path]:
-    """List the file of the user's code, by its path or dotted name, and those of its folder that it imports.
+    """List the file of user code, given by path or dotted name, and the files of its folder that it imports.
 
-    Of an installed package it is the one file.
+    For an installed package, list only the file itself.
     """
     waiting = [Path(name)] if name.endswith(".py") else _find_module_file(name)
     found: list[Path] = []
@@ -122,7 +122,7 @@ def list_files(name: str) -> list[Path]:
 
 @cache
 def _list_libraries() -> tuple[str, ...]:
-    """List the folders of code that is not the user's: qed's first, then those of Python and of what is installed."""
+    """List the folders of code that is not the user's: first qed's, then those of Python and of installed packages."""
     return tuple(os.path.join(folder, "") for folder in (str(HOME), get_path("stdlib"), get_path("purelib")))
 
 
@@ -135,7 +135,7 @@ def _find_module_file(name: str) -> list[Path]:
 
 
 def _list_imported(file: Path) -> Iterator[Path]:
-    """List where the modules that a file imports would be in its folder; most are elsewhere."""
+    """List where the modules that a file imports would be in its folder; most of them are elsewhere."""
     tree = ast.parse("")
     with suppress(SyntaxError, ValueError):
         tree = ast.parse(file.read_bytes())
@@ -155,19 +155,19 @@ def _list_imported(file: Path) -> Iterator[Path]:
 
 
 def find_users_line(error: BaseException) -> str:
-    """Return the innermost line of the user's own code that qed called and an error has passed; empty if there is none.
+    """Return the innermost line of user code, called by qed, that an error has passed through; empty if there is none.
 
-    A mistake in the user's own code often shows only in what it calls.
+    A mistake in user code often shows only in the code that it calls.
     """
     frames, libraries = traceback.extract_tb(error.__traceback__), _list_libraries()
     first = next((place for place, frame in enumerate(frames) if frame.filename.startswith(libraries[0])), len(frames))
-    # The code that a dataclass writes for itself has no source.
+    # Code generated by a dataclass has no source line.
     own = [frame for frame in frames[first:] if frame.line and not frame.filename.startswith(libraries)]
     return f"line {own[-1].lineno} of {own[-1].filename}" if own else ""
 
 
 def _import(shown: str, load: Callable[[], Any]) -> Any:
-    """Return what `load` returns; a UsageError explains what it raises."""
+    """Return the result of `load`; turn its errors into UsageErrors that explain them."""
     try:
         return load()
     except SyntaxError as error:
@@ -180,14 +180,14 @@ def _import(shown: str, load: Callable[[], Any]) -> Any:
 
 
 def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:
-    """Explain a missing module: the one that was asked for, or one that it needs."""
+    """Explain a missing module: the requested one, or one that it imports."""
     missing = error.name or ""
     if not missing:
         return f"{shown} cannot be imported: {error}."
     if shown == missing or shown.startswith(f"{missing}."):
         parent, _, last = shown.rpartition(".")
         hint = f" If {last} is a function of {parent}, write {parent}:{last}." if parent and missing == shown else ""
-        return f"There is no module {missing}. Is its folder on PYTHONPATH, or its package installed?{hint}"
+        return f"There is no module {missing}. Put its folder on PYTHONPATH, or install its package.{hint}"
     if missing.startswith(PREFIX):
         return f"{shown} cannot be imported: its package has no module {missing.partition('.')[2]}."
     package, _, rest = missing.partition(".")
@@ -197,7 +197,7 @@ def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether there is a package of this name; a folder without files of Python's is none."""
+    """Return whether there is a package of this name; a folder without Python files is none."""
     known = sys.modules.get(package)
     spec = importlib.util.find_spec(package) if known is None else known.__spec__
     return spec is not None and spec.origin is not None
@@ -219,9 +219,9 @@ def _list_packages(path: Path) -> list[str]:
 
 
 def _enter_packages(root: Path, names: list[str]) -> str:
-    """Enter the packages around a file into sys.modules; return the name of the innermost.
+    """Register the packages around a file in sys.modules; return the name of the innermost.
 
-    They have their usual names, unless another package of such a name is imported already.
+    They keep their usual names unless another package of that name is already imported.
     """
     top = sys.modules.get(names[0])
     if top is None:
@@ -241,15 +241,15 @@ class PackageFinder(MetaPathFinder, Loader):
     """Finds the packages around a user's file, without running their `__init__.py`.
 
     Args:
-        name: of the outermost package.
-        root: the folder that contains it.
+        name: name of the outermost package.
+        root: folder that contains it.
     """
 
     def __init__(self, name: str, root: Path) -> None:
         self.name, self.root = name, root
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Return the spec of a package; None leaves any other module to Python."""
+        """Return the spec of a package; return None for other modules, to leave them to Python."""
         parent, _, last = fullname.rpartition(".")
         inside = isinstance(sys.modules.get(parent), LazyPackage) and path
         folder = Path(path[0]) / last if inside and path else self.root / last
@@ -257,22 +257,22 @@ class PackageFinder(MetaPathFinder, Loader):
             return None
         spec = ModuleSpec(fullname, self, origin=str(folder / "__init__.py"), is_package=True)
         spec.submodule_search_locations = [str(folder)]
-        spec.has_location = True  # so that the package has its __file__
+        spec.has_location = True  # gives the package its __file__
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the package as yet empty."""
+        """Return an empty package."""
         return LazyPackage(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run nothing: the package runs its own file when it has to."""
+        """Do nothing, because the package runs its file only when needed."""
 
 
 class LazyPackage(ModuleType):
-    """A package whose `__init__.py` runs when something is asked for that is no module of its folder."""
+    """A package whose `__init__.py` runs on access to an attribute that is not a module of its folder."""
 
     def __getattr__(self, name: str) -> Any:
-        """Import a module of the folder, or run `__init__.py` and look there."""
+        """Import a module of the folder, or run `__init__.py` and look up the attribute there."""
         own = self.__dict__
         if name.startswith("__"):
             raise AttributeError(name)
@@ -282,7 +282,7 @@ class LazyPackage(ModuleType):
         if not own.get("_ran"):
             own["_ran"] = True
             SourceFileLoader(own["__name__"], str(folder / "__init__.py")).exec_module(self)
-        # Some packages replace themselves in sys.modules by an object that imports lazily.
+        # Some packages replace themselves in sys.modules with an object that imports lazily.
         module = sys.modules[own["__name__"]]
         if module is not self:
             return getattr(module, name)

@@ -1,6 +1,6 @@
-"""Convert text to values and back: a value in a YAML file or on a command line is parsed by the type of its field.
+"""Converts text to values and back: a value in a YAML file or on a command line is parsed by the type of its field.
 
-So `1e-6` is a number and `on` a boolean exactly where the field is one, independent of YAML's own rules.
+So `1e-6` is a number and `on` a boolean exactly if the field is one, regardless of YAML's rules.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qed.errors import UsageError, suggest_nearest
 COMMAND_LINE = "command line"
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
-BEYOND = 2**64  # whole numbers have 64 bits, with or without a sign
-# Texts that mean None for an optional setting, and that a YAML file must quote for any other.
+BEYOND = 2**64  # integers have 64 bits, signed or unsigned
+# Texts that mean None for an optional setting; a YAML file must quote them for other settings.
 NOTHING = ("null", "none", "~")
 SHORT_SEQUENCE = "seq_"  # verl's prefix for choices that start with sequence_ here
 YAML_NULLS = ("", "~", "null")
@@ -47,15 +47,15 @@ def read_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
     """Read a YAML scalar or list as text; `line` is the line of its key, if it has one."""
     origin = f"{file}:{line or node.start_mark.line + 1}" if file else COMMAND_LINE
     if isinstance(node, yaml.ScalarNode):
-        plain = not node.style  # libyaml says "", PyYAML None
+        plain = not node.style  # "" in libyaml, None in PyYAML
         return Raw(node.value, plain=plain, missing=plain and node.value.lower() in YAML_NULLS, origin=origin)
     if isinstance(node, yaml.SequenceNode):
         return Raw(items=tuple(read_node(item, file) for item in node.value), origin=origin)
-    raise UsageError(f"{origin}: a list may hold texts and numbers only, not further settings.")
+    raise UsageError(f"{origin}: a list may contain only texts and numbers, not settings.")
 
 
 def split_items(text: str) -> tuple[Raw, ...]:
-    """Parse a list of a command line: JSON in brackets, or texts separated by commas."""
+    """Parse a list on the command line: JSON in brackets, or comma-separated texts."""
     if not text.startswith("["):
         return tuple(Raw(part.strip()) for part in text.split(",")) if text else ()
     try:
@@ -91,12 +91,12 @@ def _is_open_ended(kind: Any) -> bool:
 
 
 def coerce_value(raw: Raw, kind: Any) -> Any:
-    """Convert a text to a type; a ValueError says what the setting must be."""
+    """Convert a text to a type; raise a ValueError that says what the setting must be."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _coerce_optional(raw, kind)
     if raw.missing:
-        raise ValueError(f'must be {describe_type(kind)}; for none at all write [] or "".')
+        raise ValueError(f'must be {describe_type(kind)}; write [] or "" for an empty list.')
     if origin in (tuple, list):
         return _coerce_sequence(raw, kind)
     if raw.items is not None:
@@ -123,7 +123,7 @@ def _coerce_optional(raw: Raw, kind: Any) -> Any:
 
 def _coerce_sequence(raw: Raw, kind: Any) -> Any:
     arguments = get_args(kind)
-    # A quoted text in a YAML file is one entry, even if it contains a comma.
+    # A quoted text in a YAML file is one entry even if it contains a comma.
     items = raw.items if raw.items is not None else split_items(raw.text) if raw.plain else (raw,)
     if _is_open_ended(kind):
         return (get_origin(kind) or tuple)(coerce_value(item, arguments[0]) for item in items)
@@ -151,7 +151,7 @@ def _coerce_scalar(raw: Raw, kind: Any) -> Any:
         if kind is float:
             number = float(YAML_FLOATS.get(text.lower(), text))
             if math.isnan(number):
-                raise ValueError("NaN has no meaning in any setting")
+                raise ValueError("NaN is not valid for any setting")
             return number
     except ValueError as error:
         hint = _suggest_integer(text) if kind is int else ""
@@ -160,7 +160,7 @@ def _coerce_scalar(raw: Raw, kind: Any) -> Any:
 
 
 def _suggest_integer(text: str) -> str:
-    """Return a hint for a whole number written like 1e5 or 8.0."""
+    """Return a hint for an integer written like 1e5 or 8.0."""
     try:
         number = float(text)
     except ValueError:
@@ -180,7 +180,7 @@ def format_value(value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that writes lists on one line, and quotes words that an optional setting would read as None."""
+    """YAML dumper that writes lists on one line, and quotes words that an optional setting would read as None."""
 
 
 def _write_list(dumper: yaml.SafeDumper, value: tuple[Any, ...] | list[Any]) -> yaml.Node:

@@ -1,6 +1,6 @@
-"""Read YAML with libyaml where PyYAML has it, which takes a tenth of the time.
+"""Reads YAML with libyaml if PyYAML has it, which takes a tenth of the time.
 
-What libyaml refuses is read by PyYAML's own reader, which accepts a little more and explains errors.
+Text that libyaml rejects is read by PyYAML's pure Python reader, which accepts a little more and explains errors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TOO_DEEP = "it is nested too deeply"
 
 
 def load_yaml(text: str) -> Any:
-    """Return the values of a text.
+    """Return the values of a YAML text.
 
     Raises:
-        yaml.YAMLError: it is no YAML, or nested too deeply.
-        ValueError: a value cannot be read, such as a date without such a day.
+        yaml.YAMLError: the text is not YAML, or nested too deeply.
+        ValueError: a value cannot be read, such as an impossible date.
     """
     try:
         return yaml.load(text, Loader=FAST)
@@ -31,10 +31,10 @@ def load_yaml(text: str) -> Any:
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """Return the nodes of a text, with their lines; None if it is empty.
+    """Return the nodes of a YAML text, with their lines; None if it is empty.
 
     Raises:
-        yaml.YAMLError: it is no YAML, or nested more deeply than settings are.
+        yaml.YAMLError: the text is not YAML, or nested more deeply than settings are.
     """
     try:
         node = yaml.compose(text, Loader=FAST)
@@ -43,7 +43,7 @@ def compose_yaml(text: str) -> yaml.Node | None:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
     level = [] if node is None else [node]
     for _ in range(MAX_DEPTH):
-        # A node that several others name as an alias is looked at once.
+        # A node with several aliases is visited only once.
         level = list({id(child): child for parent in level for child in _list_children(parent)}.values())
     if level:
         raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=level[0].start_mark)

@@ -366,7 +366,7 @@ def test_subfolders_that_are_not_read_cannot_stop_it(
 
 
 def test_a_pattern_of_names_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=re.escape("*.jsonl. A pattern of names is not read: name the folder")):
+    with pytest.raises(DataError, match=re.escape("*.jsonl. Glob patterns are not expanded: name the folder")):
         load(tmp_path / "*.jsonl")
 
 

@@ -119,11 +119,11 @@ def test_shortcuts_mean_their_settings(error: Refused, write: Write, short: str,
 @pytest.mark.parametrize(
     ("argument", "hint"),
     [
-        ("+learner.lr=1", "leave the plus out and write learner.lr=1"),
+        ("+learner.lr=1", "write learner.lr=1 without the plus"),
         ("-lr", "Did you mean '--lr'?"),
         ("-modle", "Did you mean '--model'?"),
         ("--resume=1", "--resume takes no value"),
-        ("--config=x.yaml", "A configuration is given without an option name"),
+        ("--config=x.yaml", "A configuration needs no option name"),
     ],
 )
 def test_other_habits_are_corrected(error: Refused, argument: str, hint: str) -> None:
@@ -219,21 +219,21 @@ def test_a_proposal_is_always_a_setting() -> None:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("--reward_weights", "A weight is written before its reward: --reward 0.5*NAME,OTHER."),
+        ("--reward_weights", "Write a weight before its reward: --reward 0.5*NAME,OTHER."),
         ("--kl_loss_type", "Did you mean '--algorithm.kl-estimator'?"),
-        ("--gradient_accumulation_steps", "learner.tokens_per_microbatch to fit the memory"),
+        ("--gradient_accumulation_steps", "learner.tokens_per_microbatch to fit memory"),
         ("--loss_type", "A loss is algorithm.surrogate with algorithm.average."),
-        ("--use_vllm", "In TRL it is a setting; qed has none: see sampling.sampler: native or vllm"),
+        ("--use_vllm", "TRL has this setting, but qed does not: see sampling.sampler: native or vllm"),
         ("--deepspeed", "is not a setting of qed grpo."),
-        ("--gpu_memory_utilization", "In verl it is a setting; qed has none: it changes the speed and the memory"),
-        ("--trainer.n_gpus_per_node", "qed has none: qed spreads a run by --ranks and parallel.shard."),
+        ("--gpu_memory_utilization", "verl has this setting, but qed does not: it changes the speed and the memory"),
+        ("--trainer.n_gpus_per_node", "qed does not: qed spreads a run by --ranks and parallel.shard."),
         ("--actor_rollout_ref.actor.optim.lr", "Did you mean '--learner.lr'?"),
         ("--val_size", "Did you mean '--data.validation-split'?"),
-        ("--cutoff_len", "In LLaMA-Factory it is a setting; qed has none: demonstrations that do not fit"),
+        ("--cutoff_len", "LLaMA-Factory has this setting, but qed does not: demonstrations that do not fit"),
         ("--num_train_epochs", "Did you mean '--learner."),
         ("--template", "In LLaMA-Factory it is a setting"),
-        ("--algorithm.adv_estimator", "The command chooses it, as qed rloo"),
-        ("--advantage_estimator", "The command chooses it, as qed rloo"),
+        ("--algorithm.adv_estimator", "The command chooses it, such as qed rloo"),
+        ("--advantage_estimator", "The command chooses it, such as qed rloo"),
         ("--finetuning_type", "model.lora_rank"),
         ("--n_rollouts", "is not a setting of qed grpo."),
     ],
@@ -262,6 +262,6 @@ def test_all_mistakes_are_told_at_once(error: Refused, write: Write) -> None:
 def test_method_in_a_file_must_be_the_command(error: Refused, write: Write) -> None:
     assert resolve_settings("dr_grpo", [write("method: dr-grpo")]).settings == resolve_settings("dr_grpo", []).settings
     assert error("grpo", write("\nmethod: dr_grpo")) == (
-        "x.yaml:2: this is a configuration of dr_grpo. Use `qed dr_grpo` for it."
+        "x.yaml:2: this is a configuration for dr_grpo. Use `qed dr_grpo` instead."
     )
     assert "Use `qed sft`" in error("pipeline", write("method: sft"))

@@ -304,7 +304,7 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
     ("arguments", "code", "words"),
     [
         (["inspekt", "train.jsonl"], 2, ["no action 'inspekt'", "'inspect'"]),
-        (["inspect", "nothing.jsonl"], 3, ["There is no data file nothing.jsonl. A relative path begins"]),
+        (["inspect", "nothing.jsonl"], 3, ["There is no data file nothing.jsonl. A relative path is relative"]),
         (["inspect", "gsm9k"], 2, ["Did you mean 'gsm8k'"]),
         (["inspect", "fold"], 2, ["no 'fold' among the tasks. The folder of this name is ./fold. There are: "]),
         (["inspect", "train.jsonl:test"], 2, ["a file is read whole", "files:test@train.jsonl"]),

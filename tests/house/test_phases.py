@@ -66,7 +66,7 @@ def test_a_configuration_of_two_phases_is_read_by_commands_of_one(error: Refused
         ("gsm8k",), "boxed", 3e-3, 0.25
     )  # fmt: skip
     assert (rl.data.tasks, rl.data.prompt, rl.learner.steps, rl.learner.weight_decay) == (("math",), "boxed", 7, 0.5)
-    assert error("grpo", file) == "x.yaml:5: this is a configuration of dr_grpo. Use `qed dr_grpo` for it."
+    assert error("grpo", file) == "x.yaml:5: this is a configuration for dr_grpo. Use `qed dr_grpo` instead."
     assert single("dr_grpo", file, "--learner.weight_decay", "1").learner.weight_decay == 1
     assert "x.yaml:1: rl.learner.stepz is not a setting" in error("grpo", write("rl: {learner: {stepz: 3}}"))
 
@@ -142,7 +142,7 @@ def test_values_out_of_range_are_refused(error: Refused, arguments: list[str], w
 
 @pytest.mark.parametrize("name", ["--method", "--algorithm", "--algo"])
 def test_a_setting_that_names_the_algorithm_leads_to_the_commands(error: Refused, name: str) -> None:
-    assert "The command is the algorithm, as qed rloo." in error("grpo", name, "dapo")
+    assert "The command names the algorithm, as in qed rloo." in error("grpo", name, "dapo")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_reward_may_be_a_weighted_sum(error: Refused) -> None:
         "0*length",
     )
     assert error("grpo", "--reward", "half*boxed").endswith("'half' is not a finite number.")
-    assert "The weight comes first: 0.5*boxed." in error("grpo", "--reward", "boxed*0.5")
+    assert "Write the weight first: 0.5*boxed." in error("grpo", "--reward", "boxed*0.5")
     assert "Did you mean 'overlong'" in error("grpo", "--reward", "boxed,0.5*overlng")
 
 
@@ -179,7 +179,7 @@ def test_a_reward_may_be_a_weighted_sum(error: Refused) -> None:
 def test_several_names_in_one_quoted_text_are_told_to_be_a_list(
     error: Refused, write: Write, key: str, text: str, written: str
 ) -> None:
-    assert error("grpo", write(f'data: {{{key}: "{text}"}}')).endswith(f" Several are a list in YAML: {written}.")
+    assert error("grpo", write(f'data: {{{key}: "{text}"}}')).endswith(f" In YAML, write several as a list: {written}.")
     assert "in YAML" not in error("grpo", write(f"data: {{{key}: gone.jsonl}}"))
 
 
@@ -257,7 +257,7 @@ def test_types_that_cannot_be_read_are_named(error: Refused, write: Write) -> No
 def test_a_setting_without_a_default_must_be_given(error: Refused, write: Write) -> None:
     text = ALGORITHM.replace(" = DEFAULT", "").replace("frozen=True", "frozen=True, kw_only=True")
     mine = write(text, "mine.py")
-    assert error(mine) == "algorithm.must has no default and must be given."
+    assert error(mine) == "algorithm.must is required: it has no default."
     assert resolve_settings(mine, ["--algorithm.must", "4"]).settings.algorithm.must == 4  # type: ignore[union-attr]
 
 
@@ -352,8 +352,8 @@ def test_what_a_later_layer_replaces_is_not_looked_for(write: Write, error: Refu
     named = ["--data.tasks", "here.jsonl", "--data.reward", "boxed"]
     assert resolve_settings("grpo", [config, *named]).settings.data.tasks == ("here.jsonl",)
     missing = error("grpo", config, *named[2:])
-    assert "There is no file gone.jsonl. A relative path begins in the folder in which qed is started" in missing
-    assert f"which is {Path.cwd()}. For the data of a run, start qed where the run was started." in missing
+    assert "There is no file gone.jsonl. A relative path is relative to the folder in which qed is started" in missing
+    assert f"{Path.cwd()}. For the data of a run, start qed where the run was started." in missing
     assert "--allow-user-code" in error("grpo", config, *named[:2])
     wrong = write("data: {tasks: {a: 1}}", "wrong.yaml")
     assert "data.tasks" in error("grpo", wrong, *named[:2])

@@ -149,8 +149,11 @@ def test_a_section_with_nothing_in_it_says_nothing(write: Write) -> None:
         (["--algorithm.surrogate.clip_hihg", "1"], "Did you mean '--algorithm.surrogate.clip-high'?"),
         (["--algorithm.correction.hihg", "1"], "Did you mean '--algorithm.correction.high'?"),
         (["--correction-high", "1"], "Did you mean '--algorithm.correction-high'?"),
-        (["--algorithm.selection", "1"], "It is a section, with the settings algorithm.dynamic_sampling, "),
-        (["--algorithm.mixture.statistics=split", "--algorithm.whiten"], "command line: Statistics over only a group's"),
+        (["--algorithm.selection", "1"], "It is a section with the settings algorithm.dynamic_sampling, "),
+        (
+            ["--algorithm.mixture.statistics=split", "--algorithm.whiten"],
+            "command line: Statistics over only a group's",
+        ),
         (["--algorithm.rejection", "none,token_k1"], "must name each rejection only once, and none only alone."),
         (["--algorithm.rejection_high", "1,2"], "must hold one number, or one for each of the 1"),
     ],
@@ -203,7 +206,7 @@ class Mine(PolicyGradient):
     [
         ("clip_high: float = 0.3", "write surrogate: Surrogate = Surrogate(clip_high=...)"),
         ("correction_high: float = 0.3", "write correction: Correction = Correction(high=...)"),
-        ("surrogate: Surrogate = 'gspo'", "write surrogate: Surrogate = Surrogate(...) with the values"),
+        ("surrogate: Surrogate = 'gspo'", "Write surrogate: Surrogate = Surrogate(...) with values"),
     ],
 )
 def test_a_default_that_would_be_read_by_nobody_is_refused(error: Refused, write: Write, field: str, said: str) -> None:

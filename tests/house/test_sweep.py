@@ -65,7 +65,7 @@ def test_another_table_of_this_name_is_left_alone(run: Run, recipes: Any, other:
     Path("o/runs.csv").write_text(other)
     code, _, err = run("grpo", "--sweep", "seed=0,1", "--out", "o")
     assert (code, recipes.calls) == (2, [])
-    assert "o/runs.csv is not the table of a sweep: move it away" in err
+    assert "o/runs.csv is not the table of a sweep. Move it away" in err
     assert Path("o/runs.csv").read_text() == other
 
 
