@@ -329,7 +329,7 @@ def test_luffys_advantages_are_taken_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("system", "text", "words"),
     [
-        ("verl", "algorithm:\n  adv_estimator: other\n", "is not known to qed"),
+        ("verl", "algorithm:\n  adv_estimator: other\n", "which qed does not know"),
         ("llama-factory", "stage: kto\n", "stage is kto, which qed does not have"),
         ("trl", "a: [b\n", "is not valid YAML"),
         ("trl", "[" * 9_000, "is not valid YAML: it is nested too deeply"),
@@ -378,9 +378,9 @@ def test_the_notes_of_an_import_are_true(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("accelerate launch src/open_r1/grpo.py --config recipes/absent.yaml --num_generations 8\n")
     notes = {row.theirs: row.note for row in convert_options(load_system("open-r1"), read_options([script], ())).rows}
-    assert "give it as a FILE of its own" in notes["config"]
+    assert "pass it as a separate FILE" in notes["config"]
     given = {"base_model": "m", "load_in_8bit": True, "resume_from_checkpoint": "a", "saves_per_epoch": 1}
     notes = {row.theirs: row.note for row in convert_options(load_system("axolotl"), given).rows}
     assert notes["load_in_8bit"] == "the quantization is nf4"
     assert notes["saves_per_epoch"] == "run.save_every counts steps"
-    assert notes["resume_from_checkpoint"] == "qed goes on with --resume --out RUN"
+    assert notes["resume_from_checkpoint"] == "qed resumes with --resume --out RUN"

@@ -85,7 +85,7 @@ def test_sft_of_verl_is_evaluated_at_its_end_however_often_it_is_tested(tmp_path
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "remax", "gdpo", "reinforce_plus_plus_baseline"])
 def test_a_discount_that_no_estimator_reads_is_left_out(tmp_path: Path, estimator: str) -> None:
     given = (f"algorithm.adv_estimator={estimator}", "actor_rollout_ref.rollout.n=4", "algorithm.gamma=0.9")
-    assert import_files(tmp_path, "verl", [], *given).notes["algorithm.gamma"] == "this estimator reads no discount"
+    assert import_files(tmp_path, "verl", [], *given).notes["algorithm.gamma"] == "this estimator uses no discount"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_discount_that_no_estimator_reads_is_left_out(tmp_path: Path, estimato
         (f"{FILTER}enable=True {FILTER}metric=seq_final_reward", {f"{FILTER}metric": "as by acc"}),
         (
             f"{FILTER}enable=True {FILTER}max_num_gen_batches=0",
-            {f"{FILTER}max_num_gen_batches": "0 has no limit; algorithm.max_rounds has one"},
+            {f"{FILTER}max_num_gen_batches": "0 sets no limit; algorithm.max_rounds sets one"},
         ),
         (f"{FILTER}max_num_gen_batches=4", {f"{FILTER}max_num_gen_batches": "filter_groups is off"}),
         (f"{ACTOR}policy_loss.loss_mode=gspo {ACTOR}clip_ratio_c=3", {f"{ACTOR}clip_ratio_c": "no dual clip"}),
@@ -109,8 +109,8 @@ def test_a_discount_that_no_estimator_reads_is_left_out(tmp_path: Path, estimato
             {"algorithm.use_kl_in_reward": "gdpo adds up the parts of the reward"},
         ),
         ("algorithm.adv_estimator=grpo critic.ppo_epochs=2", {"critic.ppo_epochs": "this estimator has no critic"}),
-        ("trainer.total_training_steps=9 trainer.total_epochs=2", {"trainer.total_epochs": "comes first"}),
-        ("data.truncation=middle", {"data.truncation": "middle has no equivalent; of its values qed knows left"}),
+        ("trainer.total_training_steps=9 trainer.total_epochs=2", {"trainer.total_epochs": "takes precedence"}),
+        ("data.truncation=middle", {"data.truncation": "middle has no equivalent; qed knows the values left"}),
     ],
 )
 def test_a_setting_of_verl_without_an_equivalent_is_named(
@@ -130,7 +130,7 @@ def test_a_script_of_verl_is_computed(tmp_path: Path) -> None:
     rows = {row.theirs: row for row in result.imported.rows}
     assert rows["data.gen_batch_size"].value == 1536
     assert rows["actor_rollout_ref.model.path"].result == "/data/models/Qwen2.5-32B"
-    assert "does not say what this variable is" in result.notes["trainer.default_local_dir"]
+    assert "does not set this variable" in result.notes["trainer.default_local_dir"]
 
 
 def test_demonstrations_of_verl_are_not_cut(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_setting_of_trl_keeps_its_meaning(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("trl rloo --epsilon 0.3", {"epsilon": "with one update a round the ratio is 1"}),
+        ("trl rloo --epsilon 0.3", {"epsilon": "with one update per round the ratio is 1"}),
         ("trl rloo --num_iterations 2", {"epsilon": "TRL clips the ratio of a whole answer"}),
         ("trl rloo --normalize_advantages true", {"normalize_advantages": "over tokens, not over answers"}),
         ("trl grpo --delta 1.1", {"delta": "not above 1 + epsilon_high"}),
@@ -108,12 +108,12 @@ def test_a_setting_of_trl_keeps_its_meaning(
         ("trl grpo --sync_ref_model true", {"sync_ref_model": "without a KL", "ref_model_sync_steps": "without a KL"}),
         ("trl grpo --lr_scheduler_type inverse_sqrt", {"lr_scheduler_type": "the schedule of qed grpo stays"}),
         ("trl sft --lr_scheduler_type constant --warmup_steps 9", {"warmup_steps": "constant has no warm-up"}),
-        ("trl sft --warmup_steps 9 --warmup_ratio 0.1", {"warmup_ratio": "warmup_steps comes first"}),
+        ("trl sft --warmup_steps 9 --warmup_ratio 0.1", {"warmup_ratio": "warmup_steps takes precedence"}),
         ("trl sft --loss_type other", {"loss_type": "qed has nll and dft"}),
         ("trl dpo --loss_type a --loss_weights 1", {"loss_type": "qed has no loss a", "loss_weights": "no loss a"}),
         ("trl dpo --ref_model_sync_steps 4", {"ref_model_sync_steps": "sync_ref_model is off"}),
         ("trl grpo --reward_funcs accuracy --reward_weights 1 2", {"reward_weights": "2 for 1 rewards"}),
-        ("trl grpo --reward_funcs accuracy --reward_weights x", {"reward_weights": "give one number for each"}),
+        ("trl grpo --reward_funcs accuracy --reward_weights x", {"reward_weights": "set one number for each"}),
         ("trl sft --use_peft false --lora_r 8", {"lora_r": "adapters are not switched on"}),
         ("trl grpo --report_to mlflow", {"report_to": "without mlflow: qed has tensorboard"}),
         ("trl sft --optim sgd", {"optim": "sgd has no equivalent"}),
@@ -135,7 +135,7 @@ def test_an_imported_cispo_has_no_setting_without_effect(tmp_path: Path) -> None
 
 def test_a_variable_that_only_the_shell_knows_is_no_default(tmp_path: Path) -> None:
     notes = trl(tmp_path, "trl grpo --learning_rate ${LR}").notes
-    assert "does not say what this variable is" in notes["learning_rate"]
+    assert "does not set this variable" in notes["learning_rate"]
 
 
 CONFIGS = {

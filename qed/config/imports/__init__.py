@@ -1,1 +1,1 @@
-"""Turn the configurations of other systems into qed's: one file of tables for each system."""
+"""Converts configurations of other systems into qed's, with one file of tables per system."""

@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 METHODS = {"grpo": "grpo", "gdpo": "grpo", "dpo": "dpo", "ipo": "dpo", "none": "sft"}
-# Settings that axolotl has under `trl:` are TRL's own, and so are these under other names.
+# Settings under axolotl's `trl:` are TRL's, and so are these, under other names.
 NESTED = "trl."
 RENAMED = {
     "micro_batch_size": "per_device_train_batch_size",
@@ -49,9 +49,9 @@ RULES = (
     rename("learner.betas", "adam_betas"),
     rename("model.attention", "flash_attention", values={"true": "flash_attention_2"}),
     rename("model.attention", "sdp_attention", values={"true": "sdpa"}),
-    absent("demonstrations that do not fit the model are left out, not cut", "sequence_len", "pad_to_sequence_len"),
+    absent("demonstrations that do not fit are dropped, not truncated", "sequence_len", "pad_to_sequence_len"),
     absent("only the answer is trained", "train_on_inputs"),
-    absent("the columns of a file are found by themselves, or named by --data.map", "datasets.", "test_datasets."),
+    absent("the columns of a file are detected, or named by --data.map", "datasets.", "test_datasets."),
     absent("the prompt is --prompt, or the model's chat template", "chat_template", "chat_template_jinja"),
     absent("the model's class is read from its files", "model_type", "tokenizer_type", "is_llama_derived_model"),
     absent("use qed evaluate", "eval_table_size", "eval_max_new_tokens", "do_bench_eval"),
@@ -60,7 +60,7 @@ RULES = (
     absent(hf.OWN_SAMPLER, "vllm."),
     absent(hf.OF_NO_EFFECT, "plugins", "dataset_processes"),
     absent("an adapter folder is a model: --model FOLDER", "lora_model_dir"),
-    absent("qed goes on with --resume --out RUN", "resume_from_checkpoint", "auto_resume_from_checkpoints"),
+    absent("qed resumes with --resume --out RUN", "resume_from_checkpoint", "auto_resume_from_checkpoints"),
     absent("run.save_every counts steps", "saves_per_epoch"),
     absent("evaluation.every counts steps", "evals_per_epoch"),
     absent("the quantization is nf4", "load_in_8bit", "gptq"),
@@ -70,7 +70,7 @@ RULES = (
 
 
 def choose_method(options: Options) -> str:
-    """Return the command for `rl:`, SFT without it.
+    """Return the command for `rl:`; SFT if it is not set.
 
     Raises:
         UsageError: qed has no such method.
@@ -90,7 +90,7 @@ def choose_method(options: Options) -> str:
 
 
 def derive(draft: Draft, method: str) -> None:
-    """Set what depends on several settings."""
+    """Set values that depend on several settings."""
     options = draft.options
     adapter = options.get("adapter")
     options.read.add("adapter")

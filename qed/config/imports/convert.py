@@ -1,4 +1,4 @@
-"""Convert the settings of another system by its table into a configuration of qed, and check the result."""
+"""Converts another system's settings into a configuration of qed by the system's table, and checks the result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SYSTEMS = {
     "llama-factory": "llama_factory",
     "axolotl": "axolotl",
 }
-LUFFY = {"luffy": "verl", "exgrpo": "verl"}  # their scripts are verl's, with more options
-WITHOUT_TABLE = ("openrlhf", "ms-swift", "nemo-rl", "prime-rl", "easyr1")  # no misspellings of the names above
+LUFFY = {"luffy": "verl", "exgrpo": "verl"}  # their scripts are verl's with more options
+WITHOUT_TABLE = ("openrlhf", "ms-swift", "nemo-rl", "prime-rl", "easyr1")  # are not misspellings of the names above
 SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A converted configuration: its command, its YAML text, a row per setting, and what the command line must add."""
+    """A converted configuration: its command, its YAML text, a row per setting, and further options."""
 
     title: str
     command: str
@@ -40,13 +40,13 @@ def load_system(name: str) -> Any:
     """Return the table of a system.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no table of that name.
     """
     known = {**SYSTEMS, **LUFFY}
     key = name.lower().replace("_", "-").replace("openr1", "open-r1").replace("llamafactory", "llama-factory")
     if key not in known:
         hint = "" if key in WITHOUT_TABLE else suggest_nearest(key, known)
-        raise UsageError(f"qed cannot import from '{name}'.{hint} It can from: {', '.join(known)}.")
+        raise UsageError(f"qed cannot import from '{name}'.{hint} It can import from: {', '.join(known)}.")
     return importlib.import_module(f"qed.config.imports.{known[key]}")
 
 
@@ -54,11 +54,11 @@ def convert_options(system: Any, given: dict[str, Any]) -> Imported:
     """Convert settings.
 
     Args:
-        system: the module with its table, see `load_system`.
-        given: the settings by dotted name.
+        system: the module with the system's table, see `load_system`.
+        given: settings by dotted name.
 
     Raises:
-        UsageError: the method has no counterpart, or a needed number cannot be read.
+        UsageError: the method has no counterpart, or a required number cannot be read.
     """
     options = Options(dict(given))
     method = system.choose_method(options)
@@ -80,7 +80,7 @@ def convert_options(system: Any, given: dict[str, Any]) -> Imported:
 
 
 def _list_others(draft: Draft, chose: set[str]) -> Iterator[Row]:
-    """Yield a row for each given setting that shares the row of another, and for those that chose the command."""
+    """Yield a row for each setting that was handled together with another, and for those that chose the command."""
     given, told = draft.options.given, {row.theirs.partition(",")[0] for row in draft.rows}
     for row in draft.rows:
         first, *others = row.theirs.split(",")
@@ -107,7 +107,7 @@ def _write(draft: Draft, title: str) -> str:
 
 
 def list_rows(imported: Imported) -> list[tuple[str, str, str, str]]:
-    """Return the table's cells: their setting, its value, what became of it, and a note."""
+    """Return the table's cells: the other system's setting, its value, the result in qed, and a note."""
     cells = []
     for row in sorted(imported.rows, key=lambda row: (not row.ours, row.theirs)):
         result = f"{row.ours}: {format_value(row.result)}" if row.ours else "no equivalent"

@@ -1,4 +1,4 @@
-"""What TRL, open-r1, LLaMA-Factory and axolotl share: the trainer of transformers, its batches and its adapters."""
+"""Tables shared by TRL, open-r1, LLaMA-Factory and axolotl: the transformers Trainer, its batches and its adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.config.task_names import parse_task
 from qed.errors import UsageError
 
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
-# Schedules that qed does not have, and the one that comes closest.
+# Schedules that qed does not have, each with the closest one.
 NEAREST_SCHEDULES = {
     **dict.fromkeys(("cosine_with_min_lr", "cosine_warmup_with_min_lr", "cosine_with_restarts"), "cosine"),
     "polynomial": "linear",
@@ -27,11 +27,11 @@ PRECISION = {
     **dict.fromkeys(("float32", "fp32", "torch.float32"), "float32"),
     **dict.fromkeys(("float64", "torch.float64"), "float64"),
 }
-ONE_PROCESS = "qed spreads a run by --ranks and parallel.shard"
+ONE_PROCESS = "qed distributes a run by --ranks and parallel.shard"
 OWN_SAMPLER = "see sampling.sampler: native or vllm"
-HUB = "hub"  # the task that reads any data set of the hub, where qed has it
-NO_HUB = "qed sends nothing to the hub while it trains"
-OF_NO_EFFECT = "changes no result"
+HUB = "hub"  # the task that reads any data set on the Hub, if qed has it
+NO_HUB = "qed uploads nothing during training"
+OF_NO_EFFECT = "does not affect results"
 EVERY_FILE = "qed keeps every rollout and metric of a run"
 
 RULES = (
@@ -66,7 +66,7 @@ RULES = (
         "log_on_each_node disable_tqdm save_safetensors save_only_model eval_on_start_batch log_unique_prompts",
         "include_num_input_tokens_seen dataset_prepared_path strict special_tokens. debug hub_strategy",
     ),
-    absent("its settings are above, if the file was found; if not, give it as a FILE of its own", "config"),
+    absent("its settings are above if the file was found; if not, pass it as a separate FILE", "config"),
     absent(NO_HUB, "push_to_hub", "hub_model_id", "hub_private_repo", "hub_token", "hub_model_revision"),
     absent("the model's code is its transformers class", "trust_remote_code"),
     absent("adapters have no dropout", "lora_dropout"),
@@ -94,19 +94,19 @@ def set_adapters(draft: Draft, rank: str, alpha: str, targets: str, on: bool) ->
 
 
 def set_schedule(draft: Draft) -> None:
-    """Set the schedule of the learning rate, or the one that comes closest."""
+    """Set the schedule of the learning rate, or the closest one."""
     theirs, ours = "lr_scheduler_type", "learner.schedule"
     name = str(draft.options.get(theirs)).lower()
     if name in SCHEDULES:
         draft.set(theirs, ours, SCHEDULES[name])
     elif name in NEAREST_SCHEDULES:
-        draft.set(theirs, ours, NEAREST_SCHEDULES[name], "the nearest that qed has; it decays to 0, once")
+        draft.set(theirs, ours, NEAREST_SCHEDULES[name], "the closest that qed has; it decays to 0, once")
     else:
-        draft.skip(theirs, f"the schedule of qed {draft.table.command} stays; qed has {', '.join(SCHEDULES)}")
+        draft.skip(theirs, f"the schedule of qed {draft.table.command} is kept; qed has {', '.join(SCHEDULES)}")
 
 
 def set_precision(draft: Draft) -> None:
-    """Set the precision of the computation; in the trainers bf16 computes in bfloat16 with weights in float32 too."""
+    """Set the compute precision; with bf16, the trainers also compute in bfloat16 and keep weights in float32."""
     options, names = draft.options, ("torch_dtype", "dtype")
     loaded = PRECISION.get(str(options.get(*names)).lower())
     if options.is_on("fp16"):
@@ -120,7 +120,7 @@ def set_precision(draft: Draft) -> None:
 
 
 def set_betas(draft: Draft) -> None:
-    """Set AdamW's two betas, which the trainers have under two names."""
+    """Set AdamW's two betas, which are separate settings in the trainers."""
     options, names = draft.options, ("adam_beta1", "adam_beta2")
     if options.has(*names):
         first, second = options.number(names[0], default=0.9), options.number(names[1], default=0.999)
@@ -128,11 +128,11 @@ def set_betas(draft: Draft) -> None:
 
 
 def set_length(draft: Draft, updates_per_step: float) -> None:
-    """Set the steps, or the epochs.
+    """Set the number of steps or epochs.
 
     Args:
         draft: the configuration.
-        updates_per_step: optimizer steps of the trainer in one step of qed.
+        updates_per_step: the trainer's optimizer steps per step of qed.
     """
     options = draft.options
     steps = options.number("max_steps", default=-1)
@@ -140,13 +140,13 @@ def set_length(draft: Draft, updates_per_step: float) -> None:
         result = max(1, round(steps / updates_per_step))
         draft.set("max_steps", "learner.steps", result, explain_updates(updates_per_step))
         if options.has("num_train_epochs"):
-            draft.skip("num_train_epochs", "max_steps comes first")
+            draft.skip("num_train_epochs", "max_steps takes precedence")
     else:
         draft.set("num_train_epochs,max_steps", "learner.epochs", options.number("num_train_epochs"))
 
 
 def set_warmup(draft: Draft, updates_per_step: float) -> None:
-    """Set the warm-up, by steps or by a share of them."""
+    """Set the warm-up, in steps or as a share of them."""
     options, names = draft.options, ("warmup_steps", "warmup_ratio")
     count, share = map(options.number, names)
     if options.has("warmup_steps") and not options.has("warmup_ratio"):
@@ -155,18 +155,18 @@ def set_warmup(draft: Draft, updates_per_step: float) -> None:
         for name in filter(options.has, names):
             draft.skip(name, "the schedule constant has no warm-up")
     elif 0 < count < 1:
-        draft.set("warmup_steps", "learner.warmup_ratio", count, "below 1 it is a share")
+        draft.set("warmup_steps", "learner.warmup_ratio", count, "values below 1 are a share")
     elif count or (options.has("warmup_steps") and not share):
         result = max(1, round(count / updates_per_step)) if count else 0
         draft.set("warmup_steps", "learner.warmup_steps", result, explain_updates(updates_per_step))
         if share:
-            draft.skip("warmup_ratio", "warmup_steps comes first")
+            draft.skip("warmup_ratio", "warmup_steps takes precedence")
     elif share:
         draft.set("warmup_ratio", "learner.warmup_ratio", share)
 
 
 def set_cadence(draft: Draft, updates_per_step: float) -> None:
-    """Set how often a run saves and evaluates: in qed's steps, where the trainer counts optimizer steps."""
+    """Set how often a run saves and evaluates: in qed's steps, while the trainer counts optimizer steps."""
     options = draft.options
     strategies = {"save": ("save_strategy",), "eval": ("eval_strategy", "evaluation_strategy")}
     for what, ours in (("save", "run.save_every"), ("eval", "evaluation.every")):
@@ -187,7 +187,7 @@ def set_cadence(draft: Draft, updates_per_step: float) -> None:
 
 
 def set_validation(draft: Draft, theirs: str) -> None:
-    """Set the share of the data to hold out; a number of examples has no equivalent."""
+    """Set the share of data to hold out; a number of examples has no equivalent."""
     if draft.options.has(theirs):
         size = draft.options.number(theirs)
         if size < 1:
@@ -197,7 +197,7 @@ def set_validation(draft: Draft, theirs: str) -> None:
 
 
 def set_trackers(draft: Draft, *names: str) -> None:
-    """Set the trackers among those that qed has."""
+    """Set those trackers that qed has."""
     theirs = next((name for name in names if draft.options.has(name)), "")
     draft.options.read.update(names)
     if not theirs:
@@ -214,7 +214,7 @@ def set_trackers(draft: Draft, *names: str) -> None:
 
 
 def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -> None:
-    """Set the tasks to those data sets that qed knows by name, and to files that exist."""
+    """Set the tasks to the data sets that qed knows by name and to files that exist."""
     found: list[str] = []
     lost: list[str] = []
     for name in names if isinstance(names, list) else [names]:
@@ -226,7 +226,7 @@ def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -
         draft.set(theirs, ours, found, "" if not lost else f"without {', '.join(lost)}: there is no such file or task")
     if lost and not found:
         option = f"--{ours}" if ours != "data.tasks" else "--tasks"
-        draft.skip(theirs, f"there is no such file or task here: give it by {option}")
+        draft.skip(theirs, f"there is no such file or task here: set it by {option}")
         files = all(parse_task(name).leaf == "files" for name in lost)
         draft.arguments += [option, ",".join(lost) if files else "FILE"]
 
@@ -240,7 +240,7 @@ def _is_task(name: str) -> bool:
     return not task.path or Path(task.path).exists() or task.leaf == HUB
 
 
-# Data sets of the hub that are tasks of qed.
+# Data sets on the Hub that are tasks of qed.
 KNOWN_TASKS = {
     "openai/gsm8k": "gsm8k",
     "gsm8k": "gsm8k",
@@ -258,7 +258,7 @@ KNOWN_TASKS = {
 
 
 def count_processes(options: Any) -> int:
-    """Return the number of processes that train."""
+    """Return the number of training processes."""
     return max(1, int(options.number("num_processes", "nproc_per_node", "NPROC_PER_NODE", default=1)))
 
 
@@ -266,17 +266,17 @@ def count_rollouts(options: Any) -> int:
     """Return the rows of an optimizer step: per device x accumulation x processes.
 
     Raises:
-        UsageError: there would be none.
+        UsageError: there would be no rows.
     """
     names = ("per_device_train_batch_size", "gradient_accumulation_steps")
     for name in names:
         if options.number(name) < 1:
-            raise UsageError(f"{name} is {options.get(name)}; it must be at least 1. Give it after --, as {name}=8.")
+            raise UsageError(f"{name} is {options.get(name)}; it must be at least 1. Set it after --, as in {name}=8.")
     return int(math.prod(map(options.number, names)) * count_processes(options))
 
 
 def explain_updates(updates_per_step: float) -> str:
-    """Return the note of a number of optimizer steps that becomes one of qed's steps."""
+    """Return a note on how many optimizer steps become one of qed's steps."""
     return "" if updates_per_step == 1 else f"{updates_per_step:g} optimizer steps are one step"
 
 

@@ -26,26 +26,26 @@ LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo", "orpo": None, "s
 RULES = (
     rename("model.name", "model_name_or_path"),
     rename("model.quantization", "quantization_bit", values={"4": "nf4"}),
-    rename("data.unique_examples", "max_samples", why="of all data sets together"),
+    rename("data.unique_examples", "max_samples", why="over all data sets together"),
     rename("data.validation_split", "val_size"),
     rename("learner.packing", "packing"),
     rename("learner.packing", "neat_packing"),
     rename("model.attention", "flash_attn", values={"auto": "auto", "fa2": "flash_attention_2", "sdpa": "sdpa"}),
     rename("algorithm.beta", "pref_beta"),
     rename("algorithm.losses", "pref_loss", values={key: value and [value] for key, value in LOSSES.items()}),
-    absent("its format is the model's own chat template, or --prompt", "template", "enable_thinking"),
+    absent("its format is the model's chat template, or --prompt", "template", "enable_thinking"),
     rename("data.system_prompt", "default_system"),
-    absent("demonstrations that do not fit the model are left out, not cut", "cutoff_len"),
+    absent("demonstrations that do not fit are dropped, not truncated", "cutoff_len"),
     absent("data files are read where they are", "dataset_dir", "media_dir", "tokenized_path", "cache_dir"),
     absent("images are not supported", "image_max_pixels", "video_max_pixels", "freeze_vision_tower"),
-    absent("evaluation is on problems with an answer", "predict_with_generate", "compute_accuracy"),
-    absent("adapters are trained on their own", "adapter_name_or_path", "create_new_adapter"),
+    absent("evaluation needs problems with an answer", "predict_with_generate", "compute_accuracy"),
+    absent("an adapter folder is a model: --model FOLDER", "adapter_name_or_path", "create_new_adapter"),
     *hf.RULES,
 )
 
 
 def choose_method(options: Options) -> str:
-    """Return the command for a stage.
+    """Return the command for the stage.
 
     Raises:
         UsageError: qed has no such stage.
@@ -58,7 +58,7 @@ def choose_method(options: Options) -> str:
 
 
 def derive(draft: Draft, method: str) -> None:
-    """Set what depends on several settings."""
+    """Set values that depend on several settings."""
     options = draft.options
     hf.set_precision(draft)
     hf.set_betas(draft)

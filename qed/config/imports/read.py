@@ -1,7 +1,7 @@
-"""Read the configurations of other systems: YAML files, shell scripts, and arguments of a command line.
+"""Reads configurations of other systems: YAML files, shell scripts, and command-line arguments.
 
-A shell script is read, never run: its assignments are put in for `$NAME` and `${NAME:-default}`, and its options are
-those of the form `--name value` or `a.b.c=value`. In YAML files `${a.b}` of Hydra is resolved.
+A shell script is read, never run: its assignments replace `$NAME` and `${NAME:-default}`, and its options are
+those of the form `--name value` or `a.b.c=value`. In YAML files, Hydra's `${a.b}` is resolved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 from qed.config.yaml_text import load_yaml
 from qed.errors import UsageError
 
-YAML_SUFFIXES = (".yaml", ".yml", ".json")  # YAML contains JSON
+YAML_SUFFIXES = (".yaml", ".yml", ".json")  # JSON is valid YAML
 PYTHON_SUFFIXES = (".py", ".ipynb")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]((?:[^{}]|\{[^{}]*\})*))?\}|(\w+))")
 ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(?!=)(.*)$", re.DOTALL)
@@ -32,14 +32,14 @@ OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
     ast.Div: operator.floordiv,
 }
-# The words after which a method's name follows, and files whose name is one.
+# Words that are followed by the name of a method, and files that are named after one.
 METHOD_AFTER = ("trl", "rlhf_type")
 FILES = ("config", "config_file")
 METHOD = "method"
 
 
 def read_options(files: Sequence[Path], arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of files, and of arguments over them, by dotted name.
+    """Return the settings of files, overridden by arguments, by dotted name.
 
     Raises:
         UsageError: a file cannot be read.
@@ -52,7 +52,7 @@ def read_options(files: Sequence[Path], arguments: Sequence[str]) -> dict[str, A
 
 def _read_file(file: Path) -> dict[str, Any]:
     if file.suffix in PYTHON_SUFFIXES:
-        raise UsageError(f"{file} is Python code, which is not run. Give its settings after --, as -- --beta 0.1.")
+        raise UsageError(f"{file} is Python code, which is not run. Pass its settings after --, as in -- --beta 0.1.")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -74,7 +74,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _flatten(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
-    """Yield the settings of a tree by dotted name; entries of a list of mappings have their number as name."""
+    """Yield the settings of a tree by dotted name; entries of a list of mappings are named by their index."""
     if isinstance(value, dict) and (value or not prefix):
         for key, inner in value.items():
             yield from _flatten(inner, f"{prefix}.{key}".lstrip("."))
@@ -86,7 +86,7 @@ def _flatten(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def _read_value(value: Any) -> Any:
-    """Return a text as the number, boolean or list that it means; YAML takes 1e-6 for a text."""
+    """Return a text as the number, boolean or list that it means; YAML would read 1e-6 as a text."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -105,15 +105,15 @@ def _read_value(value: Any) -> Any:
 
 
 def _split_script(text: str) -> list[str]:
-    """Return the words of a shell script, with the values of its own assignments."""
+    """Return the words of a shell script, with the values of its assignments filled in."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     variables: dict[str, str] = {}
     words: list[str] = []
     for line in re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).split("\n"):
         found = _split_line(_compute_all(line, variables))
-        # Assignments come first in a line, perhaps before a command.
+        # Assignments come first in a line, possibly before a command.
         while found and (found[0] in DECLARATIONS or ASSIGNMENT.match(found[0])):
-            # What a command prints is not known.
+            # The output of a command is unknown.
             if (match := ASSIGNMENT.match(found.pop(0))) and not match[2].startswith(("$(", "`")):
                 variables[match[1]] = _expand(match[2], variables)
         words += [_expand(word, variables) for word in found]
@@ -124,11 +124,11 @@ def _split_line(line: str) -> list[str]:
     try:
         return shlex.split(line, comments=True)
     except ValueError:
-        return line.split()  # a quotation mark that is closed on another line
+        return line.split()  # a quotation that ends on another line
 
 
 def _compute_all(line: str, variables: Mapping[str, str]) -> str:
-    """Replace `$((1024 * n))` by its value; one that cannot be computed stays."""
+    """Replace `$((1024 * n))` with its value; expressions that cannot be computed are kept."""
 
     def compute(match: re.Match[str]) -> str:
         try:
@@ -140,7 +140,7 @@ def _compute_all(line: str, variables: Mapping[str, str]) -> str:
 
 
 def _compute(node: ast.expr, variables: Mapping[str, str]) -> int:
-    """Compute the whole number of a shell's expression; raise a KeyError or ValueError for one that is not known."""
+    """Compute a shell expression as an integer; raise a KeyError or ValueError if it cannot be computed."""
     if isinstance(node, ast.BinOp):
         return OPERATORS[type(node.op)](_compute(node.left, variables), _compute(node.right, variables))
     return int(variables[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node))
@@ -155,7 +155,7 @@ def _expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _read_arguments(words: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Return the options among the words of a command line; files that it names with --config come first."""
+    """Return the options among the words of a command line, which override files that it names with --config."""
     found: dict[str, Any] = {}
     files: dict[str, Any] = {}
     for index, word in enumerate(words):
@@ -176,7 +176,7 @@ def _read_arguments(words: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def _take_values(words: Sequence[str]) -> list[str]:
-    """Return the words up to the next option: the values of one that may have several."""
+    """Return the words up to the next option: the values of an option that may have several."""
     values: list[str] = []
     for word in words:
         if word.startswith("--") or SETTING.match(word) or word in ("|", "&&", "&", ";", "2>&1"):
@@ -186,23 +186,23 @@ def _take_values(words: Sequence[str]) -> list[str]:
 
 
 def _read_named_file(name: str, folder: Path) -> dict[str, Any]:
-    """Read a YAML file that a command line names, relative to the current folder or that of the script."""
+    """Read a YAML file that a command line names, relative to the current folder or the script's."""
     files = [Path(name), *(parent / name for parent in (folder, *folder.absolute().parents))]
     file = next((file for file in files if file.suffix in YAML_SUFFIXES and file.is_file()), None)
     return _read_file(file) if file else {}
 
 
 def _resolve(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace references of Hydra by what they refer to: None where there is no such option.
+    """Replace Hydra's references with what they refer to, or None if there is no such option.
 
-    A name without a dot and a default that is no option stays: it may be a variable of the shell.
+    A name without a dot that is not an option is kept, because it may be a shell variable.
     """
     resolved = {}
     for name, value in options.items():
         for _ in range(5):
             match = REFERENCE.match(value) if isinstance(value, str) else None
             if match is None or (match[1] not in options and match[2] is None and "." not in match[1]):
-                break  # perhaps a variable of the shell
+                break  # possibly a shell variable
             value = options.get(match[1], _read_value(match[2] or ""))
         resolved[name] = value
     return resolved

@@ -1,4 +1,4 @@
-"""The parts of a system's table: rules that rename its settings, and the draft of a configuration that they fill."""
+"""Parts of a system's table: rules that rename its settings, and the draft of a configuration that they fill."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from qed.config.fields import Table
 from qed.config.values import Raw, coerce_value, format_value, split_items
 from qed.errors import UsageError
 
-UNSET = re.compile(r"\$[{(]*\w")  # a variable of a shell in a value, or a command
+UNSET = re.compile(r"\$[{(]*\w")  # a shell variable or command in a value
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What some settings of a system become.
+    """What some settings of a system become in qed.
 
-    `theirs` are their names; one that ends in a dot stands for all settings below it. `ours` is qed's key, or several
-    of which the first that exists is taken; empty: there is none, and `why` says the reason. `values` maps their values
-    to qed's; a value that it lacks has no equivalent, or, unless these are the `only` ones, stays as it is.
+    `theirs` are their names; a name that ends in a dot stands for all settings below it. `ours` is qed's key, or
+    several of which the first that exists is used; if empty, qed has none, and `why` gives the reason. `values` maps
+    their values to qed's; a missing value has no equivalent or, if `only` is false, is kept unchanged.
     """
 
     theirs: tuple[str, ...]
@@ -30,17 +30,17 @@ class Rule:
     only: bool = True
 
     def covers(self, name: str) -> bool:
-        """Return whether the rule is about a setting of this name."""
+        """Return whether the rule covers a setting of this name."""
         return any(name.startswith(own) if own.endswith(".") else name == own for own in self.theirs)
 
 
 def rename(ours: str, *theirs: str, values: Mapping[str, Any] | None = None, why: str = "", only: bool = True) -> Rule:
-    """Return a rule for settings that qed has, under names separated by `|`; theirs may be separated by blanks."""
+    """Return a rule for settings that qed has; `|` separates alternative keys in `ours`, blanks names in `theirs`."""
     return Rule(_split(theirs), tuple(ours.split("|")), values, why, only)
 
 
 def absent(why: str, *theirs: str) -> Rule:
-    """Return a rule for settings that qed does not have, with the reason; theirs may be separated by blanks."""
+    """Return a rule for settings that qed does not have, with the reason; blanks separate names in `theirs`."""
     return Rule(_split(theirs), (), None, why)
 
 
@@ -50,7 +50,7 @@ def _split(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table that an import prints: their setting and value, qed's, and a note."""
+    """A line of the table that an import prints: the other system's setting and value, qed's, and a note."""
 
     theirs: str
     value: Any
@@ -61,14 +61,14 @@ class Row:
 
 @dataclass
 class Options:
-    """The settings of another system by their dotted names, over that system's own defaults; notes which are read."""
+    """Settings of another system by dotted name, over its defaults; records which ones are read."""
 
     given: dict[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """Return the first of these settings that is given, otherwise the system's default, otherwise `default`."""
+        """Return the first of these settings that is set, otherwise the system's default, otherwise `default`."""
         self.read.update(names)
         for values in (self.given, self.defaults):
             for name in names:
@@ -80,38 +80,38 @@ class Options:
         """Return a setting as a number.
 
         Raises:
-            UsageError: it is something else, such as a variable of a shell that is not set in the file.
+            UsageError: it is not a number, such as a shell variable that is not set in the file.
         """
         value = self.get(*names, default=default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{names[0]} is {value!r}; it must be a number. Give it after --, as {names[0]}=8.")
+            raise UsageError(f"{names[0]} is {value!r}; it must be a number. Set it after --, as in {names[0]}=8.")
         return value
 
     def is_on(self, *names: str) -> bool:
         """Return whether a switch is on.
 
         Raises:
-            UsageError: it is a variable of a shell that is not set in the file.
+            UsageError: it is a shell variable that is not set in the file.
         """
         value = self.get(*names, default=False)
         if isinstance(value, str) and UNSET.search(value):
             raise UsageError(
-                f"{names[0]} is {value!r}; it must be true or false. Give it after --, as {names[0]}=true."
+                f"{names[0]} is {value!r}; it must be true or false. Set it after --, as in {names[0]}=true."
             )
         return bool(value)
 
     def has(self, *names: str) -> bool:
-        """Return whether any of these settings is given."""
+        """Return whether any of these settings is set."""
         return any(self.given.get(name) is not None for name in names)
 
     def unread(self) -> Iterator[tuple[str, Any]]:
-        """Yield the given settings that nothing has read."""
+        """Yield the settings that are set but have not been read."""
         return ((name, value) for name, value in self.given.items() if name not in self.read)
 
 
 @dataclass
 class Draft:
-    """A configuration that is being put together, with a row for every setting of the other system."""
+    """A configuration under construction, with a row for every setting of the other system."""
 
     table: Table
     options: Options
@@ -120,10 +120,10 @@ class Draft:
     arguments: list[str] = field(default_factory=list)
 
     def set(self, theirs: str, ours: str, result: Any, note: str = "") -> None:
-        """Set qed's setting, or the first that exists of several names separated by `|`."""
+        """Set qed's setting: the first existing one of several names separated by `|`."""
         value = self.options.get(theirs.partition(",")[0])
         if isinstance(result, str) and UNSET.search(result):
-            self.skip(theirs, "the script does not say what this variable is")
+            self.skip(theirs, "the script does not set this variable")
             return
         keys = [key for name in ours.split("|") for key in self.table.expand_key(name)]
         if not keys:
@@ -141,7 +141,7 @@ class Draft:
         self.rows.append(Row(theirs, value, keys[0], result, note))
 
     def skip(self, theirs: str, why: str) -> None:
-        """Note that a setting has no equivalent."""
+        """Record that a setting has no equivalent."""
         value = self.options.get(theirs.partition(",")[0])
         self.rows.append(Row(theirs, value, "", None, why))
 
@@ -158,7 +158,7 @@ class Draft:
             self.set(theirs, "|".join(rule.ours), result, rule.why)
         else:
             known = ", ".join(name for name, result in rule.values.items() if result is not None)
-            self.skip(theirs, rule.why or f"{value} has no equivalent; of its values qed knows {known}")
+            self.skip(theirs, rule.why or f"{value} has no equivalent; qed knows the values {known}")
 
 
 def _write_raw(value: Any) -> Raw:

@@ -28,10 +28,10 @@ TITLE = "TRL"
 
 
 def choose_method(options: Options) -> str:
-    """Return the command for the trainer that the settings are for.
+    """Return the command for the trainer to which the settings belong.
 
     Raises:
-        UsageError: the trainer is another one of TRL's.
+        UsageError: it is another trainer of TRL's.
     """
     chosen = str(options.get("method", default="")).lower().replace("-", "_")
     options.read.add("method")
@@ -48,7 +48,7 @@ def choose_method(options: Options) -> str:
 
 
 def derive(draft: Draft, method: str) -> None:
-    """Set what depends on several settings."""
+    """Set values that depend on several settings."""
     options = draft.options
     hf.set_precision(draft)
     hf.set_betas(draft)
@@ -80,10 +80,10 @@ def _set_batches(draft: Draft, method: str) -> float:
 
 
 def _set_online_batches(draft: Draft) -> float:
-    """Set the problems of a step and the rollouts of an update; return the updates of a step.
+    """Set the problems per step and the rollouts per update; return the updates per step.
 
-    TRL generates for `steps_per_generation` batches at once, which is one step of qed. Fewer batches than those of an
-    optimizer step are of one policy too.
+    TRL generates for `steps_per_generation` batches at once, which is one step of qed. If these are fewer than the
+    batches of an optimizer step, they still come from one policy.
     """
     options = draft.options
     rollouts = hf.count_rollouts(options)
@@ -95,25 +95,25 @@ def _set_online_batches(draft: Draft) -> float:
     )
     answers = max(rollouts, per_generation)
     problems, note = hf.divide(answers, int(options.number("num_generations")))
-    spelled = f"{answers} answers of a generation / num_generations"
+    spelled = f"{answers} answers per generation / num_generations"
     if not options.has("num_processes", "nproc_per_node", "generation_batch_size"):
         spelled += "; with N processes add -- --num_processes N"
     draft.set(",".join(BATCHES), "sampling.problems_per_step", problems, ", ".join(filter(None, (spelled, note))))
     if answers > rollouts:
-        draft.set("gradient_accumulation_steps", "learner.batch_size", rollouts, "answers of an optimizer step")
+        draft.set("gradient_accumulation_steps", "learner.batch_size", rollouts, "answers per optimizer step")
     return math.ceil(answers / rollouts) * options.number("num_iterations", default=1)
 
 
 def _set_demonstrations(draft: Draft, updates: float) -> None:
-    """Say which command has the loss of SFT."""
+    """Record which command has the SFT loss."""
     loss = draft.options.get("loss_type")
     if loss is not None:
         known = loss in ("nll", "chunked_nll", "dft")
-        draft.skip("loss_type", f"the command has it: qed {draft.table.command}" if known else "qed has nll and dft")
+        draft.skip("loss_type", f"set by the command: qed {draft.table.command}" if known else "qed has nll and dft")
 
 
 def _set_grpo(draft: Draft, updates: float) -> None:
-    """Set the loss, the scale of advantages, the KL and the rewards."""
+    """Set the loss, the scaling of advantages, the KL and the rewards."""
     options = draft.options
     surrogate, average = _set_loss(draft)
     _set_bounds(draft, surrogate)
@@ -124,7 +124,7 @@ def _set_grpo(draft: Draft, updates: float) -> None:
     elif options.has("use_bias_correction_kl"):
         draft.skip("use_bias_correction_kl", "there is no KL")
     if options.has("entropy_coef") and average != "token":
-        note = "with the average of the loss; TRL: a mean over tokens"
+        note = "averaged like the loss; TRL: a mean over tokens"
         draft.set("entropy_coef", "algorithm.entropy", options.number("entropy_coef"), note)
     if options.is_on("use_adaptive_entropy"):
         target = options.number("entropy_target", default=0.2)
@@ -149,7 +149,7 @@ def _set_loss(draft: Draft) -> tuple[str, str]:
     else:
         draft.set("loss_type", "algorithm.surrogate", surrogate)
         if options.has(level):
-            draft.skip(level, "qed's cispo and sapo have the ratio of a token, vespo that of the answer")
+            draft.skip(level, "qed's cispo and sapo use the ratio of a token, vespo that of the answer")
     return surrogate, average
 
 
@@ -165,7 +165,7 @@ def _set_bounds(draft: Draft, surrogate: str) -> None:
     if surrogate == "cispo":
         draft.set("loss_type", "algorithm.cispo_clip", "trl", "clips at epsilon_high itself")
     elif surrogate in ("clip", "gspo") and options.has("delta"):
-        # TRL clamps the ratio at delta first. Above 1 + epsilon_high this bounds negative advantages alone.
+        # TRL clamps the ratio at delta first. Above 1 + epsilon_high this affects only negative advantages.
         if delta > 1 + high:
             draft.set("delta", "algorithm.clip_dual", delta)
         else:
@@ -177,12 +177,12 @@ def _set_bounds(draft: Draft, surrogate: str) -> None:
 
 
 def _set_scale(draft: Draft) -> None:
-    """Set how advantages are divided by a deviation."""
+    """Set how advantages are divided by a standard deviation."""
     options, theirs = draft.options, "scale_rewards"
     scale = str(options.get(theirs)).lower()
     if options.get("multi_objective_aggregation") == "normalize_then_sum":
         if options.has(theirs):
-            draft.skip(theirs, "each reward is divided by its own deviation, and their sum by that of the step")
+            draft.skip(theirs, "each reward is divided by its own deviation, and their sum by the step's")
     elif scale in SCALES:
         for key, value in SCALES[scale].items():
             draft.set(theirs, key, value)
@@ -193,7 +193,7 @@ def _set_scale(draft: Draft) -> None:
 
 
 def _set_rloo(draft: Draft, updates: float) -> None:
-    """Set the KL, which TRL's RLOO subtracts from the reward of an answer, and say what becomes of the clip."""
+    """Set the KL, which TRL's RLOO subtracts from the reward of an answer, and record what becomes of the clip."""
     options = draft.options
     weight = options.number("beta")
     draft.set("beta", "algorithm.kl", weight)
@@ -201,16 +201,16 @@ def _set_rloo(draft: Draft, updates: float) -> None:
         draft.set("beta", "algorithm.kl_place", "reward", "RLOO subtracts the KL from the reward")
         draft.set("beta", "algorithm.kl_estimator", "k1", "the sum of log-ratios over the answer")
     if updates > 1:
-        why = "TRL clips the ratio of a whole answer; qed rloo has none: later updates of a round are off-policy"
+        why = "TRL clips the ratio of a whole answer; qed rloo has no clip: later updates per round are off-policy"
         draft.skip("epsilon,epsilon_high", why)
     elif options.has("epsilon", "epsilon_high"):
-        draft.skip("epsilon,epsilon_high", "with one update a round the ratio is 1")
+        draft.skip("epsilon,epsilon_high", "with one update per round the ratio is 1")
     _set_reference(draft, updates)
     _set_rewards(draft)
 
 
 def _set_reference(draft: Draft, updates: float) -> None:
-    """Set how the reference model moves; TRL counts optimizer steps, of which a step of qed has `updates`."""
+    """Set how the reference model moves; TRL counts optimizer steps, `updates` of which are one step of qed."""
     options, switch = draft.options, "sync_ref_model"
     if not options.is_on(switch):
         return
@@ -227,7 +227,7 @@ def _set_preferences(draft: Draft, updates: float) -> None:
     """Set the losses of DPO, and how its reference model moves."""
     options, online = draft.options, draft.table.command == "online_dpo"
     betas = _as_list(options.get("beta", default=0.1))
-    draft.set("beta", "algorithm.beta", betas[0], "that of the first epoch, for all" if len(betas) > 1 else "")
+    draft.set("beta", "algorithm.beta", betas[0], "the first epoch's, for all epochs" if len(betas) > 1 else "")
     losses = _as_list(options.get("loss_type", default="sigmoid"))
     known = PREFERENCES | ({"ipo": "ipo_sum"} if online else {})  # TRL's online IPO sums log-probs over the answer
     if unknown := [name for name in losses if name not in known]:
@@ -246,11 +246,11 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _set_rewards(draft: Draft) -> None:
-    """Set the rewards with their weights; a user's own go on the command line, because YAML may not name code."""
+    """Set the rewards with their weights; user-defined ones go on the command line, because YAML may not name code."""
     options = draft.options
     parts, lost = _list_rewards(draft)
     theirs = ",".join(filter(options.has, ("reward_funcs", "reward_model_name_or_path", "reward_weights")))
-    note = f"without {', '.join(lost)}: qed has no such reward; name its file, as FILE.py:FUNCTION" if lost else ""
+    note = f"without {', '.join(lost)}: qed has no such reward; name its file, as in FILE.py:FUNCTION" if lost else ""
     if any(":" in part for part in parts):
         draft.skip(theirs, ", ".join(filter(None, ("on the command line, because it is code or a model", note))))
         draft.arguments += ["--reward", ",".join(parts)]
@@ -265,13 +265,13 @@ def _set_rewards(draft: Draft) -> None:
 
 
 def _list_rewards(draft: Draft) -> tuple[list[str], list[str]]:
-    """Return the rewards as qed writes them, and the names of those that it does not have."""
+    """Return the rewards in qed's notation, and the names of those that it does not have."""
     options = draft.options
     model = options.get("reward_model_name_or_path")
     names = [*([f"model:{model}"] if model else []), *map(str, _as_list(options.get("reward_funcs", default=[])))]
     weights = _as_list(options.get("reward_weights", default=[1.0] * len(names)))
     if len(weights) != len(names) or not all(isinstance(weight, int | float) for weight in weights):
-        draft.skip("reward_weights", f"{len(weights)} for {len(names)} rewards: give one number for each")
+        draft.skip("reward_weights", f"{len(weights)} for {len(names)} rewards: set one number for each")
         weights = [1.0] * len(names)
     parts: list[str] = []
     lost: list[str] = []

@@ -1,4 +1,4 @@
-"""The tables of TRL's settings: its own values, and what its trainers, losses and rewards are called in qed."""
+"""Tables of TRL's settings: its defaults, and what its trainers, losses and rewards are called in qed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from qed.config.imports import huggingface as hf
 from qed.config.imports.rules import absent, rename
 
-# TRL's own values where they differ from qed's, for settings that are not given.
+# TRL's defaults where they differ from qed's, for settings that are not set.
 SHARED = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -19,7 +19,7 @@ SHARED = {
     "seed": 42,
     "lora_r": 16,
     "lora_alpha": 32,
-    "lora_target_modules": ["q_proj", "v_proj"],  # peft's for most models
+    "lora_target_modules": ["q_proj", "v_proj"],  # PEFT's default for most models
 }
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {
@@ -63,12 +63,12 @@ OTHER_TRAINERS = (
     *("bco", "cpo", "distillation", "gkd", "gold", "kto", "minillm", "nash_md", "orpo", "ppo", "ppo_tldr", "prm"),
     *("reward", "reward_modeling", "xpo"),
 )
-# Settings by which a file without the name of its trainer is one for preferences.
+# Settings that identify a file without a trainer name as one for preferences.
 OF_PREFERENCES = (
     *("beta", "precompute_ref_log_probs", "ref_model_init_kwargs", "loss_weights", "f_divergence_type"),
     *("ld_alpha", "use_weighting", "sync_ref_model"),
 )
-# The settings that make the answers of a generation.
+# The settings that determine the answers per generation.
 BATCHES = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes", "nproc_per_node"),
     *("generation_batch_size", "steps_per_generation"),
@@ -96,7 +96,7 @@ DIVERGENCES = {
     **{"reverse_kl": "reverse_kl", "forward_kl": "forward_kl"},
     **{"js_divergence": "js", "alpha_divergence": "alpha"},
 }
-# Settings of single surrogates, with TRL's values.
+# Settings of single surrogates, with TRL's defaults.
 SHAPES: tuple[tuple[str, str, Mapping[str, float]], ...] = (
     ("sapo", "algorithm.sapo_temperatures", {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}),
     (
@@ -127,10 +127,10 @@ RULES = (
     rename("sampling.min_p", "min_p"),
     rename("sampling.group_size", "num_generations"),
     rename("sampling.max_tokens", "max_completion_length", "max_new_tokens"),
-    rename("data.max_prompt_tokens", "max_prompt_length", why="longer prompts are left out, not cut"),
+    rename("data.max_prompt_tokens", "max_prompt_length", why="longer prompts are dropped, not truncated"),
     rename("data.system_prompt", "system_prompt"),
     rename("algorithm.kl", "beta"),
-    rename("algorithm.mask_truncated", "mask_truncated_completions", why="left out of the average too"),
+    rename("algorithm.mask_truncated", "mask_truncated_completions", why="excluded from the average too"),
     rename("algorithm.top_entropy", "top_entropy_quantile"),
     rename("algorithm.entropy", "entropy_coef"),
     rename("algorithm.offpolicy_limit", "off_policy_mask_threshold"),
@@ -146,7 +146,7 @@ RULES = (
         "data.window",
         "max_length max_seq_length",
         values={},
-        why="demonstrations that do not fit the model are left out, not cut",
+        why="demonstrations that do not fit are dropped, not truncated",
     ),
     rename("learner.packing", "packing"),
     absent(hf.OWN_SAMPLER, "use_vllm", "use_transformers_paged", "cache_implementation", "generation_kwargs."),
@@ -159,18 +159,18 @@ RULES = (
         hf.OWN_SAMPLER, *(f"vllm_{name}" for name in ("tensor_parallel_size", "enable_sleep_mode", "server_timeout"))
     ),
     absent(
-        "qed's sampler has the learner's probabilities; algorithm.correction is for one that does not",
+        "qed's sampler has the learner's probabilities; algorithm.correction is for samplers without them",
         *(f"vllm_importance_sampling_{name}" for name in ("correction", "mode", "cap", "clip_max", "clip_min")),
     ),
     absent("it would sample from another distribution than the learner's", "repetition_penalty"),
     absent("this loss has no clip", "epsilon", "epsilon_high", "delta"),
     absent("another loss reads it", *(name for _, _, names in SHAPES for name in names)),
     absent("sync_ref_model is off", "ref_model_sync_steps", "ref_model_mixup_alpha"),
-    absent("the weight changes by 0.005 a step and is at least 0", "entropy_coef_min entropy_coef_max"),
-    absent("the weight changes by 0.005 a step and is at least 0", "entropy_coef_delta"),
+    absent("the weight changes by 0.005 per step and is at least 0", "entropy_coef_min entropy_coef_max"),
+    absent("the weight changes by 0.005 per step and is at least 0", "entropy_coef_delta"),
     absent("use_adaptive_entropy is off", "entropy_target"),
     absent("algorithm.whiten normalises over tokens, not over answers", "normalize_advantages"),
-    absent("rewards are not clipped; a reward of your own can clip itself", "reward_clip_range"),
+    absent("rewards are not clipped; your own reward can clip its values", "reward_clip_range"),
     absent("a penalty is a reward, such as overlong", "missing_eos_penalty"),
     absent("its temperature is 0.05", "discopop_tau"),
     absent("only the answer is trained", "completion_only_loss", "assistant_only_loss"),
@@ -178,12 +178,12 @@ RULES = (
     absent("every prompt is rendered by --prompt", "dataset_prompt_column", "prompt_column"),
     absent("name the split with the task, as NAME:SPLIT", "dataset_train_split", "dataset_test_split"),
     absent("name a subset with the task", "dataset_config", "dataset_configs", "dataset_mixture."),
-    absent("problems are drawn by the seed in each epoch", "shuffle_dataset"),
+    absent("the seed determines the order in each epoch", "shuffle_dataset"),
     absent("the model is loaded by its name", "model_init_kwargs.", "ref_model_init_kwargs."),
     absent("qed shows them in the report", "log_multimodal", "wandb_log_unique_prompts", "log_completions_hub_repo"),
     absent("open-r1's callbacks and benchmarks: see qed evaluate", "callbacks", "benchmarks"),
     absent(hf.ONE_PROCESS, "ds3_gather_for_generation"),
     absent(hf.OF_NO_EFFECT, "use_liger_loss"),
-    absent("pairs are of correct and wrong answers; a reward model judges neither", "reward_model_path"),
+    absent("pairs need correct and wrong answers, which a reward model does not judge", "reward_model_path"),
     *hf.RULES,
 )

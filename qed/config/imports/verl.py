@@ -1,4 +1,4 @@
-"""verl: its YAML files and the Hydra overrides of its scripts; also those of LUFFY and ExGRPO, which extend it."""
+"""verl: its YAML files and the Hydra overrides in its scripts; also those of LUFFY and ExGRPO, which extend it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["DEFAULTS", "RULES", "TITLE", "choose_method", "derive"]
 
 TITLE = "verl"
 SWITCHES = f"{ACTOR}use_kl_loss,algorithm.use_kl_in_reward"
-NEWER_CLIPS = "newer versions of verl read clip_ratio_low and clip_ratio_high alone, 0.2 by default"
+NEWER_CLIPS = "newer versions of verl read only clip_ratio_low and clip_ratio_high, 0.2 by default"
 
 
 def choose_method(options: Options) -> str:
-    """Return the command for verl's advantage estimator, or LUFFY's mode.
+    """Return the command for verl's advantage estimator or LUFFY's mode.
 
     Raises:
-        UsageError: the estimator is not known.
+        UsageError: the estimator is unknown.
     """
     script = str(options.get("method", default=""))
     if "sft" in script or options.has("model.partial_pretrain"):
@@ -51,14 +51,14 @@ def choose_method(options: Options) -> str:
         return "luffy"
     if name not in METHODS:
         raise UsageError(
-            f"algorithm.adv_estimator is {name}, which is not known to qed. Known: {', '.join(METHODS)}. To import the "
-            "rest: add -- algorithm.adv_estimator=grpo."
+            f"algorithm.adv_estimator is {name}, which qed does not know. Known: {', '.join(METHODS)}. To import the "
+            "rest, add -- algorithm.adv_estimator=grpo."
         )
     return METHODS[name]
 
 
 def derive(draft: Draft, method: str) -> None:
-    """Set what depends on several settings."""
+    """Set values that depend on several settings."""
     options = draft.options
     hf.set_adapters(
         draft, f"{MODEL}lora_rank", f"{MODEL}lora_alpha", f"{MODEL}target_modules",
@@ -73,7 +73,7 @@ def derive(draft: Draft, method: str) -> None:
     _set_length(draft)
     _set_evaluations(draft, method)
     _set_truncation(draft, method)
-    draft.set("actor_rollout_ref.actor.fsdp_config.dtype", "model.precision", "bfloat16", "mixed precision, as FSDP's")
+    draft.set("actor_rollout_ref.actor.fsdp_config.dtype", "model.precision", "bfloat16", "mixed precision, as in FSDP")
     if method == "sft":
         draft.set("data.train_batch_size", "learner.batch_size", int(options.number("data.train_batch_size")))
         return
@@ -93,7 +93,7 @@ def _set_length(draft: Draft) -> None:
     if steps > 0:
         draft.set("trainer.total_training_steps", "learner.steps", int(steps))
         if options.has("trainer.total_epochs"):
-            draft.skip("trainer.total_epochs", "total_training_steps comes first")
+            draft.skip("trainer.total_epochs", "total_training_steps takes precedence")
     else:
         draft.set("trainer.total_epochs", "learner.epochs", options.number("trainer.total_epochs"))
     for section in (ACTOR, ""):
@@ -105,7 +105,7 @@ def _set_length(draft: Draft) -> None:
 
 
 def _set_evaluations(draft: Draft, method: str) -> None:
-    """Set when to evaluate: verl does so every N steps and after the last; without N, after the last of SFT alone."""
+    """Set when to evaluate: verl does so every N steps and after the last; without N, only after SFT's last step."""
     theirs = "trainer.test_freq"
     if draft.options.has(theirs):
         every = draft.options.get(theirs)
@@ -118,13 +118,13 @@ def _set_evaluations(draft: Draft, method: str) -> None:
 
 
 def _set_truncation(draft: Draft, method: str) -> None:
-    """Set where a long prompt is cut; verl cuts demonstrations too, and filters before it cuts."""
+    """Set where a long prompt is truncated; verl truncates demonstrations too, and filters before truncating."""
     options, theirs, length = draft.options, "data.truncation", "data.max_prompt_length"
     side = str(options.get(theirs)).lower()
     if method == "sft" and options.has(theirs):
-        draft.skip(theirs, "demonstrations that do not fit the model are left out, not cut")
+        draft.skip(theirs, "demonstrations that do not fit are dropped, not truncated")
     elif options.is_on("data.filter_overlong_prompts") and side in ("left", "right"):
-        draft.set(theirs, theirs, "drop", "filter_overlong_prompts comes first")
+        draft.set(theirs, theirs, "drop", "filter_overlong_prompts takes precedence")
     elif side in ("left", "right"):
         draft.set(length, "data.max_prompt_tokens", int(options.number(length, default=512)))
         draft.set(theirs, theirs, side)
@@ -132,7 +132,7 @@ def _set_truncation(draft: Draft, method: str) -> None:
 
 
 def _set_batches(draft: Draft) -> None:
-    """Set the problems of a step, and the rollouts of an update: verl counts prompts in both."""
+    """Set the problems per step, and the rollouts per update; verl counts prompts in both."""
     options = draft.options
     problems, samples = int(options.number("data.train_batch_size")), int(options.number(f"{ROLLOUT}n"))
     if options.has("data.gen_batch_size"):
@@ -144,7 +144,7 @@ def _set_batches(draft: Draft) -> None:
 
 
 def _count_rows(draft: Draft, theirs: str) -> tuple[int, str]:
-    """Return the rollouts of an update, and how they come from verl's number of prompts."""
+    """Return the rollouts per update, and how they follow from verl's number of prompts."""
     options = draft.options
     problems, samples = options.number("data.train_batch_size"), int(options.number(f"{ROLLOUT}n"))
     mini = int(min(problems, options.number(theirs)))
@@ -152,7 +152,7 @@ def _count_rows(draft: Draft, theirs: str) -> tuple[int, str]:
 
 
 def _set_loss(draft: Draft, method: str) -> None:
-    """Set the surrogate, its clips, the average and the scale of advantages."""
+    """Set the surrogate, its clips, the average and the scaling of advantages."""
     options, mode = draft.options, f"{ACTOR}policy_loss.loss_mode"
     loss = str(options.get(mode))
     if method in GUIDED:
@@ -185,7 +185,7 @@ def _set_average(draft: Draft, method: str, loss: str) -> None:
         options.read.add(average)
         draft.set(switch, "algorithm.average", "token", "LUFFY's mean, unless the switch removes it")
     elif loss in OF_ROWS:
-        draft.set(average, "algorithm.average", "sequence", f"verl's {loss} has it always; here a KL has it too")
+        draft.set(average, "algorithm.average", "sequence", f"always used by verl's {loss}; in qed also by a KL")
     elif str(options.get(average)) in AVERAGES:
         draft.set(average, "algorithm.average", AVERAGES[str(options.get(average))])
     else:
@@ -193,7 +193,7 @@ def _set_average(draft: Draft, method: str, loss: str) -> None:
 
 
 def _set_critic(draft: Draft, method: str) -> None:
-    """Set what is the critic's own; verl has one lambda for advantages and returns."""
+    """Set the critic's settings; verl has one lambda for advantages and returns."""
     options, names = draft.options, ("algorithm.lam", "critic.optim.lr", "critic.cliprange_value")
     passes, batch = "critic.ppo_epochs", "critic.ppo_mini_batch_size"
     if method != "ppo":
@@ -211,22 +211,22 @@ def _set_critic(draft: Draft, method: str) -> None:
     if options.has(batch):
         rows, note = _count_rows(draft, batch)
         draft.set(batch, "algorithm.critic.batch_size", rows, note)
-    # The step of that number, counted from 1, is the first one that trains the policy.
+    # The step with this number, counted from 1, is the first that trains the policy.
     warmup = max(0, int(options.number("trainer.critic_warmup", default=0)) - 1)
     draft.set("trainer.critic_warmup", "algorithm.critic.warmup_steps", warmup)
 
 
 def _set_discount(draft: Draft, method: str) -> None:
-    """Set the discount where the estimator reads it; qed refuses it elsewhere."""
+    """Set the discount if the estimator uses it; otherwise qed would reject it."""
     if draft.options.has("algorithm.gamma"):
         if method in DISCOUNTED:
             draft.set("algorithm.gamma", "algorithm.discount", draft.options.get("algorithm.gamma"))
         else:
-            draft.skip("algorithm.gamma", "this estimator reads no discount")
+            draft.skip("algorithm.gamma", "this estimator uses no discount")
 
 
 def _set_shaping(draft: Draft) -> None:
-    """Set LUFFY's weights of given tokens and of sampled ones; p_div_p_G is p / (p + G)."""
+    """Set LUFFY's weights of given and sampled tokens; p_div_p_G is p / (p + G)."""
     for side, ours in (("off", "kind"), ("on", "own_kind")):
         theirs = f"{ACTOR}{side}_policy_reshape"
         kind, _, gamma = str(draft.options.get(theirs, default="")).partition("p_div_p_")
@@ -240,11 +240,11 @@ def _set_shaping(draft: Draft) -> None:
 
 
 def _set_advantages(draft: Draft) -> None:
-    """Set LUFFY's fixed advantage of given tokens, and of which answers its statistics are."""
+    """Set LUFFY's fixed advantage of given tokens, and the answers used for its statistics."""
     switch, weight = f"{ACTOR}use_sft_prefix_reward", f"{ACTOR}sft_prefix_reward_weight"
     if draft.options.is_on(switch):
         value = draft.options.number(weight, default=1.0)
-        draft.set(f"{switch},{weight}", "algorithm.mixture.given_advantage", value, "divided by the answers of a group")
+        draft.set(f"{switch},{weight}", "algorithm.mixture.given_advantage", value, "divided by the number of answers")
     if draft.options.get("algorithm.adv_estimator") == "grpo_split":
         draft.set("algorithm.adv_estimator", "algorithm.mixture.statistics", "split")
 
@@ -281,14 +281,14 @@ def _set_bounds(draft: Draft, loss: str) -> None:
 
 
 def _set_kl(draft: Draft, method: str) -> None:
-    """Set the KL in the loss or in the reward; verl has settings for both, and a switch for each."""
+    """Set the KL in the loss or in the reward; verl has settings and a switch for each."""
     options, switch = draft.options, "algorithm.use_kl_in_reward"
     in_loss, in_reward = options.is_on(f"{ACTOR}use_kl_loss"), options.is_on(switch)
     off = "this KL is switched off"
     _set_one_kl(draft, in_loss, (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type"), "loss", off)
     if in_reward and (in_loss or method == "gdpo"):
-        off = "gdpo adds up the parts of the reward, and a KL is none"
-        off = "qed has one KL at a time, here that of the loss" if in_loss else off
+        off = "gdpo adds up the parts of the reward, and a KL is not one"
+        off = "qed has one KL at a time, here the one in the loss" if in_loss else off
         draft.skip(switch, off)
         in_reward = False
     both = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty")
@@ -326,9 +326,9 @@ def _set_selection(draft: Draft) -> None:
     if options.has(switch):
         draft.set(f"{switch},{metric}" if options.get(metric) == "acc" else switch, "algorithm.dynamic_sampling", on)
     if options.has(metric) and options.get(metric) != "acc":
-        draft.skip(metric, "groups with right and wrong answers are kept, as by acc, whatever their rewards")
+        draft.skip(metric, "groups with right and wrong answers are kept, as with acc, whatever their rewards")
     rounds = options.number(limit, default=10)
     if on and rounds > 0:
         draft.set(limit, "algorithm.max_rounds", int(rounds))
     elif options.has(limit):
-        draft.skip(limit, "0 has no limit; algorithm.max_rounds has one" if on else "filter_groups is off")
+        draft.skip(limit, "0 sets no limit; algorithm.max_rounds sets one" if on else "filter_groups is off")

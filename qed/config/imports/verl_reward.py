@@ -1,4 +1,4 @@
-"""The reward of verl's configurations: a file of the user's, LUFFY's by its number, DAPO's overlong punishment."""
+"""The reward of verl's configurations: a user's file, LUFFY's by number, DAPO's overlong punishment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from qed.config.imports.rules import Draft
 
 
 def set_reward(draft: Draft) -> None:
-    """Set the reward: a user's own on the command line, LUFFY's by its number, and DAPO's overlong punishment."""
+    """Set the reward: a user-defined one on the command line, LUFFY's by number, and DAPO's overlong punishment."""
     options = draft.options
     prefixes = ("custom_reward_function.", "reward.custom_reward_function.")
     prefix = next((one for one in prefixes if options.has(f"{one}path")), prefixes[0])

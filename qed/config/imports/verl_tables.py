@@ -1,4 +1,4 @@
-"""The tables of verl's settings, with those that LUFFY and ExGRPO add."""
+"""Tables of verl's settings, including those added by LUFFY and ExGRPO."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qed.config.imports import huggingface as hf
 from qed.config.imports.rules import absent, rename
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
-# verl's own values for settings that are not given.
+# verl's defaults for settings that are not set.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sft": {"data.train_batch_size": 256, "optim.lr": 1e-3, "trainer.total_epochs": 1},
     "": {
@@ -65,16 +65,16 @@ SURROGATES = {
     "geo_mean": "gmpo",
     "gpg": "plain",
 }
-# verl's losses that average over rows, whatever loss_agg_mode says.
+# verl's losses that average over rows regardless of loss_agg_mode.
 OF_ROWS = ("gspo", "sapo", "geo_mean")
-DISCOUNTED = ("ppo", "reinforce_plus_plus")  # the commands that read a discount
+DISCOUNTED = ("ppo", "reinforce_plus_plus")  # commands that use a discount
 KL = {
     **{"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"},
     **{"kl+": "k1+", "k1+": "k1+", "abs+": "abs+", "mse+": "k2", "k2+": "k2", "low_var_kl+": "k3+", "k3+": "k3+"},
 }
 SHAPINGS = {"no_reshape": "none", "logp": "logp", "p_logp": "p_logp", "square_root": "square_root", "pow": "power"}
 GUIDED = ("luffy", "rl_sft")  # qed's commands for LUFFY's modes, which fix the loss of given tokens
-MEMORY = "it changes the speed and the memory, not the result"
+MEMORY = "it affects speed and memory, not the result"
 
 
 def _under(section: str, names: str) -> list[str]:
@@ -123,7 +123,7 @@ RULES = (
         *(f"{ROLLOUT}val_kwargs.temperature", f"{ROLLOUT}val_temperature"),
         values=dict.fromkeys(("0", "0.0")),
         only=False,
-        why="of the sampled answers; a greedy one is always there",
+        why="number of sampled answers; there is always a greedy one",
     ),
     rename("evaluation.top_p", f"{ROLLOUT}val_kwargs.top_p"),
     rename("algorithm.guidance.traces", f"{ROLLOUT}n_prefix"),
@@ -138,17 +138,17 @@ RULES = (
     rename("algorithm.mixture.own_weight", *_under(ROLLOUT, "prefix_reward_weight_beta")),
     rename("algorithm.mixture.zero_truncated", "data.disable_truncation_advantage"),
     absent("given tokens keep their advantage", *_under(ACTOR, "use_sft_prefix_reward sft_prefix_reward_weight")),
-    absent("nothing in LUFFY's loss reads it", *_under(ACTOR, "off_policy_normalize off_policy_cliprange")),
-    absent("nothing in LUFFY's loss reads it", *_under(ACTOR, "use_off_policy_clip off_abs_cliprange")),
-    absent("nothing in LUFFY's code reads it", f"{ROLLOUT}prefix_reward_strategy", "trainer.add_full_target_when_none"),
-    absent("given tokens are weighted one by one", *_under(ACTOR, "off_policy_loss_impl")),
+    absent("LUFFY's loss does not use it", *_under(ACTOR, "off_policy_normalize off_policy_cliprange")),
+    absent("LUFFY's loss does not use it", *_under(ACTOR, "use_off_policy_clip off_abs_cliprange")),
+    absent("LUFFY's code does not use it", f"{ROLLOUT}prefix_reward_strategy", "trainer.add_full_target_when_none"),
+    absent("given tokens are weighted individually", *_under(ACTOR, "off_policy_loss_impl")),
     rename("algorithm.shaping.weight", *_under(ACTOR, "off_policy_reshape_weight")),
     rename("algorithm.shaping.exponent", *_under(ACTOR, "off_policy_reshape_pow_exp")),
     rename("algorithm.shaping.most", *_under(ACTOR, "off_policy_max_clip"), values={"-1": 0}, only=False),
     rename("algorithm.shaping.least", *_under(ACTOR, "off_policy_min_clip"), values={"-1": 0}, only=False),
     rename("algorithm.shaping.behaviour", *_under(ACTOR, "use_off_policy_probs")),
     absent(
-        "the command has it: qed luffy, or qed rl-sft with both losses",
+        "set by the command: qed luffy, or qed rl-sft with both losses",
         *_under(ACTOR, "use_off_policy_loss use_sft_multitask_loss"),
     ),
     absent(
@@ -157,7 +157,7 @@ RULES = (
         *_under(ACTOR, "clip_ratio_low clip_ratio_high clip_ratio_c"),
     ),
     absent("the reference model is loaded if algorithm.kl is not 0", "actor_rollout_ref.ref.use_ref"),
-    absent("demonstrations that do not fit the model are left out, not cut", "data.max_length"),
+    absent("demonstrations that do not fit are dropped, not truncated", "data.max_length"),
     absent("the parts are those of --reward", "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"),
     absent("a critic is a copy of the policy, with its settings", "critic. algorithm.use_pf_ppo algorithm.pf_ppo."),
     absent("the pool and its limits are settings of qed exgrpo", "trainer.experience. trainer.rollout_mode"),
@@ -179,15 +179,15 @@ RULES = (
         "global_profiler. actor_rollout_ref.nccl_timeout hydra.",
     ),
     absent(hf.EVERY_FILE, "trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.log_val_generations"),
-    absent("columns are found by themselves, or named by --data.map", "data.prompt_key data.reward_fn_key"),
-    absent("the whole held-out set is sampled in batches by itself", "data.val_batch_size"),
-    absent("prompts that do not fit are left out and counted", "data.filter_overlong_prompts", "data.filter_prompts"),
+    absent("columns are detected, or named by --data.map", "data.prompt_key data.reward_fn_key"),
+    absent("the whole held-out set is sampled, batched automatically", "data.val_batch_size"),
+    absent("prompts that do not fit are dropped and counted", "data.filter_overlong_prompts", "data.filter_prompts"),
     absent("prompts are rendered by --prompt", "data.return_raw_chat data.return_raw_input_ids data.chat_template"),
-    absent("the demonstration is found by itself", "data.add_tgt_with_acc data.target_key data.max_target_length"),
-    absent("problems are drawn by the seed in each epoch", "data.shuffle", "data.sampler.", "data.drop_last"),
+    absent("the demonstration is detected", "data.add_tgt_with_acc data.target_key data.max_target_length"),
+    absent("the seed determines the order in each epoch", "data.shuffle", "data.sampler.", "data.drop_last"),
     absent("resume with --resume --out DIR", "trainer.resume_mode", "trainer.resume_from_path", "trainer.val_only"),
-    absent("no file system but the local one", "trainer.default_hdfs_dir", "trainer.remove_previous_ckpt_in_save"),
-    absent("a checkpoint holds all that a run needs", f"{ACTOR}checkpoint.", "trainer.max_critic_ckpt_to_keep"),
+    absent("only local files are supported", "trainer.default_hdfs_dir", "trainer.remove_previous_ckpt_in_save"),
+    absent("a checkpoint holds everything that a run needs", f"{ACTOR}checkpoint.", "trainer.max_critic_ckpt_to_keep"),
     absent("LUFFY's optimizer files", "trainer.max_optim_to_keep"),
     absent("the model's code is its transformers class", f"{MODEL}trust_remote_code", "data.trust_remote_code"),
     absent("evaluation.samples adds sampled answers to the greedy one", *_under(ROLLOUT, "val_kwargs.do_sample")),
@@ -198,7 +198,7 @@ RULES = (
     absent(hf.ONE_PROCESS, "trainer.v1. trainer.use_v1 trainer.esi_redundant_time skip."),
     absent(MEMORY, *_under(MODEL, "tiled_mlp."), *_under(ROLLOUT, "profiler. prometheus. trace."), f"{ACTOR}qat."),
     absent(hf.OWN_SAMPLER, *_under(ROLLOUT, "checkpoint_engine. disaggregation. calculate_log_probs")),
-    absent("the model is loaded as it is", *_under(MODEL, "mtp. override_config. external_lib custom_chat_template")),
+    absent("the model is loaded unchanged", *_under(MODEL, "mtp. override_config. external_lib custom_chat_template")),
     absent("Hydra's own", "defaults", "config_path", "config_name", "hydra.searchpath"),
     *hf.RULES,
 )  # fmt: skip
