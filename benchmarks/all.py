@@ -1,13 +1,13 @@
-"""The whole table of docs/performance.md in one command: every figure with its goal, and what it was measured on.
+"""The whole table of docs/performance.md in one command: every figure with its goal, and the machine.
 
     python benchmarks/all.py --quick                              # few rounds and small sizes: about ten minutes
     python benchmarks/all.py --full --json table.json             # hours
     python benchmarks/all.py --full --only step-tiny,sft
 
-Each row is a run of one of the scripts beside this one. Rows that are done are kept in a file, so that a table which
-was cut off goes on with the others; a row is measured again where its command, the code or the machine is another. A
-row without its rival, data or memory is left out, with the reason. Figures that were taken while other processes
-worked are marked. The output is Markdown, and the last line is JSON; the exit code is 1 where a row failed.
+Each row is a run of one of the scripts in this folder. Finished rows are kept in a file, so that an interrupted table
+resumes with the others; a row is measured again if its command, the code or the machine has changed. A
+row whose rival, data or memory is missing is skipped, with the reason. Figures measured while other processes were
+busy are marked. The output is Markdown, and the last line is JSON; the exit code is 1 if a row failed.
 """
 
 from __future__ import annotations
@@ -57,13 +57,19 @@ def _parse() -> argparse.Namespace:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--quick", action="store_true", help="few rounds, small sizes: the figures are rough")
     how.add_argument("--full", action="store_true", help="the figures of the page")
-    how.add_argument("--list", action="store_true", help="the rows, and nothing more")
-    parser.add_argument("--only", type=_read_rows, default=list(ROWS), metavar="NAMES", help="some rows, by commas")
-    parser.add_argument("--again", action="store_true", help="measure rows that are done once more")
-    parser.add_argument("--cores", type=int, default=2, help="that everything may use; 0: all")
-    parser.add_argument("--place", type=Path, default=Path("runs/speed"), help="models, rows that are done, and logs")
-    parser.add_argument("--vllm", default="", metavar="PYTHON", help="of an environment with vLLM")
-    parser.add_argument("--lm-eval", default=sys.executable, metavar="PYTHON", help="of an environment with lm-eval")
+    how.add_argument("--list", action="store_true", help="only list the rows")
+    parser.add_argument(
+        "--only", type=_read_rows, default=list(ROWS), metavar="NAMES", help="only these rows, comma-separated"
+    )
+    parser.add_argument("--again", action="store_true", help="measure finished rows again")
+    parser.add_argument("--cores", type=int, default=2, help="CPU cores to use; 0: all")
+    parser.add_argument(
+        "--place", type=Path, default=Path("runs/speed"), help="folder for models, finished rows and logs"
+    )
+    parser.add_argument("--vllm", default="", metavar="PYTHON", help="Python of an environment with vLLM")
+    parser.add_argument(
+        "--lm-eval", default=sys.executable, metavar="PYTHON", help="Python of an environment with lm-eval"
+    )
     asked = parser.parse_args()
     asked.place = asked.place.resolve()
     return asked
@@ -72,12 +78,12 @@ def _parse() -> argparse.Namespace:
 def _read_rows(text: str) -> list[Row]:
     names = text.split(",")
     if unknown := set(names) - {row.name for row in ROWS}:
-        raise argparse.ArgumentTypeError(f"no row {', '.join(sorted(unknown))}; --list has them")
+        raise argparse.ArgumentTypeError(f"unknown rows: {', '.join(sorted(unknown))}; see --list")
     return [row for row in ROWS if row.name in names]
 
 
 def _read_commit() -> str:
-    """The commit, and whether files differ from it."""
+    """Return the commit, and whether files differ from it."""
     command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude", "*"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "an unknown commit"

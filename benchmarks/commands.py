@@ -1,11 +1,11 @@
-"""Whole commands of qed, each a process from its start to its end: seconds by the clock and of the processor.
+"""Whole commands of qed, each a process from start to end: wall-clock seconds and CPU seconds.
 
     python benchmarks/commands.py --only help,step,grade --cores 2
     python benchmarks/commands.py --only quickstart,tests --rounds 1 --cores 2
 
 `help` is `qed --help`; `step` is one step of `qed grpo arithmetic-rl`; `grade` is `qed grade` on realistic
-responses, as rows a second of the whole command; `quickstart` and `tests` take minutes. Where there are several, they
-take turns; the first round of each, which warms caches of files, is left out. The last line is JSON.
+responses, as rows per second of the whole command; `quickstart` and `tests` take minutes. Several commands take
+turns; the first round of each, which warms file caches, is excluded. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMANDS = {
     "quickstart": (*QED, "quickstart", "--out", "run"),
     "tests": (sys.executable, "-m", "pytest", "-q"),
 }
-LONG = ("quickstart", "tests")  # they need no warming up
+LONG = ("quickstart", "tests")  # no warm-up needed
 RESPONSES = Path("../shared/grading/realistic.jsonl.gz")
 
 
@@ -63,9 +63,9 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = build_parser(__doc__)
     parser.add_argument("--only", type=_read_names, default=["help", "step", "grade"], help=", ".join(COMMANDS))
-    parser.add_argument("--rounds", type=int, default=5, help="of each, in turns, after the warm-up")
-    parser.add_argument("--cores", type=int, default=0, help="that the commands may use; 0: all")
-    parser.add_argument("--threads", type=int, default=0, help="of numeric kernels; 0: as many as cores")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per command, in turns, after the warm-up")
+    parser.add_argument("--cores", type=int, default=0, help="CPU cores for the commands; 0: all")
+    parser.add_argument("--threads", type=int, default=0, help="threads of numeric kernels; 0: one per core")
     parser.add_argument("--rows", type=int, default=40_000, help="responses to grade")
     parser.add_argument("--responses", type=Path, default=RESPONSES, help="labelled responses")
     return parser.parse_args()
@@ -74,12 +74,12 @@ def _parse() -> argparse.Namespace:
 def _read_names(text: str) -> list[str]:
     names = text.split(",")
     if unknown := set(names) - set(COMMANDS):
-        raise argparse.ArgumentTypeError(f"no command {', '.join(unknown)}; there are {', '.join(COMMANDS)}")
+        raise argparse.ArgumentTypeError(f"unknown commands: {', '.join(unknown)}; there are {', '.join(COMMANDS)}")
     return names
 
 
 def write_responses(source: Path, file: Path, rows: int) -> None:
-    """Write so many rows: the responses of a file over and over, each with words of its own, so that none is known."""
+    """Write this many rows: the responses of a file repeatedly, each with different words, so that none is cached."""
     cases = labelled(source)
     with file.open("w", encoding="utf-8") as lines:
         for number in range(rows):
@@ -91,12 +91,12 @@ def write_responses(source: Path, file: Path, rows: int) -> None:
 def _build(name: str, file: Path, asked: argparse.Namespace) -> Command:
     words = [str(file) if word == "FILE" else word for word in COMMANDS[name]]
     threads = asked.threads or keep_cores(0)
-    # pytest ends with 5, which is qed's code for a run without a signal, where it finds no test.
+    # Exit code 5 is qed's for a run without a signal, but pytest's for finding no test.
     return Command(words, threads, folder=HERE.parent, codes=(0,)) if name == "tests" else Command(words, threads)
 
 
 def _sum_up(rounds: list[dict[str, Any]], rows: int) -> dict[str, Any]:
-    # Nothing is counted in tokens here.
+    # There are no tokens to count.
     found = figures.summary([{**one, "tokens": rows or 1} for one in rounds])
     return {**found, "rows_per_s": rows / found["wall"], "rows_per_cpu_s": rows / found["cpu"]} if rows else found
 

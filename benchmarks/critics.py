@@ -1,9 +1,9 @@
-"""Does a critic pay? PPO beside GRPO at equal steps and at equal operations, from the same SFT start, over seeds.
+"""Is a critic worth its cost? PPO against GRPO at equal steps and equal operations, from one SFT start, over seeds.
 
     python benchmarks/critics.py --seeds 0,1,2 --out runs/critics
 
-A card for people, one JSON line last. Runs that are there already are read and not made again. GRPO has as many more
-steps as PPO's critic takes operations (perf/flops in the metrics, sampling included).
+Prints a table, then one line of JSON. Existing runs are reused. GRPO gets as many more
+steps as PPO's critic costs operations (perf/flops in the metrics, including sampling).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARMS: dict[str, tuple[str, ...]] = {
 
 
 def make(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
-    """One run's figures, after making it where it is not there."""
+    """Return one run's figures, after making the run if it does not exist."""
     folder = out / f"{arm.replace(', ', '-').replace(' ', '_')}-{steps}-{seed}"
     if not (folder / "report.html").is_file():
         method, *settings = ARMS[arm]
@@ -58,7 +58,7 @@ def make(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
 
 
 def card(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A table of Markdown: the means over seeds, and the 95 % interval of all answers of all seeds."""
+    """Format a Markdown table: means over seeds, and the 95 % confidence interval over all answers of all seeds."""
     lines = [
         "16 problems x 8 answers a step, or 128 x 1, 500 held-out problems a seed; sampled answers, right.",
         "",
@@ -85,21 +85,21 @@ def card(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
-    """The mean of a share over seeds in per cent."""
+    """Return the mean of a share over seeds in percent."""
     return 100 * fmean(row[name] for row in rows)
 
 
 def main() -> None:
-    """Run what is asked and print the card."""
+    """Make the requested runs and print the table."""
     parser = build_parser(__doc__)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/critics"))
     asked = parser.parse_args()
     seeds = [int(seed) for seed in asked.seeds.split(",")]
     with ThreadPoolExecutor(asked.jobs) as pool:
-        # One run of every seed comes first, for its start.
+        # One run of every seed comes first, to make its SFT start.
         pilots = list(pool.map(lambda seed: make("grpo", seed, asked.steps, asked.out), seeds))
         jobs = [(arm, seed) for arm in ARMS if arm != "grpo" for seed in seeds]
         rows = list(pool.map(lambda job: make(*job, asked.steps, asked.out), jobs))
@@ -108,7 +108,7 @@ def main() -> None:
         known = [row["flops"] for row in pilots if "flops" in row]
         longer: list[dict[str, Any]] = []
         if needed and known:
-            # Means, because some runs of either may have failed.
+            # Means, because some runs of either kind may have failed.
             steps = round(fmean(needed) / fmean(known) * asked.steps)
             longer = list(pool.map(lambda seed: make("grpo", seed, steps, asked.out), seeds))
     rows += [{**row, "label": "equal operations"} for row in longer]

@@ -1,10 +1,10 @@
-"""Does a curriculum learn more from the same number of answers? GRPO and DAPO by curriculum, over seeds.
+"""Does a curriculum learn more from the same number of answers? GRPO and DAPO with each curriculum, over seeds.
 
     python benchmarks/curricula.py --seeds 0,1,2 --out runs/curricula
 
-All arms have the same start (SFT on `arithmetic`), problems (some of all three levels of it, many of them too hard or
-too easy, few enough to be asked several times) and answers a step; DAPO samples more where groups have no signal, and
-how much is in the card. A card for people, one JSON line last. Runs that are there already are read and not made again.
+All arms have the same start (SFT on `arithmetic`), problems (from all three of its levels, many of them too hard or too
+easy, and few enough to be repeated several times) and answers per step; DAPO samples more if groups have no signal, and
+the table shows how much. Prints a table, then one line of JSON. Existing runs are reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARMS = {
 
 
 def command(arm: str, seed: int, steps: int) -> list[str]:
-    """The run of one arm with one seed."""
+    """Return the command of one arm with one seed."""
     algorithm, curriculum = ARMS[arm]
     data = ["--data.unique_examples", str(POOL)]
     learning = ["--steps", str(steps), "--seed", str(seed), "--run.save_rollouts", "false"]
@@ -42,7 +42,7 @@ def command(arm: str, seed: int, steps: int) -> list[str]:
 
 
 def made(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
-    """One run's sampled accuracy before and after on all levels together, after making it where it is not there."""
+    """Return one run's sampled accuracy before and after, over all levels, after making the run if it is missing."""
     folder, row = out / f"{arm.replace(', ', '-')}-{steps}-{seed}", {"arm": arm, "seed": seed}
     if not (folder / "report.html").is_file() and (error := make_run(command(arm, seed, steps), folder)):
         return {**row, "error": error}
@@ -58,13 +58,13 @@ def made(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
 
 
 def count(tasks: dict[str, Any]) -> tuple[int, int]:
-    """The right and all of the sampled answers to all tasks."""
+    """Return the numbers of right sampled answers and of all sampled answers to all tasks."""
     figures = [task["sampled"] for task in tasks.values()]
     return sum(round(each["accuracy"] * each["n"]) for each in figures), sum(each["n"] for each in figures)
 
 
 def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
-    """A table of Markdown: means over seeds, with the 95 % interval of all answers of all seeds."""
+    """Format a Markdown table: means over seeds, with the 95 % confidence interval over all answers of all seeds."""
     lines = [
         f"{steps} steps of 16 of {POOL} problems x 8 answers; sampled answers to 900 held-out problems, right.",
         "",
@@ -90,17 +90,17 @@ def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
 
 
 def main() -> None:
-    """Run what is asked and print the card."""
+    """Make the requested runs and print the table."""
     parser = build_parser(__doc__)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--jobs", type=int, default=2, help="concurrent runs, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/curricula"))
     asked = parser.parse_args()
     seeds = [int(seed) for seed in asked.seeds.split(",")]
     first, *others = ARMS
     with ThreadPoolExecutor(asked.jobs) as pool:
-        # One run of every seed comes first, for its start.
+        # One run of every seed comes first, to make its SFT start.
         rows = list(pool.map(lambda seed: made(first, seed, asked.steps, asked.out), seeds))
         jobs = [(arm, seed) for seed in seeds for arm in others]
         rows += pool.map(lambda job: made(*job, asked.steps, asked.out), jobs)

@@ -1,10 +1,10 @@
-"""SFT on a large file of demonstrations: the time and the memory of a first start, which tokenises, and of a second.
+"""SFT on a large file of demonstrations: time and memory of a first start, which tokenises, and of a second.
 
     python benchmarks/demonstrations.py
     python benchmarks/demonstrations.py --rows 100000 --tokens 8000 --vocabulary 32000
 
-Every start is `qed sft` in a process of its own, for a few steps of four rows. Anonymous memory is what a process owns;
-mapped pages of the cache are the kernel's, which takes them back when it needs them. The last line is JSON.
+Every start is `qed sft` in a separate process, for a few steps of four rows. Anonymous memory belongs to the process;
+mapped pages of the cache belong to the kernel, which reclaims them when needed. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from speed_parts import places
 
 from qed.models.load import SIZES, build_model
 
-SAMPLE = 200  # rows on which the tokenizer is trained
+SAMPLE = 200  # rows for training the tokenizer
 WORDS = 5000
 MIB = 2**20
 
@@ -49,10 +49,10 @@ def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_json(parser)
     parser.add_argument("--rows", type=int, default=20_000, help="demonstrations")
-    parser.add_argument("--tokens", type=int, default=1000, help="of a demonstration, about")
-    parser.add_argument("--vocabulary", type=int, default=8000, help="tokens of the tokenizer, at most")
-    parser.add_argument("--steps", type=int, default=3, help="steps of four rows")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the tokenizer")
+    parser.add_argument("--tokens", type=int, default=1000, help="approximate tokens per demonstration")
+    parser.add_argument("--vocabulary", type=int, default=8000, help="maximum size of the tokenizer's vocabulary")
+    parser.add_argument("--steps", type=int, default=3, help="number of steps, of four rows each")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads of the tokenizer")
     return parser.parse_args()
 
 
@@ -61,7 +61,7 @@ def _write_text(words: list[str], count: int, number: int) -> str:
 
 
 def _build_folder(home: Path, asked: argparse.Namespace) -> Path:
-    """A small model whose window holds a demonstration, with a tokenizer of its own."""
+    """Build a small model whose context window fits a demonstration, with its own tokenizer."""
     words = places.words(WORDS, 0).split()
     SIZES["long"] = replace(SIZES["tiny"], vocabulary=asked.vocabulary, window=2 * asked.tokens + 200)
     network, tokenizer = build_model("new:long", [_write_text(words, 500, n) for n in range(SAMPLE)], 0)
@@ -71,8 +71,8 @@ def _build_folder(home: Path, asked: argparse.Namespace) -> Path:
 
 
 def _write_data(file: Path, model: Path, asked: argparse.Namespace) -> tuple[Path, int]:
-    """Write the rows, and return their file and the characters of their replies."""
-    from transformers import AutoTokenizer  # noqa: PLC0415 -- the processes that are measured load it themselves
+    """Write the rows, and return their file and the number of characters in their replies."""
+    from transformers import AutoTokenizer  # noqa: PLC0415 -- the measured processes load it themselves
 
     words = places.words(WORDS, 0).split()
     text = _write_text(words, 2000, -1)
@@ -87,7 +87,7 @@ def _write_data(file: Path, model: Path, asked: argparse.Namespace) -> tuple[Pat
 
 
 def _start(home: Path, asked: argparse.Namespace, model: Path, data: Path, name: str) -> dict[str, Any]:
-    """Run SFT, and return its seconds to the first step, in all, and its largest memory in bytes."""
+    """Run SFT, and return its seconds to the first step and in total, and its peak memory in bytes."""
     command = [sys.executable, "-u", "-m", "qed", "sft", "--model", model, "--tasks", data, "--prompt", "question_only"]
     command += [
         "--steps",
@@ -126,7 +126,7 @@ def _start(home: Path, asked: argparse.Namespace, model: Path, data: Path, name:
 
 
 def _read_memory(process: int) -> dict[str, int]:
-    """The resident memory of a process in bytes: all, and what it owns itself."""
+    """Return the resident memory of a process in bytes: in total, and anonymous."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:

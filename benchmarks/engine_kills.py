@@ -1,12 +1,12 @@
-"""Kill inference servers of a run at random: does the run lose an answer, or end as the run whose servers live?
+"""Kill inference servers of a run at random: does the run lose an answer, or end differently from an undisturbed run?
 
     python benchmarks/engine_kills.py --kills 20
     python benchmarks/engine_kills.py --servers 2 --staleness 1 --seed 1
 
-A GRPO run of the tiny model samples on native servers of its own. One of their processes, the web server or the engine
-behind it, is killed (SIGKILL) at random moments, until the run ends or so many kills have met it.
-What counts: every file of the last checkpoint, every recorded number but times and repairs, and every rollout are those
-of the same run undisturbed, and no process is left behind. The last line is JSON.
+A GRPO run of the tiny model samples on its own native servers. One of their processes, the web server or the engine
+behind it, is killed (SIGKILL) at random moments, until the run ends or --kills is reached.
+The run passes if every file of the last checkpoint, every recorded number except times and repairs, and every rollout
+equal those of the undisturbed run, and no process is left behind. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from making_runs import build_parser, build_problems, write_rows
 from results import print_result
 
 STEPS = 40
-REPAIRS = ("sampler/",)  # figures that count repairs and seconds of servers
+REPAIRS = ("sampler/",)  # metrics of server repairs and times
 SHARED: list[Any] = [
     *("--model", "new:tiny", "--evaluation.problems", 2, "--sampling.max_tokens", 64, "--run.threads", 1),
     *("--run.on_no_signal", "warn", "--lr", 1e-3, "--run.preflight", "false"),
     *("--sampling.problems_per_step", 8, "--sampling.group_size", 8),
     *("--algorithm.kl", 0.1, "--algorithm.entropy", 0.01),
 ]
-ENGINES = ("qed.serving.engine_process", "-m qed serve")  # in the command lines of a server's processes
+ENGINES = ("qed.serving.engine_process", "-m qed serve")  # found in the command lines of a server's processes
 
 
 def main() -> None:
-    """Kill until it is enough, print the card, then one line of JSON."""
+    """Kill as often as requested, print the summary, then one line of JSON."""
     parser = build_parser(__doc__)
     parser.add_argument("--kills", type=int, default=20, help="how many")
-    parser.add_argument("--servers", type=int, default=2, help="of the run")
+    parser.add_argument("--servers", type=int, default=2, help="servers of the run")
     parser.add_argument("--staleness", type=int, default=0, help="rollout.max_staleness of the run")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the run, which may end before the last kill")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of the run, which may end before the last kill")
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the kill times")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = kill_engines(Path(folder), asked)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def kill_engines(folder: Path, asked: Any) -> dict[str, Any]:
-    """What so many kills of servers did to a run."""
+    """Kill servers of a run, and return what became of the run."""
     data = write_rows(folder / "problems.jsonl", build_problems(60))
     own = ["--sampling.servers", asked.servers, "--rollout.max_staleness", asked.staleness, "--steps", asked.steps]
     command = [sys.executable, "-m", "qed", "grpo", "--tasks", data, *SHARED, *own]
@@ -81,7 +81,7 @@ def kill_engines(folder: Path, asked: Any) -> dict[str, Any]:
 
 
 def _make(command: list[Any], out: Path, source: random.Random | None, asked: Any) -> tuple[Any, float, int]:
-    """Make a run, with its servers killed at random; return what it has recorded, its seconds, and the kills."""
+    """Make a run whose servers are killed at random; return what it recorded, its seconds, and the number of kills."""
     began, kills = time.monotonic(), 0
     with (out.parent / f"{out.name}.log").open("w", encoding="utf-8") as log:
         call = [str(word) for word in [*command, "--out", out]]
@@ -100,7 +100,7 @@ def _make(command: list[Any], out: Path, source: random.Random | None, asked: An
 
 
 def _kill_one(run: int, source: random.Random) -> int:
-    """Kill a process of a random server of the run; return how many were there to kill, 0 or 1."""
+    """Kill a process of a random server of the run; return the number of killed processes, 0 or 1."""
     found = [pid for pid in _list_descendants(run) if any(word in _read_command(pid) for word in ENGINES)]
     if not found:
         return 0
@@ -128,7 +128,7 @@ def _list_descendants(root: int) -> list[int]:
 
 
 def _list_processes(word: str) -> list[int]:
-    """List the processes whose command line has a word, apart from this one."""
+    """List the processes whose command line contains a word, except this one."""
     numbers = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
     return [number for number in numbers if number != os.getpid() and word in _read_command(number)]
 

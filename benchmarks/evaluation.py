@@ -1,12 +1,12 @@
-"""How fast answers are scored and sampled: beside math-verify alone, and beside lm-eval with transformers or vLLM.
+"""How fast answers are scored and sampled, compared with math-verify and with lm-eval on transformers or vLLM.
 
     python benchmarks/evaluation.py [--responses FILE] [--rounds 3]
     python benchmarks/evaluation.py --against lm-eval [--model new:large] [--backend vllm] [--python OTHER/bin/python]
 
-The two take turns. Scoring is everything that `qed evaluate --responses` does with the rows: extraction in three ways,
-verdicts, classes, votes, intervals. math-verify parses and compares, and nothing else. Sampling compares two whole
-commands on the same random model, prompts, stop string and longest answer, greedy; lm-eval may live in an environment
-of its own, whose Python is named. The last line is JSON.
+Both sides take turns. Scoring is everything that `qed evaluate --responses` does with the rows: extraction in three
+ways, verdicts, classes, votes, intervals. math-verify only parses and compares. Sampling compares two whole commands
+with greedy decoding on the same random model, prompts, stop string and maximum length; lm-eval may be in a separate
+environment, given by its Python. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DATA = Path("../shared/data/gsm8k")
 PUBLISHED = "example_model_solutions.jsonl"
 MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
 TOKENS = 128
-WINDOW = 1024  # of vLLM: prompts and answers fit
+WINDOW = 1024  # vLLM's context window; prompts and answers fit
 
 
 def main() -> None:
@@ -67,22 +67,24 @@ def _parser() -> argparse.ArgumentParser:
     add_json(parser)
     parser.add_argument("--responses", type=Path, default=DATA / PUBLISHED, help="four columns of stored answers")
     parser.add_argument("--count", type=int, default=10_000, help="answers to score")
-    parser.add_argument("--rounds", type=int, default=3, help="of each, in turns")
-    parser.add_argument("--against", choices=("lm-eval",), help="sample with a model, beside this rival")
-    parser.add_argument("--problems", type=int, default=200, help="to sample answers to")
-    parser.add_argument("--model", default="new:small", help="with random weights")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of both sides")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per side, in turns")
+    parser.add_argument("--against", choices=("lm-eval",), help="sample with a model, and compare with this rival")
+    parser.add_argument("--problems", type=int, default=200, help="number of problems to sample answers to")
+    parser.add_argument("--model", default="new:small", help="model with random weights")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="precision of both sides"
+    )
     parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="of lm-eval")
     parser.add_argument("--tasks", type=Path, default=DATA / "test.jsonl", help="their file")
     parser.add_argument(
-        "--batches", default="128,1", help="of lm-eval: 128 is qed's own, 1 its default; with vLLM auto"
+        "--batches", default="128,1", help="lm-eval's batch sizes: 128 is qed's, 1 is lm-eval's default; auto with vLLM"
     )
-    parser.add_argument("--python", default=sys.executable, help="the Python that has lm-eval")
+    parser.add_argument("--python", default=sys.executable, help="Python of an environment with lm-eval")
     return parser
 
 
 def _timed(rounds: int, rivals: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Seconds by the clock and of the processor, that of processes that have ended included; the medians' ratios."""
+    """Measure wall-clock and CPU seconds, including ended child processes, and the ratios of their medians."""
     wall: dict[str, list[float]] = {name: [] for name in rivals}
     cpu: dict[str, list[float]] = {name: [] for name in rivals}
     laps, watch = [], load.Watch()
@@ -162,14 +164,14 @@ def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _describe_model(asked: argparse.Namespace, model: Path) -> list[str]:
-    """The arguments of lm-eval for its backend."""
+    """Return lm-eval's arguments for its backend."""
     if asked.backend == "hf":
         return ["--model_args", f"pretrained={model},dtype={asked.precision}", "--device", "cpu"]
     return ["--model_args", f"pretrained={model},dtype={asked.precision},max_model_len={WINDOW}"]
 
 
 def _write_task(folder: Path, file: Path, prompt: str) -> None:
-    """The same problems, prompt, stop string and longest answer, as lm-eval reads them."""
+    """Write an lm-eval task with the same problems, prompt, stop string and maximum length."""
     task = {
         "task": "qed_speed",
         "dataset_path": "json",
@@ -181,7 +183,7 @@ def _write_task(folder: Path, file: Path, prompt: str) -> None:
         "generation_kwargs": {"until": ["</answer>"], "max_gen_toks": TOKENS, "do_sample": False},
         "metric_list": [{"metric": "exact_match"}],
     }
-    # JSON is YAML.
+    # JSON is valid YAML.
     (folder / "qed_speed.yaml").write_text(json.dumps(task), encoding="utf-8")
 
 

@@ -1,13 +1,13 @@
-"""TRL's GRPOTrainer under the faults of docs/reliability.md: how a run ends, and whether it can be taken up again.
+"""TRL's GRPOTrainer under the faults of docs/reliability.md: how a run ends, and whether it can be resumed.
 
     python benchmarks/faults.py --against trl
     python benchmarks/faults.py --against trl --only C1,D1 --python /somewhere/bin/python
     python benchmarks/faults.py
 
-A tiny Llama with random weights on the CPU, TRL's defaults but for the sizes, a learning rate of 1e-3, `bf16=False`,
-and a line of figures and a checkpoint for every step; each case is a process of its own with a time limit. Runs are
-resumed in the documented way, `resume_from_checkpoint=True`. qed under the same faults is `pytest -m faults`; without
-`--against` the groups are listed. The last line is JSON.
+The model is a tiny Llama with random weights on the CPU, with TRL's defaults except for the sizes, a learning rate of
+1e-3, `bf16=False`, and metrics and a checkpoint at every step; each case is a separate process with a time limit. Runs
+are resumed in the documented way, `resume_from_checkpoint=True`. qed under the same faults is `pytest -m faults`;
+without `--against`, the groups are listed. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measured(rival: Rival, groups: list[str]) -> list[Finding]:
-    """What comes of the cases of some groups, each told as soon as it is known."""
+    """Return the outcomes of the cases of these groups, and print each one as soon as it is known."""
     found = []
     for name in groups:
         for finding in GROUPS[name](rival):
@@ -79,20 +79,20 @@ def measured(rival: Rival, groups: list[str]) -> list[Finding]:
 
 
 def card(findings: Sequence[Finding]) -> list[str]:
-    """A table in Markdown, a line for each case."""
+    """Format a Markdown table with a line for each case."""
     lines = ["| group | case | exit code | seconds | outcome |", "|---|---|--:|--:|---|"]
     return lines + [line(finding) for finding in findings]
 
 
 def line(finding: Finding) -> str:
-    """A line of the table."""
+    """Format a line of the table."""
     code = "" if finding.ended.code is None else str(finding.ended.code)
     outcome = finding.outcome.replace("|", "\\|")
     return f"| {finding.group} | {finding.case} | {code} | {finding.ended.seconds:.0f} | {outcome} |"
 
 
 def versions(python: Path) -> dict[str, Any]:
-    """Of the rival and what it stands on; ends where it is not installed."""
+    """Return the versions of the rival and its libraries; exit if it is not installed."""
     done = subprocess.run([str(python), "-c", ASK % (LIBRARIES,)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"TRL is not installed for {python} (qed[bench]): {done.stderr.splitlines()[-1]}")
@@ -101,11 +101,11 @@ def versions(python: Path) -> dict[str, Any]:
 
 
 def groups_of(text: str) -> list[str]:
-    """The groups of a list with commas, in the order of the table."""
+    """Return the groups of a comma-separated list, in the order of the table."""
     names = [name.strip().upper() for name in text.split(",")]
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+        raise argparse.ArgumentTypeError(f"unknown groups: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
     return [name for name in GROUPS if name in names]
 
 
@@ -115,7 +115,7 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--against", choices=("trl",), help="the rival; TRL must be installed (qed[bench])")
     parser.add_argument("--only", type=groups_of, default=list(GROUPS), help="groups of cases, such as C1,D1")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the rival's interpreter")
-    parser.add_argument("--place", type=Path, help="where runs and logs are kept; deleted if it is not told")
+    parser.add_argument("--place", type=Path, help="folder to keep runs and logs in; by default they are deleted")
     return parser.parse_args(arguments)
 
 

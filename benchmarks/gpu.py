@@ -1,14 +1,14 @@
-"""Everything that is worth knowing about qed on one CUDA card, in one go, without a network.
+"""A complete check and benchmark of qed on one CUDA card, without network access.
 
     python benchmarks/gpu.py --minutes 15 --json gpu.json
     python benchmarks/gpu.py --device cpu --tiny
 
-Correctness comes first: the tests that need a device. Then the card's ceilings, and steps of models with random weights
-in the shapes of Qwen2.5 0.5 B and 1.5 B, of 1.5 B with QLoRA, and of 7 B with LoRA: seconds by stage, sampled tokens
-against the bandwidth floor, the learner's operations against the measured peak of matrix products, and peak memory
-against the estimate; then `model.generate` and TRL on the work of the smallest shape, whole runs of `qed grpo` at
-1.5 B, and TRL with vLLM in its process at 1.5 B. Every part is a process of its own with a share of the time. The file
-is whole after every figure, so a kit that is cut off leaves what it has.
+Correctness comes first: the tests that need a device. Then come the card's ceilings, and steps of models with random
+weights in the shapes of Qwen2.5 0.5 B and 1.5 B, of 1.5 B with QLoRA, and of 7 B with LoRA: seconds by stage, sampled
+tokens against the bandwidth floor, the learner's operations against the measured peak of matrix products, and peak
+memory against the estimate; then `model.generate` and TRL on the work of the smallest shape, whole runs of `qed grpo`
+at 1.5 B, and TRL with vLLM in its process at 1.5 B. Every part is a separate process with a share of the time. The
+output file is complete after every figure, so an interrupted benchmark leaves the figures that it has.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from gpu_parts.report import Report, format_state, format_table, has_failed
 
-# The parts in order: their share of the time that is left, relative to those after them, and the least seconds that
-# are worth starting with.
+# The parts in order: their share of the remaining time, relative to those after them, and the minimum seconds
+# that make them worth starting.
 PARTS = {
     "checks": (40, 60),
     "ceilings": (5, 30),
@@ -44,19 +44,19 @@ PARTS = {
     "trl-vllm": (12, 90),
 }
 NEEDS_CEILINGS = ("0.5b", "1.5b", "1.5b-qlora", "7b-lora")
-TINY_LEAST = 5  # seconds, in place of the least ones
-MOST = 6000  # characters of a part's output that are kept
+TINY_LEAST = 5  # seconds, instead of the minimum ones
+MOST = 6000  # maximum characters of a part's output to keep
 LIBRARIES = ("torch", "transformers", "peft", "trl", "bitsandbytes", "datasets", "triton")
 HERE = Path(__file__).parent
 CHILD = (sys.executable, "-m", "gpu_parts.part")
 
 
 def main() -> int:
-    """Run the kit."""
+    """Run all parts."""
     args = _parse_arguments()
     end = time.time() + 60 * args.minutes
     if args.device == "cuda" and not torch.cuda.is_available():
-        print("There is no CUDA device here; --device cpu --tiny tries the kit itself.", file=sys.stderr)
+        print("There is no CUDA device here; use --device cpu --tiny to test this script.", file=sys.stderr)
         return 2
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.unlink(missing_ok=True)
@@ -77,19 +77,19 @@ def main() -> int:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=15.0, help="the time for all parts together")
+    parser.add_argument("--minutes", type=float, default=15.0, help="total time for all parts")
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), metavar="FILE", help="the results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="tiny shapes, to try the kit itself")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes, to test this script")
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
     args = parser.parse_args()
     if args.device == "cpu" and not args.tiny:
-        parser.error("--device cpu needs --tiny: the shapes are those of real models.")
+        parser.error("--device cpu needs --tiny, because the other shapes are those of real models.")
     return args
 
 
 def _run_part(name: str, remaining: list[str], args: argparse.Namespace, report: Report, end: float) -> None:
-    """Run a part in a process, with its share of the time that is left."""
+    """Run a part in a process, with its share of the remaining time."""
     share, least = PARTS[name]
     left = end - time.time()
     seconds = left * share / sum(PARTS[other][0] for other in remaining)
@@ -104,7 +104,7 @@ def _run_part(name: str, remaining: list[str], args: argparse.Namespace, report:
     told = {"name": name, "report": str(args.json), "device": args.device, "tiny": args.tiny, "seconds": seconds - 5}
     paths = os.pathsep.join([str(HERE.parent), str(HERE), *filter(None, sys.path)])
     began = time.time()
-    # A session of its own, so that a part ends with all of its processes.
+    # A separate session, so that a part ends with all of its processes.
     child = subprocess.Popen(
         [*CHILD, json.dumps(told)],
         stdout=subprocess.PIPE,
@@ -120,7 +120,7 @@ def _run_part(name: str, remaining: list[str], args: argparse.Namespace, report:
             report.add_part(name, failed=_find_last_line(output), output=output[-MOST:])
     except subprocess.TimeoutExpired as error:
         report.add_part(name, cut_off=f"after {seconds:.0f} s, its share of the time")
-        if error.stdout:  # bytes, in spite of `text`
+        if error.stdout:  # bytes, despite `text`
             report.add_part(name, output=error.stdout.decode(errors="replace")[-MOST:])
     finally:
         with suppress(ProcessLookupError):
@@ -131,7 +131,7 @@ def _run_part(name: str, remaining: list[str], args: argparse.Namespace, report:
 
 def _find_last_line(output: str) -> str:
     lines = output.strip().splitlines()
-    return lines[-1][:500] if lines else "it ended without a word"
+    return lines[-1][:500] if lines else "it ended without output"
 
 
 def _describe_machine(device: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Grading beside math-verify: accuracy, speed, hostile text, chance strings, order, reflexivity, false pairs.
+"""Grading compared with math-verify: accuracy, speed, hostile text, chance strings, order, reflexivity, false pairs.
 
     python benchmarks/grading.py [--data ../shared/grading] [--rounds 5] [--quick] [--hang-rival]
 
-Every grader runs in throwaway processes with a limit of address space; math-verify's own limits of time are off and it
+Every grader runs in throwaway processes with an address-space limit; math-verify's own time limits are off, and it
 is killed from outside. The last line is JSON.
 """
 
@@ -52,9 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     add_json(parser)
     parser.add_argument("--data", type=Path, default=Path("../shared/grading"), help="dev and realistic .jsonl.gz")
     parser.add_argument("--golds", type=Path, default=Path("../shared/data"), help="public data sets, for their golds")
-    parser.add_argument("--rounds", type=int, default=5, help="of each grader on the realistic responses, in turns")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per grader on the realistic responses, in turns")
     parser.add_argument("--quick", action="store_true", help="one round, and a tenth of the strings and pairs")
-    parser.add_argument("--hang-rival", action="store_true", help="math-verify on the hang cases too: takes minutes")
+    parser.add_argument(
+        "--hang-rival", action="store_true", help="also run math-verify on the hang cases, which takes minutes"
+    )
     return parser
 
 

@@ -1,13 +1,13 @@
-"""How the processor time of sampling and of the update grows with the batch, the length, the model and the vocabulary.
+"""How the CPU time of sampling and of the update grows with the batch, the length, the model and the vocabulary.
 
     python benchmarks/growth.py                       # about half an hour
-    python benchmarks/growth.py --quick               # two or three places on each axis, small ones
-    python benchmarks/growth.py --page                # draws the figure again from the committed numbers
+    python benchmarks/growth.py --quick               # two or three small sizes on each axis
+    python benchmarks/growth.py --page                # redraws the figure from the committed numbers
 
-One thing grows at a time, the others stay as they are: new:small, 32 answers (8 to a prompt) of 64 tokens, vocabulary
+One quantity grows at a time, while the others stay fixed: new:small, 32 answers (8 per prompt) of 64 tokens, vocabulary
 2,048. No answer ends early, and every row of the update has a gradient. The figure has logarithmic scales; a slope of 1
-means that the time grows as the work does, less that something which costs the same at any size takes a part. The last
-line is JSON.
+means that the time grows in proportion to the work, and less means that a fixed cost takes a part of it. The last line
+is JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PARAMETERS = "parameters"
 
 @dataclass(frozen=True)
 class Work:
-    """What is sampled and trained: the model's name, its vocabulary, how many prompts, and tokens of an answer."""
+    """The work to measure: the model's name, its vocabulary, the number of prompts, and the tokens per answer."""
 
     size: str = "small"
     vocabulary: int = 2048
@@ -51,7 +51,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Axis:
-    """What grows: the title, what is counted, which field of `Work`, its values, and how much one of them counts."""
+    """A quantity that grows: title, unit, field of `Work`, its values, and the amount that one of them counts."""
 
     title: str
     unit: str
@@ -93,10 +93,10 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = build_parser(__doc__)
-    parser.add_argument("--axes", default=",".join(AXES), help="some of these, separated by commas")
-    parser.add_argument("--quick", action="store_true", help="few and small values of each axis")
-    parser.add_argument("--page", action="store_true", help="measure nothing, draw the figure again")
-    parser.add_argument("--rounds", type=int, default=5, help="of each place, after a warm-up")
+    parser.add_argument("--axes", default=",".join(AXES), help="some of these, comma-separated")
+    parser.add_argument("--quick", action="store_true", help="only a few small values of each axis")
+    parser.add_argument("--page", action="store_true", help="only redraw the figure, without measuring")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per size, after a warm-up")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
@@ -105,10 +105,10 @@ def _parse() -> argparse.Namespace:
 
 
 def _measure_all(asked: argparse.Namespace) -> dict[str, Any]:
-    """The points of all axes with their slopes, and what they were measured on."""
+    """Measure the points of all axes; return them with their slopes and the machine."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     laps: list[dict[str, Any]] = []
-    known: dict[Work, dict[str, Any]] = {}  # the middle of the axes is the same place
+    known: dict[Work, dict[str, Any]] = {}  # the axes share their middle point
     for name in asked.axes.split(","):
         axis = AXES[name]
         found[name] = {line: [] for line in LINES}
@@ -129,7 +129,7 @@ def _measure_all(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(work: Work, asked: argparse.Namespace) -> dict[str, Any]:
-    """The median CPU seconds of sampling and of an update, and the parameters of the model."""
+    """Return the median CPU seconds of sampling and of an update, and the number of parameters of the model."""
     model = f"new:{work.size}@{work.vocabulary}"
     folder = places.prepared(asked.place, places.Kind(model, places.EVEN)).resolve()
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
@@ -147,7 +147,7 @@ def measure(work: Work, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_panels(result: dict[str, Any]) -> list[Panel]:
-    """The panels of the figure, from the numbers."""
+    """Return the panels of the figure from the numbers."""
     return [
         Panel(AXES[name].title, AXES[name].unit, {line: [(x, y) for x, y in points] for line, points in lines.items()})
         for name, lines in result["points"].items()

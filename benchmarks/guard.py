@@ -1,13 +1,13 @@
-"""Names what got slower between two commits: short workloads on both, in turns, by processor time.
+"""Finds what got slower between two commits: short workloads on both, in turns, by CPU time.
 
     python benchmarks/guard.py main                   # the last commit against main
-    python benchmarks/guard.py HEAD .                 # the files as they are against the last commit
+    python benchmarks/guard.py HEAD .                 # the working tree against the last commit
     python benchmarks/guard.py v0.1 main --only update,step --json guard.json
 
-Both commits are checked out beside each other and measured by this checkout's workers, in this environment, on the same
-models and data. Each workload is started several times, because a process has a speed of its own, and takes turns (A B
-A B). Slower is what needs more than 1.05 times the processor time, for each token or row where they are counted, and
-whose 99 % interval lies above 1. The last line is JSON; the exit code is 1 if something is slower or does not run.
+Both commits are checked out side by side and measured by this checkout's workers, in this environment, on the same
+models and data. Each workload is started several times, because speed varies between processes, in turns (A B
+A B). A workload is slower if it needs more than 1.05 times the CPU time, per token or row if they are counted, and
+its 99 % confidence interval lies above 1. The last line is JSON; the exit code is 1 if one is slower or does not run.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def _parse() -> argparse.Namespace:
     parser = build_parser(__doc__)
     parser.add_argument("base", metavar="BASE", help="a commit")
     parser.add_argument(
-        "head", metavar="HEAD", nargs="?", default="HEAD", help="a commit; a dot for the files as they are"
+        "head", metavar="HEAD", nargs="?", default="HEAD", help="a commit, or a dot for the working tree"
     )
     names = list(WORKLOADS)
     parser.add_argument("--only", type=_read_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
-    parser.add_argument("--starts", type=options.read_count, default=3, help="of each workload's processes")
-    parser.add_argument("--rounds", type=options.read_count, default=5, help="of each start, after a warm-up of two")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="times the processor time")
+    parser.add_argument("--starts", type=options.read_count, default=3, help="process starts per workload")
+    parser.add_argument("--rounds", type=options.read_count, default=5, help="rounds per start, after a warm-up of two")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="ratio of CPU times that counts as slower")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
     return parser.parse_args()
@@ -76,18 +76,20 @@ def _parse() -> argparse.Namespace:
 def _read_names(text: str) -> list[str]:
     names = list(dict.fromkeys(text.split(",")))
     if unknown := set(names) - set(WORKLOADS):
-        raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown workloads: {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}"
+        )
     return names
 
 
 def compare(workload: Workload, sources: dict[str, Path], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
-    """Run a workload on both sides, and judge.
+    """Run a workload on both sides, and decide whether it got slower.
 
     Args:
-        workload: to run.
-        sources: the folder of each side.
-        folder: for its data and runs.
-        asked: for starts, rounds, threads, limit and the place of model folders.
+        workload: workload to run.
+        sources: folder of each side.
+        folder: folder for its data and runs.
+        asked: options with starts, rounds, threads, limit and the folder of models.
     """
     told = workload.describe(asked.place, folder, asked.threads)
     starts, laps = [], []
@@ -106,7 +108,7 @@ def compare(workload: Workload, sources: dict[str, Path], folder: Path, asked: a
 
 
 def _cost(figures: Figures) -> float:
-    """CPU seconds, for each token where they are counted: sampled answers may differ in length."""
+    """Return CPU seconds, per token if they are counted, because sampled answers may differ in length."""
     return float(figures["cpu"] / (figures["tokens"] or 1))
 
 

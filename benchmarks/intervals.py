@@ -2,9 +2,9 @@
 
     python benchmarks/intervals.py [--simulations 2000] [--quick]
 
-Each simulation draws problems (even, or with difficulties from a beta distribution) and answers to them; the truth is
-that of the distribution. Widths and power stand beside those of an oracle that knows the variance. It takes one core.
-The last line is JSON.
+Each simulation draws problems (equally difficult, or with difficulties from a beta distribution) and answers to them;
+the truth is the distribution's. Widths and power are compared with those of an oracle that knows the variance. It uses
+one core. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main() -> None:
     """Measure, print the card, then one line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_json(parser)
-    parser.add_argument("--simulations", type=int, default=2_000, help="of each cell of the grid")
-    parser.add_argument("--quick", action="store_true", help="500 simulations of each cell")
+    parser.add_argument("--simulations", type=int, default=2_000, help="simulations per cell of the grid")
+    parser.add_argument("--quick", action="store_true", help="500 simulations per cell")
     asked = parser.parse_args()
     simulations = 500 if asked.quick else asked.simulations
     say = partial(print, file=sys.stderr, flush=True)

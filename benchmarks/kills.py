@@ -1,13 +1,13 @@
-"""Kill a run at random, take it up again, and again, until it is done: does it end as the run that nobody killed?
+"""Kill a run at random and resume it, repeatedly, until it is done: does it end like a run that was never killed?
 
     python benchmarks/kills.py --kills 10
     python benchmarks/kills.py --seed 1 --method sft
 
-A GRPO run of 40 steps, two updates in each, a KL with a reference that follows the policy, a checkpoint at every third
-step and an evaluation at every eighth, is killed (SIGKILL) at random moments, also while it loads, saves or evaluates,
-until so many kills have met it; a run that comes to its end before that begins again. What counts: every file of the
-last checkpoint, every recorded number and every rollout are those of a run that was never killed, and no kill costs
-more steps than lie between two checkpoints. The last line is JSON.
+A GRPO run of 40 steps, with two updates per step, a KL with a reference that follows the policy, a checkpoint at every
+third step and an evaluation at every eighth, is killed (SIGKILL) at random moments, also while it loads, saves or
+evaluates, until it has been killed --kills times; a run that finishes before that starts again. It passes if every file
+of the last checkpoint, every recorded number and every rollout equal those of a run that was never killed, and no kill
+costs more steps than lie between two checkpoints. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS, SAVE_EVERY = 40, 3
 SHARED = ["--model", "new:tiny", "--steps", STEPS, "--run.save_every", SAVE_EVERY, "--run.keep_last", 2]
 SHARED += ["--evaluation.every", 8, "--evaluation.problems", 2, "--sampling.max_tokens", 8, "--run.threads", 1]
 SHARED += ["--run.on_no_signal", "warn", "--lr", 1e-3]
-# A fresh model's rewards are all 0, so a KL and an entropy term give every row a gradient.
+# An untrained model's rewards are all 0, so a KL and an entropy term give every row a gradient.
 METHODS: dict[str, list[Any]] = {
     "grpo": [
         *("--sampling.problems_per_step", 3, "--sampling.group_size", 4, "--learner.batch_size", 6),
@@ -49,11 +49,11 @@ TIMES = ("time/", "perf/", "mem/")
 
 
 def main() -> None:
-    """Kill until it is enough, print the card, then one line of JSON."""
+    """Kill as often as requested, print the table, then one line of JSON."""
     parser = build_parser(__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--method", choices=METHODS, default="grpo", help="of the run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the kill times")
+    parser.add_argument("--method", choices=METHODS, default="grpo", help="method of the run")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measured(Path(folder), asked.method, asked.kills, random.Random(asked.seed))
@@ -64,11 +64,11 @@ def main() -> None:
 
 
 def measured(folder: Path, method: str, kills: int, source: random.Random) -> dict[str, Any]:
-    """What so many kills did to runs of a method."""
+    """Kill runs of a method, and return what became of them."""
     data = write_rows(folder / "problems.jsonl", build_problems(60))
     command = [method, "--tasks", data, *SHARED, *METHODS[method]]
     log = folder / "log"
-    # What a run imports, its copies then have.
+    # Modules imported by this run are then loaded in the forked runs.
     run_here([*command, "--steps", 1, "--out", folder / "warm"])
     began = time.monotonic()
     code = attempt([*command, "--out", folder / "whole"], log, None)
@@ -80,7 +80,7 @@ def measured(folder: Path, method: str, kills: int, source: random.Random) -> di
     while met < kills:
         run, going = folder / f"run-{runs}", True
         while going:
-            # Most attempts come to some steps, some to none; once there were enough kills the run may end.
+            # Most attempts reach some steps, some none; once there were enough kills, the run may finish.
             patience = source.uniform(0, seconds * 0.6) if met < kills else None
             code = attempt([*command, "--out", run, *way_on(run)], log, patience)
             going = code == -signal.SIGKILL
@@ -106,14 +106,14 @@ def measured(folder: Path, method: str, kills: int, source: random.Random) -> di
 
 
 def way_on(run: Path) -> Sequence[str]:
-    """How to go on with what a killed process left: from a checkpoint, or from the start where it had none."""
+    """Return the options to continue after a kill: resume from a checkpoint, or start over if there is none."""
     if manifest.list_checkpoints(run):
         return ["--resume"]
     return ["--overwrite"] if (run / "settings.yaml").is_file() else []
 
 
 def attempt(command: Sequence[Any], log: Path, patience: float | None) -> int:
-    """A command in a process of its own, killed when it has gone on for so many seconds; its exit code."""
+    """Run a command in a separate process, kill it after `patience` seconds, and return its exit code."""
     child = os.fork()
     if not child:
         _become(command, log)
@@ -129,7 +129,7 @@ def attempt(command: Sequence[Any], log: Path, patience: float | None) -> int:
 
 
 def _become(command: Sequence[Any], log: Path) -> None:
-    """Be the command, and nothing else."""
+    """Replace this process's work by the command."""
     code = 99
     try:
         sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
@@ -141,13 +141,13 @@ def _become(command: Sequence[Any], log: Path) -> None:
 
 
 def steps_lost(run: Path) -> int:
-    """The steps that were recorded behind the newest checkpoint."""
+    """Return the number of steps recorded after the newest checkpoint."""
     made = [row["step"] for row in read_lines(run / "metrics.jsonl")]
     return max(made, default=0) - max(manifest.list_checkpoints(run), default=0)
 
 
 def everything(run: Path, steps: int = STEPS) -> dict[str, Any]:
-    """The checksums of the last checkpoint's files, all numbers but times, and all rollouts and answers."""
+    """Return the checksums of the last checkpoint's files, all numbers except times, and all rollouts and answers."""
     last = run / "checkpoints" / f"step_{steps:06d}"
     metrics = read_lines(run / "metrics.jsonl")
     answers = sorted([*run.glob("rollouts/*.jsonl.zst"), *run.glob("eval/*/*.jsonl")])
@@ -160,7 +160,7 @@ def everything(run: Path, steps: int = STEPS) -> dict[str, Any]:
 
 
 def card(result: dict[str, Any]) -> list[str]:
-    """The outcome as Markdown."""
+    """Format the outcome as Markdown."""
     return [
         f"{result['kills']} kills at random of {result['method']} runs of {result['steps']} steps, a checkpoint every "
         f"{result['save_every']}; a run takes {result['seconds_of_a_run']} s.",

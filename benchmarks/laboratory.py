@@ -1,11 +1,11 @@
-"""Guidance and distillation on one loop at equal compute: all methods on three tasks, over seeds.
+"""Guidance and distillation in one training loop at equal compute: all methods on three tasks, over seeds.
 
     python benchmarks/laboratory.py [--jobs 4]    # the whole study: about an hour on 4 cores
     python benchmarks/laboratory.py --quick       # three seeds, one task
     python benchmarks/laboratory.py --page        # writes docs/laboratory.md from the committed summaries
 
 Each run has the same budget of multiply-adds and one thread. A method's learning rate, one of the same four, is chosen
-on validation problems by another seed than those of the final runs. A study that was cut goes on where it stopped.
+on validation problems with a seed that no final run uses. An interrupted study continues where it stopped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,22 @@ NAMES = tuple(method.name for method in METHODS)
 
 
 def main() -> None:
-    """Make what is asked of the study, or its page."""
+    """Run the requested part of the study, or write its page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", action="store_true", help="make no run, only docs/laboratory.md and its figure")
+    parser.add_argument(
+        "--page", action="store_true", help="only write docs/laboratory.md and its figure, without runs"
+    )
     parser.add_argument("--quick", action="store_true", help="three seeds, one task; its summaries stay in --out")
     parser.add_argument("--tasks", type=partial(split_names, TASKS), default=list(TASKS), help=", ".join(TASKS))
     parser.add_argument("--methods", type=partial(split_names, NAMES), default=list(NAMES), help=", ".join(NAMES))
-    parser.add_argument("--seeds", type=int, default=5, help="final runs of each method and task")
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time, one thread each")
-    parser.add_argument("--out", type=Path, default=Path("runs/laboratory"), help="where a cut study goes on")
+    parser.add_argument("--seeds", type=int, default=5, help="final runs per method and task")
+    parser.add_argument("--jobs", type=int, default=4, help="concurrent runs, one thread each")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/laboratory"),
+        help="folder of the study, where an interrupted one continues",
+    )
     parser.add_argument("--summaries", type=Path, default=DOCS / "laboratory")
     asked = parser.parse_args()
     if asked.page:
@@ -48,11 +55,11 @@ def main() -> None:
     try:
         run_study(asked.out.resolve(), summaries, tasks, methods, seeds, asked.jobs)
     except KeyboardInterrupt:
-        raise SystemExit("Stopped. The same command goes on with the runs that are not done.") from None
+        raise SystemExit("Stopped. The same command continues with the unfinished runs.") from None
 
 
 def split_names(known: Sequence[str], text: str) -> list[str]:
-    """Split a list with commas; every name must be known."""
+    """Split a comma-separated list; every name must be known."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")

@@ -1,12 +1,12 @@
-"""The update alone, on the same rollouts: qed's learner beside a plain loop, and beside TRL's GRPOTrainer.
+"""Only the update, on the same rollouts: qed's learner against a plain loop and TRL's GRPOTrainer.
 
     python benchmarks/learner.py --against trl
     python benchmarks/learner.py --model new:small --problems 8 --tokens 128 --lengths uneven --precision bfloat16
 
-qed's learner runs as it is by default, and once more for each setting that may make it faster; every row has a
-gradient. Peak memory is that of a process of its own for each; where not all fit, --sides takes some of them,
---micro cuts the rivals' batch, and --apart starts a side anew for each round and ends it before the next. The last
-line is JSON.
+qed's learner runs with its defaults, and once more for each setting that may make it faster; every row has a gradient.
+Peak memory is measured in a separate process for each side; if not all fit, --sides selects some of them, --micro
+splits the rivals' batch, and --apart starts a side anew for each round and ends it before the next. The last line is
+JSON.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ def main() -> None:
 def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__)
     options.add_answers(parser, places.UNEVEN)
-    parser.add_argument("--sides", default="qed,packing off,plain,trl", help="some of these; qed is always there")
-    parser.add_argument("--apart", action="store_true", help="only one side is in memory at a time")
-    parser.add_argument("--micro", type=int, default=0, help="rows that a rival computes at a time; 0: all")
+    parser.add_argument("--sides", default="qed,packing off,plain,trl", help="some of these; qed is always included")
+    parser.add_argument("--apart", action="store_true", help="keep only one side in memory at a time")
+    parser.add_argument("--micro", type=int, default=0, help="rows per micro-batch of a rival; 0: all")
     asked = parser.parse_args()
     asked.sides = asked.sides.split(",")
     if unknown := set(asked.sides) - {*SIDES, "trl"}:
-        parser.error(f"no side {', '.join(sorted(unknown))}; there are {', '.join(SIDES)}, trl")
+        parser.error(f"unknown sides: {', '.join(sorted(unknown))}; there are {', '.join(SIDES)}, trl")
     if asked.micro and asked.problems * asked.group % asked.micro:
-        parser.error("--micro must divide the rows of the update, or TRL leaves some out")
+        parser.error("--micro must divide the rows of the update, or TRL skips some")
     return asked
 
 
 def _sides(asked: argparse.Namespace) -> dict[str, tuple[str, dict[str, str]]]:
-    """The module of every side, and the settings that set it apart."""
+    """Return the module of every side, and the settings that distinguish it."""
     sides = {**SIDES, **({"trl": ("learner_trl", {})} if asked.against else {})}
     return {side: how for side, how in sides.items() if side in {"qed", *asked.sides}}
 

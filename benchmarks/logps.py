@@ -1,10 +1,10 @@
-"""Memory and time of log-probs and their backward pass at a large vocabulary, beside TRL and the whole logits.
+"""Memory and time of log-probs and their backward pass with a large vocabulary, against TRL and the full logits.
 
     python benchmarks/logps.py [--against trl] [--tokens 2048 --vocabulary 151936 --width 256] [--rounds 5]
 
-Each way runs in a process of its own, so that its peak of memory is its own; the ways take turns. What counts as extra
-is what a process holds at its peak beyond the weight, one gradient of it and the hidden states, which are there before:
-as in the second micro-batch of a step. The last line is JSON.
+Each method runs in a separate process, to measure its own peak memory; the methods take turns. Extra memory is
+what a process holds at its peak beyond the weight, its gradient and the hidden states, which exist before, as in the
+second micro-batch of a step. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ MIB = 2**20
 
 
 def main() -> None:
-    """Run every way in turns, print the card, then one line of JSON."""
+    """Run every method in turns, print the table, then one line of JSON."""
     asked = _parser().parse_args()
     if asked.way:
         print(json.dumps(_measure(asked)))
         return
     names = [name for name in WAYS if not name.startswith("trl") or asked.against == "trl"]
     if asked.against == "trl" and find_spec("trl") is None:
-        sys.exit("TRL is not installed here: leave --against out, or install the version to compare with.")
+        sys.exit("TRL is not installed: omit --against, or install the version to compare with.")
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for turn in range(asked.rounds):
         for name in names:
@@ -55,25 +55,27 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_json(parser)
-    parser.add_argument("--against", choices=("trl",), help="also measure TRL's ways, where TRL is installed")
-    parser.add_argument("--tokens", type=int, default=2048, help="trained tokens of a micro-batch")
+    parser.add_argument("--against", choices=("trl",), help="also measure TRL's methods, if TRL is installed")
+    parser.add_argument("--tokens", type=int, default=2048, help="trained tokens per micro-batch")
     parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--width", type=int, default=256, help="of the hidden states")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the products")
-    parser.add_argument("--rounds", type=int, default=5, help="processes for each way")
+    parser.add_argument("--width", type=int, default=256, help="width of the hidden states")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="precision of matrix products"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="processes per method")
     parser.add_argument("--way", choices=sorted(WAYS), help=argparse.SUPPRESS)
     return parser
 
 
 def _ours(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """As the learner has it: the weight's gradient is added where it lies."""
+    """Compute as the learner does: the weight's gradient is accumulated in place."""
     hidden = hidden.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else hidden
     logps, entropy, _ = compute_linear_scores(hidden, weight, labels, into_grad=True)
     return logps, entropy
 
 
 def _whole(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """log_softmax of all logits, and the entropy without a gradient."""
+    """Compute log_softmax of all logits, and the entropy without gradient."""
     log_probs = linear(hidden, weight).float().log_softmax(-1)
     with torch.no_grad():
         entropy = -(log_probs.exp() * log_probs).sum(-1)
@@ -81,8 +83,8 @@ def _whole(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tens
 
 
 def _trl_selective(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """selective_log_softmax of all logits, and entropy_from_logits."""
-    from trl.trainer.utils import entropy_from_logits, selective_log_softmax  # noqa: PLC0415 -- one way's process
+    """Compute TRL's selective_log_softmax of all logits, and entropy_from_logits."""
+    from trl.trainer.utils import entropy_from_logits, selective_log_softmax  # noqa: PLC0415 -- only in its process
 
     logits = linear(hidden, weight)[None]
     with torch.no_grad():
@@ -91,9 +93,9 @@ def _trl_selective(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tens
 
 
 def _trl_fused(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What TRL's trainers put in the place of a model's output layer, with the outputs that GRPO asks for."""
-    from trl.kernels.chunked_logprob import ChunkedLogProbFunction  # noqa: PLC0415 -- one way's process
-    from trl.trainer import utils  # noqa: PLC0415 -- one way's process
+    """Compute with TRL's replacement of a model's output layer, with the outputs that GRPO requests."""
+    from trl.kernels.chunked_logprob import ChunkedLogProbFunction  # noqa: PLC0415 -- only this method's process
+    from trl.trainer import utils  # noqa: PLC0415 -- only this method's process
 
     size = utils._CHUNKED_LOGPROB_CHUNK_SIZE
     outputs = ("log_probs", "entropy")
@@ -110,20 +112,20 @@ WAYS: dict[str, Way] = {
 
 
 def _alone(name: str) -> dict[str, float]:
-    """One way's figures, from a process that does nothing else."""
+    """Return one method's figures, measured in a separate process."""
     command = [sys.executable, *sys.argv, "--way", name]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{name} ended with exit code {done.returncode}; -9 means that the machine had too little memory.")
+        sys.exit(f"{name} ended with exit code {done.returncode}; -9 means that the machine ran out of memory.")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
 def _measure(asked: argparse.Namespace) -> dict[str, float]:
-    """The peak of memory, the time and the sums of one way in this process."""
+    """Measure the peak memory, time and sums of one method in this process."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     way, half = WAYS[asked.way], asked.precision == "bfloat16"
-    _step(way, *_inputs(8, 64, 8), half)  # imports and first calls are nobody's extra
+    _step(way, *_inputs(8, 64, 8), half)  # imports and first calls do not count as extra memory
     inputs = _inputs(asked.tokens, asked.vocabulary, asked.width)
     before = _now()
     wall, processor = time.perf_counter(), time.process_time()
@@ -143,9 +145,9 @@ def _measure(asked: argparse.Namespace) -> dict[str, float]:
 
 
 def _inputs(tokens: int, vocabulary: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Hidden states, the weight with a gradient that is there already, labels, and the gradient of the log-probs.
+    """Return hidden states, the weight with an existing gradient, labels, and the gradient of the log-probs.
 
-    The gradients are filled, because memory that nothing was written to is not there yet.
+    The gradients are filled, because memory becomes resident only when it is written to.
     """
     torch.manual_seed(0)
     weight = (torch.randn(vocabulary, width) * 0.02).requires_grad_()
@@ -165,13 +167,13 @@ def _step(
 
 
 def _now() -> int:
-    """Bytes that this process holds in memory."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def _peak() -> int:
-    """Bytes that this process has held at most."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -1,14 +1,14 @@
-"""Memory: what the estimate says that a run takes, against the peak of a real run on this machine's CPU.
+"""Memory: the estimate for a run against the peak of a real run on this machine's CPU.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --cases sft,grpo --ranks 2 --shard full
 
-Each case is a whole run of qed in a process of its own, on a model with random weights. A run of a tiny model comes
-first, so that libraries, threads and workers are there. Measured is the peak resident memory of the second run
-(VmHWM), without the resident memory before it: once with glibc's heap for small tensors alone, so that freed memory
-returns to the system, and once with its default, whose heap keeps holes. The estimate is that of the preflight, of the
-dry run and of `qed doctor --fit --device-memory`. With several ranks, each is measured, and the largest is shown; they
-are started by torchrun. The last line is JSON. Only on Linux.
+Each case is a whole run of qed in a separate process, on a model with random weights. A run of a tiny model comes
+first, to load libraries and start threads and workers. The measured value is the peak resident memory of the second run
+(VmHWM) minus the resident memory before it: once with glibc's heap only for small tensors, so that freed memory returns
+to the system, and once with its default, whose heap fragments. The estimate is the one of the preflight check, of the
+dry run and of `qed doctor --fit --device-memory`. With several ranks, each is measured, and the largest is shown;
+torchrun starts them. The last line is JSON. Linux only.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from qed.models.shapes import measure_shape
 from qed.runs.run import Launch
 
 MIB = 2**20
-MALLOC, MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_", str(256 * 1024)  # of glibc: larger tensors stay out of its heap
-PROBLEMS, PROMPT, REPLY = 32, 20, 60  # rows of the data file, and the words of their questions and solutions
+MALLOC, MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_", str(256 * 1024)  # glibc allocates larger tensors outside of its heap
+PROBLEMS, PROMPT, REPLY = 32, 20, 60  # rows of the data file, and the words in their questions and solutions
 REWARD = '''"""An arbitrary reward, so that every group has a signal."""
 from qed.types import Grade, Rollout
 import zlib
@@ -59,7 +59,7 @@ def reward(rollout: Rollout) -> Grade:
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen2-like model with random weights."""
+    """Shape of a Qwen2-like model with random weights."""
 
     layers: int
     width: int
@@ -70,7 +70,7 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(2, 64, 128, 4, 2, 8192),  # of the run before
+    "tiny": Shape(2, 64, 128, 4, 2, 8192),  # for the run before
     "medium": Shape(8, 512, 2048, 8, 4, 8192),
     "large": Shape(12, 768, 3072, 12, 4, 32000),
     "wide": Shape(6, 1024, 4864, 16, 2, 32000),  # the proportions of Qwen2.5
@@ -90,7 +90,7 @@ class Case:
 PER_RANK = ("learner.batch_size", "sampling.problems_per_step")
 SFT = {"learner.batch_size": 8, "learner.tokens_per_microbatch": 1024}
 GRPO = {"sampling.problems_per_step": 2, "sampling.group_size": 6, "sampling.max_tokens": 96}
-GRPO |= {"learner.tokens_per_microbatch": 640}  # which both micro-batches fill about equally
+GRPO |= {"learner.tokens_per_microbatch": 640}  # fills two micro-batches about equally
 CASES = {
     "sft": Case("sft", "medium", SFT),
     "sft large": Case("sft", "large", {**SFT, "learner.batch_size": 4, "learner.tokens_per_microbatch": 512}),
@@ -137,21 +137,23 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_json(parser)
     parser.add_argument("--cases", default="", help=f"some of: {', '.join(CASES)}")
-    parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
-    parser.add_argument("--shard", choices=("none", "grads", "full"), default="none", help="what the ranks share")
-    parser.add_argument("--reduce", choices=("step", "microbatch"), default="step", help="when gradients are summed")
+    parser.add_argument("--ranks", type=int, default=1, help="number of training processes")
+    parser.add_argument(
+        "--shard", choices=("none", "grads", "full"), default="none", help="what is sharded over the ranks"
+    )
+    parser.add_argument("--reduce", choices=("step", "microbatch"), default="step", help="when gradients are reduced")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def _widen(settings: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """Give each rank the work of a single one."""
+    """Scale the work so that each rank has that of a single one."""
     return {key: value * ranks if key in PER_RANK else value for key, value in settings.items()}
 
 
 def run_case(case: Case, place: Path, ranks: int, threads: int) -> dict[str, Any]:
-    """Run a case in processes of its own, and return the largest measured peak with its estimate."""
+    """Run a case in separate processes, and return the largest measured peak with its estimate."""
     folder, tiny = _make_model(place, case.shape), _make_model(place, "tiny")
     results = []
     for threshold in (MMAP_THRESHOLD, ""):
@@ -177,7 +179,7 @@ def _run_ranks(request: dict[str, Any], ranks: int, environment: dict[str, str])
 
 
 def _make_model(place: Path, name: str) -> Path:
-    """Write a model with random weights, its tokenizer, a data file and a reward, unless they are there."""
+    """Write a model with random weights, its tokenizer, a data file and a reward, unless they exist."""
     folder, shape = place / name, SHAPES[name]
     if folder.is_dir():
         return folder
@@ -208,7 +210,7 @@ def _make_model(place: Path, name: str) -> Path:
 
 
 def _measure(request: dict[str, Any]) -> None:
-    """Run a tiny model, then the case, and write the peak of the case beside its estimate."""
+    """Run a tiny model, then the case, and write the peak of the case with its estimate."""
     folder, out = Path(request["folder"]), Path(request["out"])
     rank = os.environ.get("RANK", "0")
     _train(_resolve(request, request["tiny"], out / "warm_up", {}))
@@ -249,7 +251,7 @@ def _train(settings: Settings) -> None:
 
 
 def _estimate(settings: Settings, ranks: int) -> dict[str, int]:
-    """Estimate the run by the parts of its larger peak, as the dry run does."""
+    """Estimate the parts of the run's larger peak, as the dry run does."""
     model, tokenizer = load_outline(settings.model)
     if settings.model.lora_rank:
         model = lora.add_adapters(model, settings.model, 0)
@@ -263,7 +265,7 @@ def _estimate(settings: Settings, ranks: int) -> dict[str, int]:
 
 
 def _read_status(name: str) -> int:
-    """Read a memory figure of this process in bytes."""
+    """Return a memory figure of this process in bytes."""
     (line,) = (line for line in Path("/proc/self/status").read_text("ascii").splitlines() if line.startswith(name))
     return int(line.split()[1]) * 1024
 

@@ -3,17 +3,18 @@
     python benchmarks/other_evaluators.py --model FOLDER --lm-eval PYTHON [--qwen PYTHON --qwen-folder EVALUATION]
         [--data ../shared/data] [--limit 300] [--only stored]
 
-Needs a Hugging Face folder of a small model (best one that was trained on `Question: …\\nAnswer: …` of GSM8K, so that
-some answers are right), a Python with lm-eval 0.4.13 and torch, and for Qwen's evaluator a copy of the folder
-`evaluation` of github.com/QwenLM/Qwen2.5-Math and a Python with what it imports (sympy, antlr4-python3-runtime 4.11,
-latex2sympy, regex, word2number). Three comparisons, each with its differences case by case:
+Needs a Hugging Face folder of a small model (preferably trained on `Question: …\\nAnswer: …` of GSM8K, so that some
+answers are right), a Python with lm-eval 0.4.13 and torch, and for Qwen's evaluator a copy of the folder `evaluation`
+of github.com/QwenLM/Qwen2.5-Math and a Python with the packages that it imports (sympy, antlr4-python3-runtime 4.11,
+latex2sympy, regex, word2number). It makes three comparisons, and lists the differences case by case:
 
 1. Log-likelihoods of choices, in the formats of MMLU (0 and 5 worked examples), ARC and GPQA.
 2. Greedy answers to GSM8K without worked examples: the texts, and the verdicts `strict-match` and `flexible-extract`.
-3. Stored answers of four published models to GSM8K's test questions, judged by all; pairs of numbers under the policy
+3. Stored answers of four published models to GSM8K's test questions, judged by all evaluators; pairs of numbers under
+the policy
    qwen.
 
-Prints a card; the last line is JSON.
+Prints a summary; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from qed.types import Problem
 
 HERE = Path(__file__).parent / "other_parts"
 SHOTS = 5
-CLOSE = 1e-3  # nats; float32 with other batches and kernels
+CLOSE = 1e-3  # nats; float32 with different batches and kernels
 MAX_TOKENS = 256
 SHOWN = 12
 MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
@@ -57,7 +58,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     comparisons = {"likelihood": compare_choices, "greedy": compare_greedy, "stored": compare_stored}
     if unknown := set(asked.only.split(",")) - set(comparisons):
-        raise SystemExit(f"no comparison {', '.join(sorted(unknown))}; there are {', '.join(comparisons)}")
+        raise SystemExit(f"unknown comparisons: {', '.join(sorted(unknown))}; there are {', '.join(comparisons)}")
     for name in asked.only.split(","):
         figures[name] = comparisons[name](asked)
     print_result(figures, asked.json)
@@ -68,24 +69,26 @@ def _parse() -> argparse.Namespace:
     add_json(parser)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--lm-eval", required=True, help="a Python with lm-eval 0.4.13")
-    parser.add_argument("--qwen", default="", help="a Python with what Qwen's evaluator imports")
+    parser.add_argument("--qwen", default="", help="a Python with the packages that Qwen's evaluator imports")
     parser.add_argument("--qwen-folder", default="", help="the folder evaluation of Qwen2.5-Math")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--limit", type=int, default=300)
-    parser.add_argument("--trained", type=int, default=0, help="also so many questions that the model was trained on")
+    parser.add_argument(
+        "--trained", type=int, default=0, help="also use this many questions that the model was trained on"
+    )
     parser.add_argument("--only", default="likelihood,greedy,stored", help="some of the three comparisons")
     parser.add_argument("--out", type=Path, default=Path("other_evaluators"))
     return parser.parse_args()
 
 
 def say(text: str) -> None:
-    """Print a line of the card."""
+    """Print a line of the summary."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def run_other(python: str, side: str, *arguments: object, path: str = "") -> None:
-    """Run a side in the environment of another evaluator."""
+    """Run a side in another evaluator's environment."""
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [python, str(HERE / side), *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -140,7 +143,7 @@ def _load(name: str) -> list[Problem]:
 
 
 def _spread(problems: Sequence[Problem], limit: int) -> list[Problem]:
-    """Return about `limit` problems, the first ones of each subject."""
+    """Return about `limit` problems: the first ones of each subject."""
     by_subject: dict[str, list[Problem]] = {}
     for problem in problems:
         by_subject.setdefault(problem.meta["subject"], []).append(problem)
@@ -151,7 +154,7 @@ def _spread(problems: Sequence[Problem], limit: int) -> list[Problem]:
 def _score(
     asked: argparse.Namespace, label: str, problems: Sequence[Problem], dev: Sequence[Problem], shots: int
 ) -> dict[str, dict[str, Any]]:
-    """Score choices with qed: the scorer of `qed evaluate --scoring likelihood` on these very problems."""
+    """Score choices with qed: the scorer of `qed evaluate --scoring likelihood`, on exactly these problems."""
     import torch  # noqa: PLC0415
 
     from qed.config.settings import ModelSettings  # noqa: PLC0415
@@ -310,7 +313,7 @@ def _show_differences(
 
 
 def _compare_pairs(asked: argparse.Namespace) -> dict[str, Any]:
-    """Compare the policy qwen with `math_equal` on pairs of numbers, equal, near, and off by powers of ten."""
+    """Compare the policy qwen with `math_equal` on pairs of numbers that are equal, close, or off by powers of ten."""
     draw = random.Random(0)
     pairs = []
     for number in range(600):
@@ -336,7 +339,7 @@ def _compare_pairs(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def eval_fraction(text: str) -> float:
-    """Return the value of a decimal or of a fraction in LaTeX."""
+    """Return the value of a decimal or of a LaTeX fraction."""
     above, _, below = text.removeprefix(r"\frac{").removesuffix("}").partition("}{")
     return float(above) / float(below or 1)
 

@@ -1,12 +1,13 @@
-"""Random algorithms with random settings, met by random faults and taken up again: do they end as undisturbed runs?
+"""Random algorithms with random settings, interrupted by random faults and resumed: do they end like undisturbed runs?
 
     python benchmarks/random_faults.py --runs 50
     python benchmarks/random_faults.py --runs 20 --seed 7
 
-Each run of a few steps is made once undisturbed. Then it meets up to five faults one after another, each a signal, a
-kill or a full disk at a named point that it passes for the n-th time, and is begun again by the same command with
---requeue. What counts is that every file of the last checkpoint, every number but times, and every answer are those of
-the undisturbed run. Answers are right by chance, so that a fresh model has something to learn. The last line is JSON.
+Each run of a few steps is first made undisturbed. Then it meets up to five faults, one after another, each a signal, a
+kill or a full disk at the n-th time that the run passes a named point, and is restarted by the same command with
+--requeue. It passes if every file of the last checkpoint, every number except times, and every answer equal those of
+the undisturbed run. Answers are right by chance, so that an untrained model has something to learn. The last line is
+JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SHARED += ["--run.threads", 1, "--run.on_no_signal", "warn", "--run.preflight", 
 POINTS = ("load", "step", "evaluate", "rollout", "update", "save", "grade")
 KINDS = ("sigterm", "sigint", "sighup", "kill", "kill")
 PASSINGS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12)
-# Of each setting how often it is drawn, and its values.
+# For each setting, how often it is drawn, and its values.
 SETTINGS: dict[str, tuple[float, tuple[object, ...]]] = {
     "learner.batch_size": (0.5, (3, 6, 8)),
     "learner.tokens_per_microbatch": (0.3, (40, 64, 200)),
@@ -63,14 +64,14 @@ OF_KL: dict[str, tuple[float, tuple[object, ...]]] = {
 
 
 def main() -> None:
-    """Draw runs, disturb them, print the card, then one line of JSON."""
+    """Draw runs, disturb them, print the table, then one line of JSON."""
     parser = build_parser(__doc__)
     parser.add_argument("--runs", type=int, default=50, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random choices")
     asked = parser.parse_args()
-    collector.grade = by_chance  # in the copies of this process that make the runs, too
+    collector.grade = by_chance  # also in the forked processes that make the runs
     with tempfile.TemporaryDirectory() as folder:
-        # What a run imports, its copies then have.
+        # Modules imported by this run are then loaded in the forked runs.
         run_here(["grpo", "--tasks", data(Path(folder), False), *SHARED, "--steps", 1, "--out", Path(folder) / "warm"])
         source = random.Random(asked.seed)
         found = [disturbed(Path(folder), source, number) for number in range(asked.runs)]
@@ -85,14 +86,14 @@ def main() -> None:
 
 
 def by_chance(groups: Groups, _: Any) -> None:
-    """Stands in for grading: what an answer says decides, as good as chance."""
+    """Replace grading: the answer's text decides, as good as by chance."""
     for rollout in (rollout for group in groups for rollout in group):
         right = derive_seed(*rollout.output) % 2 == 0
         rollout.grade = Grade(float(right), right, True, None)
 
 
 def disturbed(folder: Path, source: random.Random, number: int) -> dict[str, Any]:
-    """A run that was drawn, the faults that it met, and whether it ended as if there had been none."""
+    """Draw and disturb a run; return it, its faults, and whether it ended like the undisturbed run."""
     command = drawn(folder, source)
     whole, run, log = folder / "whole", folder / "run", folder / "log"
     code = attempt([*command, "--out", whole], log, None)
@@ -116,14 +117,14 @@ def disturbed(folder: Path, source: random.Random, number: int) -> dict[str, Any
 
 
 def fault(source: random.Random) -> str:
-    """A fault as QED_FAULT names it; a disk fills up in a save alone."""
+    """Draw a fault in the notation of QED_FAULT; a disk fills up only in a save."""
     point = source.choice(POINTS)
     kind = source.choice((*KINDS, "enospc") if point == "save" else KINDS)
     return f"{point}:{kind}:{source.choice(PASSINGS)}"
 
 
 def drawn(folder: Path, source: random.Random) -> list[Any]:
-    """The command of a run, less its folder."""
+    """Draw the command of a run, without its folder."""
     name = source.choice(list_drawn())
     algorithm = load_algorithm(name)
     settings = SETTINGS | (ONLINE if algorithm.online else {})
@@ -139,12 +140,12 @@ def drawn(folder: Path, source: random.Random) -> list[Any]:
 
 
 def list_drawn() -> list[str]:
-    """List the algorithms that are drawn: all but those that need a teacher."""
+    """List the algorithms to draw from: all except those that need a teacher."""
     return [name for name in plugins.list_leaves("algorithms") if not load_algorithm(name)().teacher_setting]
 
 
 def data(folder: Path, pairs: bool) -> Path:
-    """Problems with worked solutions, or pairs of a better and a worse reply."""
+    """Write problems with worked solutions, or pairs of a better and a worse reply."""
     rows = build_problems(PROBLEMS)
     if pairs:
         worse = [f"I do not know {number}." for number in range(PROBLEMS)]

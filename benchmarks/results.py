@@ -1,4 +1,4 @@
-"""How the benchmarks hand their figures to programs: as the last line, and in a file where one is named."""
+"""Output of the benchmarks for programs: the last line, and optionally a file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the file."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line, which is JSON, here too")
+    """Add the option for the file."""
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the last line, which is JSON, to this file"
+    )
 
 
 def print_result(result: dict[str, Any], file: Path | None) -> None:
-    """Print the figures as one line of JSON, and write them to the file, if any.
+    """Print the figures as one line of JSON, and also write them to the file, if any.
 
     Args:
-        result: the figures; paths in it become text.
-        file: its folder is made if it is not there.
+        result: the figures; paths become text.
+        file: the file; its folder is created if missing.
     """
     line = json.dumps(result, default=str)
     if file is not None:

@@ -1,10 +1,10 @@
-"""What is a reward model worth? Trained on right and wrong answers of the embedded task, then GRPO by it, over seeds.
+"""How useful is a reward model? Trained on right and wrong answers to the built-in task, then used in GRPO, over seeds.
 
     python benchmarks/reward_models.py --seeds 0,1,2 --out runs/reward-models
 
 For each seed: answers of the SFT start are sampled, a right and a wrong one of each problem make a pair, `qed
-reward-model` learns four fifths of the pairs, and GRPO is rewarded by it while the grader watches; GRPO rewarded by the
-grader stands beside it. A card for people, one JSON line last. Runs that are there already are read.
+reward-model` learns from four fifths of the pairs, and GRPO is rewarded by the model while the grader only measures;
+GRPO rewarded by the grader is shown for comparison. Prints tables, then one line of JSON. Existing runs are reused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ARMS: dict[str, tuple[str, ...]] = {
     "the model and the grader": (),
     "the grader": (),
 }
-HACKED = "reward_hacking"  # the alarm of a reward that rises while held-out accuracy does not
+HACKED = "reward_hacking"  # alarm for a reward that rises while held-out accuracy does not
 SAMPLING = ("--sampling.problems_per_step", "64", "--sampling.group_size", "8", "--steps", "12")
 
 
 def make_pairs(seed: int, out: Path) -> Path:
-    """A file with a pair of a right and a wrong answer of the start for each problem that has both."""
+    """Write a file with a pair of a right and a wrong answer of the SFT start for each problem that has both."""
     folder, file = out / f"answers-{seed}", out / f"pairs-{seed}.jsonl"
     frozen = ["--lr", "0", "--evaluation.every", "0", "--evaluation.at_start", "false", "--evaluation.problems", "2"]
     made = make_run(["grpo", CONFIG, "--model", START, "--seed", str(seed), *SAMPLING, *frozen], folder)
@@ -49,7 +49,7 @@ def make_pairs(seed: int, out: Path) -> Path:
 
 
 def measure(seed: int, out: Path) -> dict[str, Any]:
-    """The figures of one seed."""
+    """Return the figures of one seed."""
     pairs, model = make_pairs(seed, out), out / f"model-{seed}"
     common = ["--model", START, "--seed", str(seed), "--run.save_rollouts", "false"]
     training = ["--lr", "3e-4", "--steps", "0", "--learner.epochs", "6", "--learner.batch_size", "32"]
@@ -99,7 +99,7 @@ def measure(seed: int, out: Path) -> dict[str, Any]:
 
 
 def card(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Two tables of Markdown: the reward models, and what GRPO makes of them."""
+    """Format two Markdown tables: the reward models, and the results of GRPO with them."""
     lines = ["| seed | pairs | held out | ranked right [95 %] |", "|--:|--:|--:|--:|"]
     for row in rows:
         low, high = compute_wilson_interval(round(row["ranked"] * row["held_out"]), row["held_out"])
@@ -121,7 +121,7 @@ def card(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Run what is asked and print the card."""
+    """Make the requested runs and print the tables."""
     parser = build_parser(__doc__)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--out", type=Path, default=Path("runs/reward-models"))

@@ -1,15 +1,15 @@
-"""The sampler: useful tokens a second, alone or beside `model.generate` or vLLM, and how far from the ceiling.
+"""The sampler: useful tokens per second, alone or against `model.generate` or vLLM, and the distance from the ceiling.
 
     python benchmarks/sampler.py --against generate --model new:small --tokens 128
     python benchmarks/sampler.py --against generate --model new:large --precision bfloat16 --tokens 48 --lengths even
     python benchmarks/sampler.py --against generate --model new:large --temperature 0.6 --top-p 0.95
     python benchmarks/sampler.py --against vllm --model new:qwen2.5-0.5b --precision bfloat16 --problems 8 --tokens 256
 
-Groups of answers behind one prompt; the sides are processes of their own and take turns. The floor is what the machine,
-measured in the same process, needs at least: for the multiplications of all tokens, or for reading the weights once for
-every token of the longest answer and the keys and values once for every token. vLLM has an environment of its own: that
-of `qed serve --install vllm`, or of --python; its log-probs are asked for as training needs them, and `model.generate`
-computes none. The last line is JSON.
+Groups of answers share one prompt; the sides are separate processes and take turns. The floor is the minimum time that
+the machine needs, measured in the same process: for the multiplications of all tokens, or for reading the weights once
+for every token of the longest answer and the keys and values once for every token. vLLM has a separate environment: the
+one of `qed serve --install vllm`, or of --python; its log-probs are requested as training needs them, while
+`model.generate` computes none. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -65,16 +65,18 @@ def main() -> None:
 
 def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__, rivals=tuple(RIVALS))
-    parser.add_argument("--python", default="", help="the Python of an environment with vLLM")
+    parser.add_argument("--python", default="", help="Python of an environment with vLLM")
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--top-p", type=float, default=1.0, help="the share of the probability that is sampled from")
-    parser.add_argument("--eager", action="store_true", help="vLLM without torch.compile, which needs a C++ compiler")
+    parser.add_argument("--top-p", type=float, default=1.0, help="probability mass to sample from")
+    parser.add_argument(
+        "--eager", action="store_true", help="run vLLM without torch.compile, which needs a C++ compiler"
+    )
     options.add_answers(parser, places.UNEVEN)
     return parser.parse_args()
 
 
 def read_prompts(folder: Path, count: int) -> list[list[int]]:
-    """The token ids of the first problems' prompts."""
+    """Return the token ids of the first problems' prompts."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
     lines = (folder / places.DATA).read_text(encoding="utf-8").splitlines()[:count]
     problems = [Problem("", json.loads(line)["question"], "") for line in lines]

@@ -1,14 +1,14 @@
-"""How much faster are two ranks than one? Whole steps of `qed grpo` on 1 and on 2 ranks, in turn, one thread a rank.
+"""How much faster are two ranks than one? Whole steps of `qed grpo` on 1 and on 2 ranks, in turns, one thread per rank.
 
     python benchmarks/scaling.py
     python benchmarks/scaling.py --rounds 1 --shards none --steps 2
 
-A round is a run of a few steps for each way: one rank, and two ranks for each value of `parallel.shard`; its first
-step is left out. Each stage is timed by the clock and by the processor time of each rank. On a busy machine read
-`ratio_cpu`: the time that a step would take if every rank had a core to itself and nothing else went on, which is the
-sum over the stages of the busiest rank's processor time. Waiting for another rank takes no processor time, so the
-imbalance within a stage counts, and the cost of messages as far as it is work. The problems are those of GSM8K if its
-folder is there, else the default task. The last line is JSON.
+A round is a run of a few steps for each setup: one rank, and two ranks for each value of `parallel.shard`; its first
+step is excluded. Each stage is timed by wall clock and by the CPU time of each rank. On a busy machine read
+`ratio_cpu`: it uses the time that a step would take if every rank had a core to itself and nothing else ran, which is
+the sum over the stages of the busiest rank's CPU time. Waiting for another rank takes no CPU time, so the imbalance
+within a stage counts, and the cost of communication as far as it is CPU work. The problems are those of GSM8K if its
+folder exists, otherwise the default task's. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "train.jsonl"
 SHARDS = ("none", "grads", "full")
 ONE = "1 rank"
 WORKER = "--worker"  # followed by a folder and a command of qed: run it as one rank
-TOKENS, STEP = "tokens", "step"  # of a row, besides its stages
+TOKENS, STEP = "tokens", "step"  # keys of a row besides its stages
 
 
 def main() -> None:
-    """Measure in turn, print the card, then one line of JSON."""
+    """Measure in turns, print the table, then one line of JSON."""
     parser = build_parser(__doc__)
     for name, count in (("rounds", 3), ("steps", 4), ("problems", 8), ("group", 8), ("tokens", 64), ("ranks", 2)):
         parser.add_argument(f"--{name}", type=int, default=count)
-    parser.add_argument("--shards", default=",".join(SHARDS), help="values of parallel.shard, separated by commas")
+    parser.add_argument("--shards", default=",".join(SHARDS), help="values of parallel.shard, comma-separated")
     parser.add_argument("--model", default="new:small")
     asked = parser.parse_args()
     ways = {ONE: (1, "none")} | {
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(asked: argparse.Namespace, ranks: int, shard: str) -> list[dict[str, Any]]:
-    """Make a run, and return the rows of each rank but those of the first step."""
+    """Make a run, and return the rows of each rank except those of the first step."""
     options = {
         "--model": asked.model,
         "--steps": asked.steps + 1,
@@ -69,7 +69,7 @@ def measure(asked: argparse.Namespace, ranks: int, shard: str) -> list[dict[str,
         "--sampling.problems_per_step": asked.problems,
         "--sampling.group_size": asked.group,
         "--sampling.max_tokens": asked.tokens,
-        "--algorithm.entropy": 0.01,  # so that every row has a gradient
+        "--algorithm.entropy": 0.01,  # gives every row a gradient
         "--run.on_no_signal": "warn",
         "--run.preflight": "false",
         "--run.threads": 1,
@@ -97,7 +97,7 @@ def measure(asked: argparse.Namespace, ranks: int, shard: str) -> list[dict[str,
 
 
 def work(folder: Path, command: list[str]) -> None:
-    """Run a command of qed as one rank, and write the seconds of its stages, by the clock and of the processor."""
+    """Run a command of qed as one rank, and write the wall-clock and CPU seconds of its stages."""
     rows: list[dict[str, dict[str, float]]] = []
     cpu = StageTimer(time.process_time)
     begin, enter, end = StageTimer.begin_step, StageTimer.__call__, StageTimer.end_step
@@ -122,7 +122,7 @@ def work(folder: Path, command: list[str]) -> None:
 
 
 def summarize(rounds: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return tokens a second, and the median seconds of each stage: by rank 0's clock, of the busiest processor."""
+    """Return tokens per second, and the median seconds of each stage: rank 0's clock, and the busiest rank's CPU."""
     steps = [step for each in rounds for step in each]
     rates: dict[str, list[float]] = {"wall": [], "cpu": []}
     stages: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -132,7 +132,7 @@ def summarize(rounds: list[list[dict[str, Any]]]) -> dict[str, Any]:
             own = [rank["cpu"].get(name, 0.0) for rank in step["ranks"]]
             stages[name.removeprefix("time/")].append((step["ranks"][0]["wall"][name], max(own)))
             busiest += max(own) if name != f"time/{STEP}" else 0.0
-        # The rest of a step is outside of all stages.
+        # The rest of a step lies outside all stages.
         rest = [
             rank["cpu"][f"time/{STEP}"] - sum(value for name, value in rank["cpu"].items() if name != f"time/{STEP}")
             for rank in step["ranks"]
@@ -152,7 +152,7 @@ def summarize(rounds: list[list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def card(result: dict[str, Any]) -> list[str]:
-    """The outcome as Markdown."""
+    """Format the outcome as Markdown."""
     names = list(dict.fromkeys(name for row in result.values() for name in row["stages"]))
     titles = [
         "way",

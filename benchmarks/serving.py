@@ -1,12 +1,12 @@
-"""A server under many clients beside the sampler in this process, and beside vLLM: tokens a second, in turns.
+"""A server with many clients against the sampler in this process and vLLM: tokens per second, in turns.
 
     python benchmarks/serving.py --model new:tiny --threads 4
     python benchmarks/serving.py --model new:half --precision bfloat16 --against vllm --python VENV/bin/python
 
-Every side samples the same number of answers to the same prompts, with as many at the same time as there are clients.
-The sampler is given all of them in one call; a server gets one request for each, from 64 clients that wait for their
+Every side samples the same number of answers to the same prompts, with as many at a time as there are clients.
+The sampler gets all of them in one call; a server gets one request for each, from 64 clients that wait for their
 answer before they send the next. `qed batch` is what a run with `sampling.servers` does: one request for all answers.
-`new:half` has the shape of a model of 0.5 B, but for a smaller vocabulary. The last line is JSON.
+`new:half` has the shape of a 0.5 B model, except for a smaller vocabulary. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from speed_parts.process import Worker
 
 from qed.models.load import SIZES, Size
 
-# That of Qwen2.5-0.5B, whose vocabulary has 151,936 tokens.
+# The shape of Qwen2.5-0.5B, whose vocabulary has 151,936 tokens.
 SIZES["half"] = Size(layers=24, width=896, heads=14, kv_heads=2, vocabulary=32000, window=2048)
-GOAL = 0.9  # of the sampler's tokens a second
+GOAL = 0.9  # share of the sampler's tokens per second
 
 
 def main() -> None:
@@ -66,14 +66,14 @@ def main() -> None:
 def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__, rivals=("vllm",))
     options.add_answers(parser, places.UNEVEN)
-    parser.add_argument("--clients", type=int, default=64, help="each has one request at a time")
-    parser.add_argument("--python", default="", help="the Python of an environment with vLLM")
+    parser.add_argument("--clients", type=int, default=64, help="number of clients, each with one request at a time")
+    parser.add_argument("--python", default="", help="Python of an environment with vLLM")
     parser.set_defaults(problems=32, rounds=3)
     return parser.parse_args()
 
 
 def _take_turns(rounds: dict[str, Callable[[], dict[str, Any]]], count: int) -> dict[str, list[dict[str, Any]]]:
-    """One round of every side after the other; the first ones are for warming up."""
+    """Run the rounds of all sides in turns; the first round is a warm-up."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in rounds}
     for number in range(count + 1):
         for name, measure in rounds.items():
@@ -88,7 +88,7 @@ def _take_turns(rounds: dict[str, Callable[[], dict[str, Any]]], count: int) -> 
 def _summarize(found: dict[str, list[dict[str, Any]]], told: dict[str, Any]) -> dict[str, Any]:
     speeds = {name: [one["tokens"] / one["wall"] for one in each] for name, each in found.items()}
     medians = {name: statistics.median(each) for name, each in speeds.items()}
-    # The sides of a round have the machine in the same state.
+    # Within a round, the machine is in the same state for all sides.
     paired = {
         name: statistics.median(one / base for one, base in zip(each, speeds["sampler"], strict=True))
         for name, each in speeds.items()
@@ -112,7 +112,7 @@ def _show(result: dict[str, Any], told: dict[str, Any]) -> None:
         each, share = result["rounds"][name], result["share_of_sampler"].get(name)
         beside = "" if share is None else f"   {share:.2f} of the sampler in the same rounds"
         print(f"{name:<10}{speed:10,.0f} tokens/s ({min(each):,.0f} to {max(each):,.0f}){beside}")
-    # The goal is that of a server that many clients ask.
+    # The goal applies to a server with many clients.
     reached = result["share_of_sampler"]["qed serve"] >= GOAL
     print(f"qed serve {'reaches' if reached else 'does not reach'} {GOAL:g} of the sampler")
 

@@ -1,10 +1,10 @@
-"""SFT on demonstrations of uneven length: tokens for each CPU second, beside a plain packed loop and TRL's SFTTrainer.
+"""SFT on demonstrations of uneven length: tokens per CPU second, against a plain packed loop and TRL's SFTTrainer.
 
     python benchmarks/sft.py --against trl
     python benchmarks/sft.py --against trl --vocabulary 32000 --precision bfloat16
 
 Lengths are log-normal. qed packs rows, or pads them (`qed padded`); SFTTrainer pads them, or packs them into as many
-rows of the longest length as hold a step's tokens, and so does the plain loop. Only the completion is trained. The last
+full-length rows as a step's tokens need, like the plain loop. Only completions are trained. The last
 line is JSON.
 """
 
@@ -23,7 +23,7 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
 
-# Of the logarithm of a completion's length in words: a median of 33 words, which is about 100 tokens.
+# Of the logarithm of a completion's length in words; the median of 33 words is about 100 tokens.
 MEAN, SPREAD = 3.5, 0.8
 DEMONSTRATIONS = 1024
 
@@ -65,20 +65,24 @@ def main() -> None:
 def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__)
     parser.set_defaults(model="new:small")
-    parser.add_argument("--rows", type=int, default=32, help="demonstrations in a step")
-    parser.add_argument("--longest", type=int, default=512, help="demonstrations are cut to so many tokens")
-    parser.add_argument("--vocabulary", type=int, default=0, help="tokens of the model; 0 takes those of its size")
+    parser.add_argument("--rows", type=int, default=32, help="demonstrations per step")
+    parser.add_argument(
+        "--longest", type=int, default=512, help="maximum tokens of a demonstration; longer ones are truncated"
+    )
+    parser.add_argument(
+        "--vocabulary", type=int, default=0, help="vocabulary of the model; 0 uses the default for its size"
+    )
     return parser.parse_args()
 
 
 def _folder(asked: argparse.Namespace) -> Path:
-    """The folder that both sides load: a model from nothing, with another vocabulary where that is asked for."""
+    """Return the folder that all sides load: a randomly initialised model, with another vocabulary if requested."""
     model = f"{asked.model}@{asked.vocabulary}" if asked.vocabulary else asked.model
     return places.prepared(asked.place, places.Kind(model, places.EVEN)).resolve()
 
 
 def _sides(against: str | None) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The module of every side, and what sets it apart."""
+    """Return the module of every side, and the settings that distinguish it."""
     sides: dict[str, tuple[str, dict[str, Any]]] = {
         "qed packed": ("sft_ours", {"extra": {"learner.packing": "true"}}),
         "qed padded": ("sft_ours", {"extra": {"learner.packing": "false"}}),
@@ -93,20 +97,20 @@ def write_demonstrations(file: Path, folder: Path, count: int, longest: int) -> 
     """Write demonstrations of uneven length.
 
     Args:
-        file: to write.
-        folder: with the model, for its tokenizer.
-        count: of a step.
-        longest: tokens of one.
+        file: file to write.
+        folder: folder of the model, for its tokenizer.
+        count: number of demonstrations per step.
+        longest: maximum tokens of a demonstration.
 
     Returns:
-        `bins`: how many rows of the longest length a step's tokens fill.
+        `bins`: the number of full-length rows that a step's tokens fill.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
     chance, rows, lengths = random.Random(0), [], []
     for number in range(max(DEMONSTRATIONS, 4 * count)):
         question = f"Write down some words, as number {number}."
         text = places.words(round(chance.lognormvariate(MEAN, SPREAD)) + 1, number)
-        # The prompt, its tags and the end need some room.
+        # Leave room for the prompt, its tags and the end token.
         ids = tokenizer(text, add_special_tokens=False)["input_ids"][: longest - 40]
         rows.append({"prompt": question, "completion": tokenizer.decode(ids)})
         lengths.append(len(ids) + len(tokenizer(question)["input_ids"]) + 3)

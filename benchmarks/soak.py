@@ -1,14 +1,14 @@
-"""Does a long run stay as large as it began? Steps, gradings and saves by the thousand, memory and open files measured.
+"""Does a long run leak? Measures memory and open files over thousands of steps, gradings and saves.
 
     python benchmarks/soak.py
     python benchmarks/soak.py --steps 200 --saves 0
     python benchmarks/soak.py --ranks 2 --gradings 0
 
-Three soaks, each in processes of its own: a GRPO run of many steps; answers graded one after the other; a run that
-saves a checkpoint after every step and deletes the older ones. With `--ranks` the runs have several ranks, and each of
-them is measured. Measured over the second half, when everything that is loaded once has been: the slope of the resident
-memory, and the open files where it begins and where it ends. Over little work, the allocator's own steps weigh more
-than any leak. The last line is JSON.
+Three soak tests, each in separate processes: a GRPO run of many steps; answers graded one after the other; a run that
+saves a checkpoint after every step and deletes the older ones. With `--ranks`, the runs have several ranks, and each is
+measured. Over the second half, when everything that is loaded once has been loaded, it measures the slope of the
+resident memory, and the open files at the beginning and at the end. With few steps, the allocator's own growth
+outweighs any leak. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from qed.cli.main import main as qed
 from qed.rewards.base import load_reward
 from qed.types import Problem, Rollout
 
-MEBIBYTES = os.sysconf("SC_PAGE_SIZE") / 2**20  # of a page
+MEBIBYTES = os.sysconf("SC_PAGE_SIZE") / 2**20  # size of a page
 PAUSE = 0.02  # seconds between two measurements
-BOUND = 1.0  # MiB that a hundred steps, gradings or saves may add
+BOUND = 1.0  # MiB that 100 steps, gradings or saves may add
 SMALL = ["grpo", "--model", "new:tiny", "--sampling.problems_per_step", "2", "--sampling.group_size", "4"]
 SMALL += ["--sampling.max_tokens", "8", "--algorithm.entropy", "0.01", "--run.on_no_signal", "warn"]
 SMALL += ["--evaluation.problems", "2", "--run.threads", "1"]
@@ -43,12 +43,14 @@ ANSWERS = ("<think>a</think> <answer>{n}</answer>", "\\boxed{{\\frac{{{n}}}{{3}}
 
 
 def main() -> None:
-    """Soak, print the card, then one line of JSON."""
+    """Run the soak tests, print the table, then one line of JSON."""
     parser = build_parser(__doc__)
     for name, count in (("steps", 2000), ("gradings", 10_000), ("saves", 300)):
-        parser.add_argument(f"--{name}", type=int, default=count, help="how many; 0 leaves this soak out")
-    parser.add_argument("--ranks", type=int, default=1, help="of the runs, as `qed --ranks`")
-    parser.add_argument("--only", choices=SOAKS, help="this soak alone, in this process; --folder takes the outcome")
+        parser.add_argument(f"--{name}", type=int, default=count, help="how many; 0 skips this soak test")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks of the runs, as in `qed --ranks`")
+    parser.add_argument(
+        "--only", choices=SOAKS, help="run only this soak test, in this process, and write the outcome to --folder"
+    )
     parser.add_argument("--folder", type=Path)
     asked = parser.parse_args()
     counts = {name: getattr(asked, name) for name in SOAKS if getattr(asked, name)}
@@ -69,7 +71,7 @@ def main() -> None:
 
 
 def apart(name: str, count: int, ranks: int) -> dict[str, dict[str, Any]]:
-    """A soak in processes of its own; what each of them measured."""
+    """Run a soak test in separate processes; return the measurements of each."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--only", name, f"--{name}", str(count), "--folder", folder]
         launch = f"from qed.cluster.launch import run_ranks; import sys; sys.exit(run_ranks({command!r}, {ranks}))"
@@ -83,7 +85,7 @@ def apart(name: str, count: int, ranks: int) -> dict[str, dict[str, Any]]:
 
 
 def soaked(name: str, count: int, folder: Path) -> dict[str, Any]:
-    """What a soak measured in this process."""
+    """Run a soak test in this process, and return its measurements."""
     taken: list[tuple[int, float, int]] = []
     done = threading.Event()
     began = time.monotonic()
@@ -103,14 +105,14 @@ def soaked(name: str, count: int, folder: Path) -> dict[str, Any]:
         "count": count,
         "slope": round(slope, 4),
         "resident": [round(float(sizes[0]), 1), round(float(sizes[-1]), 1)],
-        # A file that is being written is open for a moment; what stays open is there at every measurement.
+        # A file that is being written is open only for a moment; leaked files are open at every measurement.
         "files": [int(files[:edge].min()), int(files[-edge:].min())],
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
 def watch(progress: Path, taken: list[tuple[int, float, int]], done: threading.Event) -> None:
-    """Measure until it is done: the lines that the work has written so far, the resident memory in MiB, open files."""
+    """Measure until the work is done: the lines that it has written so far, the resident memory in MiB, open files."""
     lines, offset = 0, 0
     while not done.wait(PAUSE):
         if progress.is_file():
@@ -122,18 +124,18 @@ def watch(progress: Path, taken: list[tuple[int, float, int]], done: threading.E
 
 
 def make_steps(count: int, progress: Path) -> None:
-    """A run of so many steps."""
+    """Make a run of `count` steps."""
     _run("--steps", str(count), "--out", str(progress.parent))
 
 
 def make_saves(count: int, progress: Path) -> None:
-    """A run that saves after each of so many steps."""
+    """Make a run that saves after each of `count` steps."""
     keeping = ("--run.save_every", "1", "--run.keep_last", "2")
     _run("--steps", str(count), "--out", str(progress.parent), *keeping)
 
 
 def grade(count: int, progress: Path) -> None:
-    """So many answers, graded, a line for each."""
+    """Grade `count` answers, and write a line for each."""
     reward = load_reward(["r1_zero"], max_tokens=100)
     progress.parent.mkdir()
     with progress.open("w", buffering=1) as written:
@@ -152,7 +154,7 @@ SOAKS: dict[str, Callable[[int, Path], None]] = {"steps": make_steps, "gradings"
 
 
 def card(result: dict[str, Any]) -> list[str]:
-    """The outcome as Markdown."""
+    """Format the outcome as Markdown."""
     lines = ["| soak | how many | MiB per 100 of them | resident, MiB | open files | s |", "|---|--:|--:|--:|--:|--:|"]
     for name, row in result.items():
         sizes, files = (" → ".join(map(str, row[key])) for key in ("resident", "files"))

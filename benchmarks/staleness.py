@@ -1,11 +1,11 @@
-"""What sampling ahead costs in learning and saves in time: GRPO on the embedded default with rollout.max_staleness k.
+"""What sampling ahead costs in learning and saves in time: GRPO on the default task with rollout.max_staleness k.
 
     python benchmarks/staleness.py --staleness 0,1,2,4 --seeds 0,1,2 --out runs/staleness
     python benchmarks/staleness.py --staleness 4 --correction none
 
-Each run begins from the same SFT start, in a process of its own with one thread; the native server of k >= 1 is another
-process with one thread. A step samples and trains one after the other with k = 0, and at the same time otherwise, so
-two cores must be free. A card for people, one JSON line last. Runs that are there already are read and not made again.
+Each run begins from the same SFT start, in a separate process with one thread; the native server of k >= 1 is another
+process with one thread. A step samples and trains in turn with k = 0, and concurrently otherwise, so
+two cores must be free. Prints a table, then one line of JSON. Existing runs are reused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STAGES = ("step", "sample", "wait", "score", "update", "sync")
 
 
 def command(staleness: int, seed: int, steps: int, sampler: str, correction: str) -> list[str]:
-    """The run of one staleness with one seed."""
+    """Return the command of one staleness with one seed."""
     learning = ["--steps", str(steps), "--seed", str(seed), "--run.save_rollouts", "false"]
     measuring = ["--evaluation.every", "0", "--evaluation.problems", "500"]
     ahead = ["--rollout.max_staleness", str(staleness), *(["--sampling.sampler", sampler] if staleness else [])]
@@ -35,7 +35,7 @@ def command(staleness: int, seed: int, steps: int, sampler: str, correction: str
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
-    """The first and the last evaluation of a finished run, and its median seconds by stage."""
+    """Return the first and the last evaluation of a finished run, and its median seconds by stage."""
     found = list(read_evaluations(folder))
     if not (folder / "report.html").is_file() or len(found) < 2:
         return None
@@ -46,7 +46,7 @@ def measured(folder: Path) -> dict[str, Any] | None:
 
 
 def made(row: dict[str, Any], steps: int, sampler: str, correction: str, out: Path) -> dict[str, Any]:
-    """One run's figures, after making it where it is not there."""
+    """Return one run's figures, after making the run if it does not exist."""
     own = [sampler, *([correction] if correction else [])] if row["staleness"] else []
     folder = out / "-".join(map(str, (*row.values(), steps, *own)))
     if measured(folder) is None and (
@@ -57,7 +57,7 @@ def made(row: dict[str, Any], steps: int, sampler: str, correction: str, out: Pa
 
 
 def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
-    """A table of Markdown: the means over seeds, and the 95 % interval of all answers of all seeds."""
+    """Format a Markdown table: means over seeds, and the 95 % confidence interval over all answers of all seeds."""
     lines = [
         f"{steps} steps of 16 problems x 8 answers, 500 held-out problems a seed; medians of a step's seconds.",
         "",
@@ -85,12 +85,12 @@ def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
 
 
 def main() -> None:
-    """Make the runs one after another, because their times are compared, and print the card."""
+    """Make the runs one after another, because their times are compared, and print the table."""
     parser = build_parser(__doc__)
     parser.add_argument("--staleness", default="0,1,2,4")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--sampler", default="native", help="of the runs with k >= 1")
+    parser.add_argument("--sampler", default="native", help="sampler of the runs with k >= 1")
     parser.add_argument("--correction", default="", help="algorithm.correction of the runs with k >= 1")
     parser.add_argument("--out", type=Path, default=Path("runs/staleness"))
     chosen = parser.parse_args()

@@ -1,13 +1,13 @@
-"""One GRPO step: sample, grade, advantages, update. qed alone, or beside TRL's GRPOTrainer.
+"""One GRPO step: sample, grade, advantages, update. qed alone, or against TRL's GRPOTrainer.
 
     python benchmarks/step.py --against trl --rounds 5
     python benchmarks/step.py --against trl --model new:small --group 8 --problems 8 --tokens 128 --lengths uneven
     python benchmarks/step.py --against trl --live-only --improved 60
 
-Each side is a process of its own; the sides take turns. They load the same folder, are asked the same prompts token by
-token, and call the same reward; one update for each batch, no KL, temperature 1. A little noise in the reward gives
-every row a gradient, so that both train all rows; --live-only leaves it out, and then qed computes only the rows that
-have one, while TRL computes all. The last line is JSON.
+Each side is a separate process; the sides take turns. They load the same folder, get the same prompts token by token,
+and call the same reward; one update per batch, no KL, temperature 1. A little noise in the reward gives every row a
+gradient, so that both train all rows; --live-only omits the noise, and then qed computes only the rows that have a
+gradient, while TRL computes all. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def main() -> None:
 def _asked() -> argparse.Namespace:
     parser = options.parser(__doc__)
     options.add_answers(parser, places.NATURAL)
-    parser.add_argument("--live-only", action="store_true", help="leave the noise out of the reward")
+    parser.add_argument("--live-only", action="store_true", help="omit the noise in the reward")
     return parser.parse_args()
 
 
 def _told(asked: argparse.Namespace, out: Path) -> Figures:
-    """What both workers are told."""
+    """Return the settings for both workers."""
     folder = options.folder_of(asked)
-    # The problems in the order in which qed's run takes them.
+    # The problems in the order of qed's run.
     lines = (folder / places.DATA).read_text(encoding="utf-8").splitlines()
     (out / places.DATA).write_text("\n".join(Stream(lines, 0, "problems 0").take(len(lines))) + "\n", encoding="utf-8")
     return {
@@ -75,7 +75,7 @@ def _told(asked: argparse.Namespace, out: Path) -> Figures:
 
 
 def _check(rounds: dict[str, list[Figures]]) -> None:
-    """End where the sides were not asked the same."""
+    """Exit if the sides did not get the same prompts."""
     for number, steps in enumerate(zip(*rounds.values(), strict=True), 1):
         if len({step["prompts"] for step in steps}) > 1:
             raise SystemExit(f"In round {number} the sides read different prompts, so nothing can be compared.")

@@ -1,9 +1,9 @@
-"""Does GRPO learn to call a tool? Sums of several numbers with a calculator and without, from SFT, over seeds.
+"""Does GRPO learn to call a tool? Sums of several numbers with and without a calculator, from SFT, over seeds.
 
     python benchmarks/tools.py --seeds 0,1,2 --out runs/tools
 
-Both arms have the same questions and steps. With the tool, half of the demonstrations call it; without, none does.
-A card for people, one JSON line last. Runs that are there already are read and not made again.
+Both arms have the same questions and steps. With the tool, half of the demonstrations call it; without it, none does.
+Prints a table, then one line of JSON. Existing runs are reused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qed.evaluation.intervals import compute_wilson_interval
 from qed.runs.run import read_evaluations, read_lines
 
 TASK, PROBLEMS = "long_sums", 500
-# The tool is explained by the demonstrations alone: a tiny model cannot read an instruction.
+# Only the demonstrations explain the tool, because a tiny model cannot read an instruction.
 TOOL = ["--environment", "calculator", "--data.environment_options", "calculator.instruction="]
 ARMS = {
     "with the calculator": ["--tasks", TASK, *TOOL],
@@ -30,7 +30,7 @@ ARMS = {
 
 
 def command(arm: str, seed: int, steps: Sequence[int]) -> list[str]:
-    """The run of one arm with one seed: SFT, then GRPO on the reward of the right answer alone."""
+    """Return the command of one arm with one seed: SFT, then GRPO with a reward only for the right answer."""
     learning = ["--sft.learner.steps", str(steps[0]), "--rl.learner.steps", str(steps[1]), "--seed", str(seed)]
     rewarded = ["--rl.data.reward", "accuracy", "--sampling.max_tokens", "80"]
     measuring = ["--evaluation.tasks", f"{TASK}:test", "--evaluation.problems", str(PROBLEMS)]
@@ -38,7 +38,7 @@ def command(arm: str, seed: int, steps: Sequence[int]) -> list[str]:
 
 
 def made(arm: str, seed: int, steps: Sequence[int], out: Path) -> dict[str, Any]:
-    """One run's accuracy and share of calls before and after GRPO, after making it if need be."""
+    """Return one run's accuracy and share of calls before and after GRPO, after making the run if it does not exist."""
     folder, row = out / f"{arm.replace(' ', '-')}-{'-'.join(map(str, steps))}-{seed}", {"arm": arm, "seed": seed}
     if not (folder / "report.html").is_file() and (error := make_run(command(arm, seed, steps), folder)):
         return {**row, "error": error}
@@ -52,13 +52,13 @@ def made(arm: str, seed: int, steps: Sequence[int], out: Path) -> dict[str, Any]
 
 
 def share_calling(folder: Path, step: int) -> float:
-    """The share of a step's sampled answers to held-out problems to which a tool replied."""
+    """Return the share of a step's sampled answers to held-out problems that got a reply from a tool."""
     rows = read_lines(folder / "eval" / f"step_{step:06d}" / f"{TASK}.jsonl")
     return fmean(bool(row.get("turns")) for row in rows if row["decoding"] == "sampled")
 
 
 def card(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
-    """A table of Markdown: means over seeds, with the 95 % interval of all answers of all seeds."""
+    """Format a Markdown table: means over seeds, with the 95 % confidence interval over all answers of all seeds."""
     lines = [
         f"{steps[0]} steps of SFT, {steps[1]} of GRPO, {PROBLEMS} held-out problems a seed; sampled answers, right.",
         "",
@@ -85,11 +85,11 @@ def card(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
 
 
 def main() -> None:
-    """Run what is asked and print the card."""
+    """Make the requested runs and print the table."""
     parser = build_parser(__doc__)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--steps", default="600,60", help="of SFT and of GRPO")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--steps", default="600,60", help="steps of SFT and of GRPO")
+    parser.add_argument("--jobs", type=int, default=2, help="concurrent runs, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/tools"))
     asked = parser.parse_args()
     steps = [int(count) for count in asked.steps.split(",")]

@@ -1,9 +1,9 @@
-"""Turns: how long the second turn of many answers takes, computed anew and in place.
+"""Turns: how long the second turn of many answers takes, recomputed and with the KV cache kept in place.
 
     python benchmarks/turns.py --model new:tiny --answers 256
 
-Every answer has a first turn of random length and a reply of three tokens; its second turn has four tokens, so that
-what is computed before them decides. The last line is JSON.
+Every answer has a first turn of random length and a reply of three tokens; its second turn has four tokens, so that the
+cost of the tokens before them dominates. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from qed.models.load import build_model
 from qed.sampling.base import Sampling, keep_prefixes
 from qed.sampling.native.sampler import NativeSampler
 
-FIRST, SECOND, REPLY = 200, 4, (5, 6, 7)  # most tokens of each turn, and the reply between them
-ENDS = range(100, 110)  # of about 270 tokens, so that answers of a random model end
+FIRST, SECOND, REPLY = 200, 4, (5, 6, 7)  # maximum tokens of each turn, and the reply between them
+ENDS = range(100, 110)  # among about 270 tokens, so that answers of a random model end
 
 
 def main() -> None:
-    """Measure, print a card, then one line of JSON."""
+    """Measure, print a table, then one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_json(parser)
     parser.add_argument("--model", default="new:tiny")
     parser.add_argument("--answers", type=int, default=256)
-    parser.add_argument("--prompts", type=int, nargs="+", default=[40, 400], help="tokens of a prompt")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[40, 400], help="tokens per prompt")
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def main() -> None:
     sampler = NativeSampler(model.eval(), tokenizer, (tokenizer.eos_token_id, *ENDS))
     rows = []
     for length in asked.prompts:
-        # The sides take turns, so that a slow moment of the machine is not one side's.
+        # The sides take turns, so that a slow moment of the machine does not affect only one side.
         found = [[measure(sampler, length, asked.answers, keep) for keep in (False, True)] for _ in range(asked.rounds)]
         anew, in_place = (statistics.median(one[side] for one in found) for side in (0, 1))
         rows.append({"prompt": length, "anew_s": anew, "in_place_s": in_place, "times": anew / in_place})

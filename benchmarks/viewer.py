@@ -2,9 +2,10 @@
 
     python benchmarks/viewer.py [--runs 200] [--steps 2000] [--groups 512] [--answers 8] [--tokens 8192]
 
-Run folders are generated (the defaults take 1 GB of disk and some minutes). A server of its own answers for each part;
-times are medians of `--rounds` requests, the first of which is told apart where it builds an index. First paint is that
-of a page that has never been opened, in a headless Chromium; without one it is left out. The last line is JSON.
+Run folders are generated (the defaults take 1 GB of disk space and some minutes). A separate server answers for each
+part; times are medians of `--rounds` requests, the first of which is shown separately if it builds an index. First
+paint is measured on a page that has never been opened, in a headless Chromium, and is skipped without one. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Figures = dict[str, Any]
 
 
 def main() -> None:
-    """Generate, measure, print a card, then one line of JSON."""
+    """Generate, measure, print a table, then one line of JSON."""
     asked = _parse()
     with tempfile.TemporaryDirectory(prefix="viewer-", dir=asked.place) as name:
         place = Path(name)
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def measure_runs(place: Path, cache: Path, rounds: int, paint: Any) -> Figures:
-    """A folder of many runs: start, the list at first and later, and the page."""
+    """Measure a folder of many runs: start, the list at first and later, and the page."""
     started = []
     for _ in range(rounds):
         with serve([place], cache) as server:
@@ -66,7 +67,7 @@ def measure_runs(place: Path, cache: Path, rounds: int, paint: Any) -> Figures:
 
 
 def measure_steps(run: Path, cache: Path, rounds: int, steps: int, paint: Any) -> Figures:
-    """A run of many steps: its page, its curves, and the answers of one of its last steps."""
+    """Measure a run of many steps: its page, its curves, and the answers of one of its last steps."""
     with serve([run], cache) as server:
         key = server.ask("runs")[2]["runs"][0]["key"]
         found: Figures = {"n": len(server.ask("run", run=key)[2]["steps"])}
@@ -79,7 +80,7 @@ def measure_steps(run: Path, cache: Path, rounds: int, steps: int, paint: Any) -
 
 
 def measure_older(run: Path, cache: Path, rounds: int) -> Figures:
-    """The same step as an earlier version left it, without an index: the first look builds one."""
+    """Measure the same step as written by an earlier version, without an index: the first request builds one."""
     with serve([run], cache) as server:
         where = {"run": server.ask("runs")[2]["runs"][0]["key"], "step": 1}
         first, _, _ = server.ask("step", **where)
@@ -87,7 +88,7 @@ def measure_older(run: Path, cache: Path, rounds: int) -> Figures:
 
 
 def measure_answers(run: Path, cache: Path, rounds: int, paint: Any) -> Figures:
-    """A step of many long answers with its index: the table at first and later, a group, an answer, a search."""
+    """Measure a step of many long answers with an index: the table at first and later, a group, an answer, a search."""
     data = run / "rollouts" / "step_000001.jsonl.zst"
     write_index(name_index(data), build_index(data))
     with serve([run], cache) as server:
@@ -107,7 +108,7 @@ def measure_answers(run: Path, cache: Path, rounds: int, paint: Any) -> Figures:
 
 
 def show(figures: Figures) -> None:
-    """The card for people."""
+    """Print the table."""
     print(f"\n{figures['machine']}, Python {figures['python']}\n")
     runs, steps, answers = figures["runs"], figures["steps"], figures["answers"]
     _line(f"{runs['n']} runs: start to the first answer of /", runs["start_s"])
@@ -148,7 +149,7 @@ def _paint(paint: Any, server: Server, view: str, wanted: str) -> dict[str, floa
 
 
 class _NoBrowser:
-    """Stands where there is no Chromium."""
+    """Placeholder if there is no Chromium."""
 
     def __enter__(self) -> None:
         return None
@@ -170,12 +171,14 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=200, help="runs of the first folder")
     parser.add_argument("--rows", type=int, default=300, help="steps in the metrics of each of them")
     parser.add_argument("--steps", type=int, default=2000, help="steps with answers of the long run")
-    parser.add_argument("--groups", type=int, default=512, help="of the large step")
-    parser.add_argument("--answers", type=int, default=8, help="of each of its groups")
-    parser.add_argument("--tokens", type=int, default=8192, help="of its longest answers")
-    parser.add_argument("--rounds", type=int, default=5, help="of each request")
-    parser.add_argument("--place", type=Path, help="where run folders are generated (default: the system's)")
-    parser.add_argument("--no-browser", action="store_true", help="leave first paint out")
+    parser.add_argument("--groups", type=int, default=512, help="groups of the large step")
+    parser.add_argument("--answers", type=int, default=8, help="answers per group")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens of its longest answers")
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each request")
+    parser.add_argument(
+        "--place", type=Path, help="folder for the generated runs (default: the system's temporary folder)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="skip first paint")
     return parser.parse_args()
 
 

@@ -96,7 +96,7 @@ def coerce_value(raw: Raw, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _coerce_optional(raw, kind)
     if raw.missing:
-        raise ValueError(f'must be {describe_type(kind)}; write [] or "" for an empty list.')
+        raise ValueError(f'must be {describe_type(kind)}; write [] or "" for an empty one.')
     if origin in (tuple, list):
         return _coerce_sequence(raw, kind)
     if raw.items is not None:

@@ -145,7 +145,7 @@ def test_flags_are_no_settings(error: Refused) -> None:
     assert (flags.dry_run, flags.json, flags.debug, flags.allow_user_code, flags.overwrite) == (True,) * 5
     assert flags.sweep == ("lr=1,2", "seed=3")
     assert not flags.resume
-    assert "Give one of them" in error("grpo", "--resume", "--overwrite")
+    assert "Use only one of them" in error("grpo", "--resume", "--overwrite")
 
 
 # Names that are no settings
@@ -231,7 +231,7 @@ def test_a_proposal_is_always_a_setting() -> None:
         ("--val_size", "Did you mean '--data.validation-split'?"),
         ("--cutoff_len", "LLaMA-Factory has this setting, but qed does not: demonstrations that do not fit"),
         ("--num_train_epochs", "Did you mean '--learner."),
-        ("--template", "In LLaMA-Factory it is a setting"),
+        ("--template", "LLaMA-Factory has this setting, but qed does not"),
         ("--algorithm.adv_estimator", "The command chooses it, such as qed rloo"),
         ("--advantage_estimator", "The command chooses it, such as qed rloo"),
         ("--finetuning_type", "model.lora_rank"),

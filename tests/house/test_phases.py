@@ -196,7 +196,7 @@ def test_a_run_is_resumed_with_its_own_settings(elsewhere: Path) -> None:
 
 
 def test_the_run_to_resume_must_be_of_the_command(error: Refused, elsewhere: Path) -> None:
-    assert "Use `qed sft` for it" in error("grpo", "--resume", "--out", save(elsewhere / "one", single("sft")))
+    assert "Use `qed sft` instead" in error("grpo", "--resume", "--out", save(elsewhere / "one", single("sft")))
     both = save(elsewhere / "both", pipeline())
     assert "resume it with `qed pipeline --resume --out DIR`" in error("grpo", "--resume", "--out", both)
     assert pipeline("--resume", "--out", both).run.out == both

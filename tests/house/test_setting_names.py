@@ -184,7 +184,7 @@ def test_several_rejections_at_once() -> None:
 
 def test_help_shows_the_defaults_of_a_leaf_under_its_parts(run: Run) -> None:
     told = " ".join(run("dapo", "--help")[1].split())
-    part = told.partition("algorithm.surrogate: Which policy loss")[2]
+    part = told.partition("algorithm.surrogate: The policy loss and its bounds")[2]
     assert "(default: 0.28)" in part.partition("--algorithm.clip-high")[2].partition("--algorithm")[0]
     assert "(default: true)" in told.partition("--[no-]algorithm.dynamic-sampling")[2].partition("--algorithm")[0]
 

@@ -13,7 +13,7 @@ FASTER = 10.0  # multiple of the policy's learning rate, as in verl's examples: 
 
 @dataclass(frozen=True)
 class Critic:
-    """Settings of the model that predicts an answer's outcome at each of its tokens."""
+    """The critic, which predicts an answer's outcome at each of its tokens."""
 
     trunk: Literal["copy", "policy"] = "copy"
     """What the value head reads: a separately trained copy of the policy, or the policy itself."""

@@ -31,7 +31,7 @@ def require_teacher_alone(regularizer: Regularizer) -> None:
 
 @dataclass(frozen=True)
 class Distillation:
-    """Settings of the policy's divergence to a teacher, on the policy's own answers."""
+    """The policy's divergence to a teacher, on the policy's own answers."""
 
     divergence: Kind = "sampled"
     """sampled: the reverse KL from the log-probs of the sampled tokens, as a reward for each token; reverse_kl,

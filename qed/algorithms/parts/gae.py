@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gae:
-    """Settings of GAE: how far advantages and returns look ahead before they rely on the critic's values."""
+    """How far advantages and returns look ahead before they rely on the critic's values."""
 
     policy_lambda: float = 0.95
     """Lambda of the advantages: 1 compares the value with the whole outcome, 0 only with the next value."""

@@ -33,7 +33,7 @@ class Guidance(Protocol):
 
 @dataclass(frozen=True)
 class WholeDemonstrations:
-    """Settings that choose which groups get complete demonstrations in addition to the sampled answers."""
+    """Which groups get complete demonstrations in addition to the sampled answers."""
 
     traces: int = 1
     """Number of demonstrations that join a group; a problem with fewer contributes all it has."""
@@ -69,7 +69,7 @@ class WholeDemonstrations:
 
 @dataclass(frozen=True)
 class ExpertPrefix:
-    """Settings that choose which answers of a group start with a prefix of a demonstration, and how long it is."""
+    """Which answers of a group start with a prefix of a demonstration, and how long it is."""
 
     traces: int = 1
     """Number of answers per group that start with a prefix of a demonstration, or consist of all of it; -1: every

@@ -19,7 +19,7 @@ Statistics = Literal["shared", "split"]
 
 @dataclass(frozen=True)
 class OffPolicyAdvantages:
-    """Settings by which the advantages of demonstration tokens differ from those of sampled tokens."""
+    """How the advantages of demonstration tokens differ from those of sampled tokens."""
 
     statistics: Statistics = "shared"
     """Baseline of a group: shared uses all of its answers; split uses only those that were sampled completely."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Regularizer:
-    """Settings of the KL to the reference model, and of the entropy bonus."""
+    """The KL to the reference model, and the entropy bonus."""
 
     kl: float = 0.0
     """Weight of the KL to the reference model; 0 loads none."""

@@ -9,7 +9,7 @@ from qed.algorithms.base import require
 
 @dataclass(frozen=True)
 class Selection:
-    """Settings that select the groups, completions and tokens of the policy loss."""
+    """Which groups, completions and tokens the policy loss includes."""
 
     dynamic_sampling: bool = False
     """Sample until enough groups have both correct and wrong answers; other groups are recorded and dropped."""

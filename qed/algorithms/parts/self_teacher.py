@@ -21,7 +21,7 @@ WORDING = (
 
 @dataclass(frozen=True)
 class SelfTeacher:
-    """Settings of the teacher's weights and prompt, and of the tokens that learn from it."""
+    """The teacher's weights and prompt, and the tokens that learn from it."""
 
     teacher_weights: Literal["start", "ema", "live"] = "start"
     """start: the policy at the start of the phase; live: the policy as it is; ema: one that follows the policy."""

@@ -27,7 +27,7 @@ KNOWN_EPSILON = 1e-6  # added to a known behaviour probability
 
 @dataclass(frozen=True)
 class TokenShaping:
-    """Settings of the weights of given and sampled tokens; p is the policy's probability of a demonstration token, or
+    """The weights of given and sampled tokens; p is the policy's probability of a demonstration token, or
     the ratio of a replayed one."""
 
     kind: Kind = "regularized"
@@ -111,7 +111,7 @@ class TokenShaping:
 
 @dataclass(frozen=True)
 class Shaping(TokenShaping):
-    """Settings of the weights of demonstration tokens, whose author's probability may be known, and of sampled ones."""
+    """The weights of demonstration tokens, whose author's probability may be known, and of sampled ones."""
 
     behaviour: bool = False
     """If the data has the author's probability, use p / (pi_author + 1e-6), without shaping."""

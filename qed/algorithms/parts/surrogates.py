@@ -41,7 +41,7 @@ TO_SAMPLER = ("dppo", "ipo")  # kinds whose ratio uses the sampler's log-probs
 
 @dataclass(frozen=True)
 class Surrogate:
-    """Settings of the policy loss: its kind and its bounds."""
+    """The policy loss and its bounds."""
 
     kind: SurrogateKind = "clip"
     """The policy loss of a token with a given advantage."""
