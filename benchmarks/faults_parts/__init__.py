@@ -1,1 +1,1 @@
-"""The parts of benchmarks/faults.py."""
+"""Parts of benchmarks/faults.py."""

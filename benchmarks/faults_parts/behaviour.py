@@ -1,4 +1,4 @@
-"""S1, N1, N2, H1 and B1: signals, numbers that are not finite, rewards without a difference, hangs, bad data."""
+"""S1, N1, N2, H1 and B1: signals, non-finite numbers, equal rewards, hangs, bad data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW, LONG, PATIENCE = 0.7, 12, 70
 
 
 def s1(rival: Rival) -> Iterator[Finding]:
-    """A signal in the midst of step 4 of a run that saves every second step; then SIGTERM with the option for it."""
+    """Send a signal in the middle of step 4 of a run that saves every second step; then SIGTERM with its option."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         out = rival.fresh()
         fault = {"at": "reward", "step": 4, "do": "signal", "value": int(number)}
@@ -31,7 +31,7 @@ def s1(rival: Rival) -> Iterator[Finding]:
 
 
 def n1(rival: Rival) -> Iterator[Finding]:
-    """A number that is not finite in step 3."""
+    """Put a non-finite number into step 3."""
     for name, at, do in (
         ("one reward NaN", "reward", "nan"),
         ("all rewards NaN", "reward", "all nan"),
@@ -48,7 +48,7 @@ def n1(rival: Rival) -> Iterator[Finding]:
 
 
 def n2(rival: Rival) -> Iterator[Finding]:
-    """Rewards without a difference."""
+    """Give equal rewards."""
     out = rival.fresh()
     end = rival.run(out, fault={"at": "reward", "step": "each", "do": "zero"})
     said = rival.unusual(end)
@@ -59,14 +59,14 @@ def n2(rival: Rival) -> Iterator[Finding]:
 
 
 def h1(rival: Rival) -> Iterator[Finding]:
-    """A reward that does not come back."""
+    """Let a reward hang."""
     fault = {"at": "reward", "step": 3, "do": "sleep", "value": 3600}
     end = rival.run(rival.fresh(), limit=PATIENCE, fault=fault)
     yield Finding("H1", "a reward hangs in step 3", ending(end), end, {"said": rival.unusual(end)[:6]})
 
 
 def b1(rival: Rival) -> Iterator[Finding]:
-    """Data that cannot be meant."""
+    """Train on invalid data."""
     broken = rival.place / "broken.jsonl"
     broken.write_text('{"prompt": "one"}\n{"prompt": "two"\n{"prompt": "three"}\n', encoding="utf-8")
     sixteen = {"per_device_train_batch_size": 16}

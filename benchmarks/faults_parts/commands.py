@@ -1,4 +1,4 @@
-"""F1 and L1: settings that cannot be meant, and the command line; P1 and P2: keys and pickles."""
+"""F1 and L1: invalid settings, and the command line; P1 and P2: keys and pickles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from faults_parts.rival import Ended, Finding, Rival, cut, ending, resumed
 
-# Of the right shape, but nobody's.
+# In the right format, but invalid.
 KEYS = {"HF_TOKEN": "hf_" + "QedBenchmarkNotAKey" + "0" * 15, "WANDB_API_KEY": "0123456789abcdef" * 2 + "01234567"}
 REWARD = """def letters(completions, **_):
     return [len(set(text)) / 8 for text in completions]
@@ -18,7 +18,7 @@ GIVEN = "hf_" + "QedBenchmarkArgument" + "1" * 14
 
 
 def asked(rival: Rival, out: Path) -> list[str]:
-    """The arguments of a run that nothing is wrong with."""
+    """Return the arguments of a valid run."""
     work = rival.place / "work"
     work.mkdir(exist_ok=True)
     (work / "letters.py").write_text(REWARD, encoding="utf-8")
@@ -43,7 +43,7 @@ def asked(rival: Rival, out: Path) -> list[str]:
 
 
 def f1(rival: Rival) -> Iterator[Finding]:
-    """Mistakes in a command, in a file, and what looks like one."""
+    """Make mistakes on the command line and in a file, and use what looks like a mistake."""
     good = rival.command(*asked(rival, rival.fresh()))
     yield Finding("F1", "nothing wrong", ending(good), good)
     for name, option, value in (
@@ -63,7 +63,7 @@ def f1(rival: Rival) -> Iterator[Finding]:
 
 
 def _without(arguments: list[str], line: str) -> list[str]:
-    """The arguments without the one that a file tells."""
+    """Return the arguments without the one that a file sets."""
     name = "--" + line.partition(":")[0]
     if name not in arguments:
         return arguments
@@ -86,7 +86,7 @@ def _about(end: Ended) -> dict[str, object]:
 
 
 def l1(rival: Rival) -> Iterator[Finding]:
-    """The command line by itself."""
+    """Run the command line without training."""
     good = asked(rival, rival.fresh())
     bare = ["grpo", "--use_cpu", "true", "--bf16", "false"]
     for name, arguments in (
@@ -105,7 +105,7 @@ def l1(rival: Rival) -> Iterator[Finding]:
 
 
 def p1(rival: Rival) -> Iterator[Finding]:
-    """Keys in the environment and in an argument: where do they turn up?"""
+    """Look for keys from the environment and from an argument in files and logs."""
     out = rival.fresh()
     end = rival.run(out, environment=KEYS)
     yield Finding("P1", "keys in the environment", _leaks(out, end, list(KEYS.values())), end)
@@ -121,7 +121,7 @@ def p1(rival: Rival) -> Iterator[Finding]:
 
 
 def _leaks(out: Path, end: Ended, keys: list[str]) -> str:
-    """The names of files that hold a key, and the log when it does."""
+    """Name the files that contain a key, and the log if it does."""
     files = sorted(path for path in out.rglob("*") if path.is_file())
     found = {path.name for path in files if any(key.encode() in path.read_bytes() for key in keys)}
     found |= {"the log"} if any(key in end.text for key in keys) else set()
@@ -129,7 +129,7 @@ def _leaks(out: Path, end: Ended, keys: list[str]) -> str:
 
 
 def p2(rival: Rival) -> Iterator[Finding]:
-    """Weights in a pickle, a pickle that is an attack, and one in a checkpoint."""
+    """Load weights from a pickle, from a malicious pickle, and from one in a checkpoint."""
     pickled = rival.make_model("pickled", pickled=True)
     end = rival.run(rival.fresh(), model=str(pickled))
     outcome = "loaded" if end.code == 0 else ending(end)

@@ -1,4 +1,4 @@
-"""C1, C2 and D1: files that are damaged or foreign, and a disk that lets a run down."""
+"""C1, C2 and D1: files that are damaged or from another run, and disk errors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ FLIPS = 250
 
 
 def half(path: Path) -> None:
-    """Leave the first half of a file."""
+    """Keep only the first half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def empty(path: Path) -> None:
-    """Leave nothing in a file."""
+    """Empty a file."""
     path.write_bytes(b"")
 
 
 def flip(path: Path) -> None:
-    """Change the lowest bit of many numbers of a file in the format of safetensors, each of four bytes."""
+    """Flip the lowest bit of many four-byte numbers in a safetensors file."""
     data = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     for number in random.Random(0).sample(range((len(data) - start) // 4), FLIPS):
@@ -33,7 +33,7 @@ def flip(path: Path) -> None:
 
 
 def one_bit(path: Path) -> None:
-    """Change a bit in the midst of a file."""
+    """Flip a bit in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
@@ -59,7 +59,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 def c1(rival: Rival) -> Iterator[Finding]:
-    """The newest of several checkpoints is damaged."""
+    """Damage the newest of several checkpoints."""
     whole = rival.whole()
     for name, (file, damage) in DAMAGES.items():
         out = cut(whole, rival.fresh(), CUT)
@@ -69,7 +69,7 @@ def c1(rival: Rival) -> Iterator[Finding]:
 
 
 def c2(rival: Rival) -> Iterator[Finding]:
-    """Folders that are no checkpoint of the run, with a larger number than its own."""
+    """Add folders that are not checkpoints of the run, with larger numbers than its own."""
     whole = rival.whole()
     out = cut(whole, rival.fresh(), CUT)
     (out / "checkpoint-5").mkdir()
@@ -89,7 +89,7 @@ def c2(rival: Rival) -> Iterator[Finding]:
 
 
 def d1(rival: Rival) -> Iterator[Finding]:
-    """A write that fails in the save of step 4, and a folder that is deleted during it; then the run is resumed."""
+    """Let a write fail in the save of step 4, and delete the folder during it; then resume the run."""
     whole = rival.whole()
     size = (whole / "checkpoint-4" / WEIGHTS).stat().st_size
     for file, limit in ((WEIGHTS, size // 2), ("optimizer.pt", size * 3 // 2)):

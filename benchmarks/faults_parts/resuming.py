@@ -1,4 +1,4 @@
-"""R1 to R3, K1 and K2: is a run that was cut and taken up again the run that was never cut?"""
+"""R1 to R3, K1 and K2: does an interrupted and resumed run equal an uninterrupted one?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from faults_parts.rival import PROMPTS, STEPS, Ended, Finding, Rival, checkpoints, cut, difference, ended, resumed, stop
 
 LONG = 20
-# More prompts than a run of that length has time for, and so few that it passes over them five times.
+# More prompts than a run of that length uses, and so few that it makes five epochs.
 MANY, FEW = ({"columns": {"prompt": [f"what is {n} + 1?" for n in range(count)]}} for count in (64, 8))
 STAGES = {
     "save": "before anything is written",
@@ -24,7 +24,7 @@ STAGES = {
 
 
 def r1(rival: Rival) -> Iterator[Finding]:
-    """The same run twice, and cut at a boundary and elsewhere."""
+    """Make the same run twice, and interrupt it at a boundary and elsewhere."""
     whole, again = rival.whole(), rival.fresh()
     end = rival.run(again)
     apart = difference(again, whole)
@@ -45,14 +45,14 @@ def r1(rival: Rival) -> Iterator[Finding]:
 
 
 def r2(rival: Rival) -> Iterator[Finding]:
-    """A reference model that moves, and one that stands."""
+    """Resume with a moving and with a fixed reference model."""
     moving = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.6}
     yield _cut(rival, "R2", "sync_ref_model, cut behind step 3", 3, {"config": moving})
     yield _cut(rival, "R2", "beta=0.1, cut behind step 3", 3, {"config": {"beta": 0.1}})
 
 
 def r3(rival: Rival) -> Iterator[Finding]:
-    """Other settings on the way."""
+    """Resume with other settings."""
     whole = rival.whole()
     for name, told in (
         ("50 times the learning rate", {"config": {"learning_rate": 5e-2}}),
@@ -69,7 +69,7 @@ def r3(rival: Rival) -> Iterator[Finding]:
 
 
 def k1(rival: Rival) -> Iterator[Finding]:
-    """Killed at the stages of the save of step 4."""
+    """Kill at each stage of the save of step 4."""
     whole = rival.whole()
     for stage, name in STAGES.items():
         out = rival.fresh()
@@ -80,14 +80,14 @@ def k1(rival: Rival) -> Iterator[Finding]:
 
 
 def k2(rival: Rival) -> Iterator[Finding]:
-    """Killed at random, taken up again, until there were enough kills and a run came to its end."""
+    """Kill at random and resume, until there were enough kills and a run finished."""
     yield _killed(rival, "within an epoch", 20, {"steps": LONG, "data": MANY})
     yield _killed(rival, "over five epochs", 10, {"steps": LONG, "data": FEW})
 
 
 def _killed(rival: Rival, where: str, wanted: int, told: dict[str, Any]) -> Finding:
-    """The moments lie within the time that the steps of a whole run take. A run that cannot be taken up is helped as a
-    person would: its newest checkpoint is deleted."""
+    """Kill runs at random moments within the time that the steps of a whole run take. If a run cannot be resumed, its
+    newest checkpoint is deleted, as a person would do."""
     source, whole = random.Random(0), rival.fresh("whole")
     began, end = _trained(rival, whole, told, None)
     if end.code:
@@ -111,7 +111,7 @@ def _killed(rival: Rival, where: str, wanted: int, told: dict[str, Any]) -> Find
 
 
 def _trained(rival: Rival, out: Path, told: dict[str, Any], moment: float | None) -> tuple[float, Ended]:
-    """A run, killed so many seconds after its steps began; when they began, and how it ended."""
+    """Make a run, killed `moment` seconds after its steps began; return when they began, and how it ended."""
     ready = rival.fresh("ready")
     process = rival.start(out, **told, ready=str(ready), resume="if any")
     while not ready.exists() and process.made.poll() is None:

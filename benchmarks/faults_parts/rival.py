@@ -1,4 +1,4 @@
-"""The rival's runs and commands, each in a process of its own with a time limit, and what was said and left behind."""
+"""Runs and commands of the rival, each in a separate process with a time limit, and their output and files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 HERE = Path(__file__).parent
 Figures = dict[str, Any]
-# Two of them a step: longer than a run, so that its end is no epoch's, unless a case asks for fewer.
+# Two per step: more than a run uses, so that its end is not an epoch's, unless a case asks for fewer.
 PROMPTS = {"prompt": [f"what is {number} + {number + 1}?" for number in range(16)]}
 STEPS = 6
 LIMIT = 150.0
@@ -34,7 +34,7 @@ class Ended:
     """How a process ended.
 
     Attributes:
-        code: its exit code, negative for a signal; None where it was killed at its time limit.
+        code: its exit code, negative for a signal; None if it was killed at its time limit.
         text: what it printed.
     """
 
@@ -44,31 +44,31 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines, without empty ones, frames, progress bars, the figures of steps, and a launcher's echo of its own
-        command."""
+        """Its output lines, without empty lines, frames, progress bars, the metrics of steps, and a launcher's echo of
+        its command."""
         lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in self.text.splitlines()]
         return [line for line in lines if re.search(r"\w", line) and not re.match(ASIDE, line)]
 
     @property
     def last(self) -> str:
-        """The last line that names an error, or the last of all, cut after 300 letters."""
+        """The last line that names an error, or otherwise the last line, truncated to 300 characters."""
         errors = [line for line in self.lines if re.match(r"[\w.]+(Error|Exception): ", line)]
         return [*self.lines[-1:], *errors][-1][:300] if self.lines else ""
 
     @property
     def traceback(self) -> bool:
-        """Whether a traceback of Python stands in what was said."""
+        """Whether the output contains a Python traceback."""
         return "Traceback (most recent call last)" in self.text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a case.
+    """The outcome of a case.
 
     Attributes:
-        outcome: a few words for the card.
-        ended: how the process that counts ended.
-        figures: whatever else was measured.
+        outcome: a few words for the table.
+        ended: how the relevant process ended.
+        figures: other measurements.
     """
 
     group: str
@@ -78,18 +78,18 @@ class Finding:
     figures: Figures = field(default_factory=dict)
 
     def plain(self) -> Figures:
-        """For JSON."""
+        """Return the finding for JSON."""
         told = {"group": self.group, "case": self.case, "outcome": self.outcome, "code": self.ended.code}
         said = {"traceback": self.ended.traceback, "last": self.ended.last, "seconds": round(self.ended.seconds, 1)}
         return {**told, **said, **self.figures}
 
 
 class Rival:
-    """TRL in an environment of its own.
+    """TRL in a separate environment.
 
     Args:
-        python: that environment's interpreter.
-        place: a folder for models, runs and logs.
+        python: interpreter of that environment.
+        place: folder for models, runs and logs.
     """
 
     def __init__(self, python: Path, place: Path) -> None:
@@ -99,32 +99,32 @@ class Rival:
 
     @cached_property
     def model(self) -> Path:
-        """The folder with the model that every case trains."""
+        """The folder of the model that every case trains."""
         return self.make_model("model")
 
     def make_model(self, name: str, **told: Any) -> Path:
-        """A folder with a model."""
+        """Make a folder with a model."""
         folder = self.place / name
         self.made(folder=str(folder), **told)
         return folder
 
     def made(self, **told: Any) -> None:
-        """Have a file or a folder written by the rival's libraries."""
+        """Let the rival's libraries write a file or a folder."""
         ended = self.process([str(self.python), str(HERE / "trl_model.py"), json.dumps(told)])
         if ended.code:
             raise SystemExit(ended.text)
 
     def fresh(self, name: str = "run") -> Path:
-        """A path where nothing is yet."""
+        """Return a path that does not exist yet."""
         self.count += 1
         return self.place / f"{name}-{self.count}"
 
     def run(self, out: Path, limit: float = LIMIT, environment: Figures | None = None, **told: Any) -> Ended:
-        """A run to its end, or to the limit in seconds."""
+        """Make a run until its end or the time limit in seconds."""
         return ended(self.start(out, environment, **told), limit)
 
     def start(self, out: Path, environment: Figures | None = None, **told: Any) -> Process:
-        """A run that goes on by itself."""
+        """Start a run in the background."""
         usual = {"model": str(self.model), "steps": STEPS, "data": {"columns": PROMPTS}, "config": {}, "slow": 0.0}
         more = {"fault": None, "resume": None, "ready": None, "out": str(out), "seen": f"{out}.seen"}
         file = self.fresh("told")
@@ -132,15 +132,15 @@ class Rival:
         return self.started([str(self.python), str(HERE / "trl_run.py"), str(file)], environment)
 
     def command(self, *arguments: str, limit: float = LIMIT, environment: Figures | None = None) -> Ended:
-        """The command `trl`."""
+        """Run the command `trl`."""
         return self.process([str(self.python.parent / "trl"), *arguments], limit, environment)
 
     def process(self, command: Sequence[str], limit: float = LIMIT, environment: Figures | None = None) -> Ended:
-        """Any command to its end."""
+        """Run any command until its end or the time limit."""
         return ended(self.started(command, environment), limit)
 
     def started(self, command: Sequence[str], environment: Figures | None = None) -> Process:
-        """A command in a process group of its own, which writes into a log."""
+        """Start a command in a separate process group, with its output in a log."""
         told = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE",)}
         work, log = self.place / "work", self.fresh("log")
@@ -159,7 +159,7 @@ class Rival:
         return Process(made, log, time.monotonic())
 
     def whole(self, **told: Any) -> Path:
-        """The folder of a run that nothing went wrong in, made once for what it is told, a checkpoint a step."""
+        """Return the folder of an undisturbed run with a checkpoint per step, made once for each configuration."""
         name = json.dumps(told, sort_keys=True)
         if name not in self.wholes:
             out = self.fresh("whole")
@@ -172,14 +172,14 @@ class Rival:
         return self.wholes[name]
 
     def unusual(self, ended: Ended) -> list[str]:
-        """What was said that a run without a fault does not say."""
+        """Return the output lines that an undisturbed run does not have."""
         self.whole()
         return list(dict.fromkeys(line[:300] for line in ended.lines if shape(line) not in self.usual))
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was started."""
+    """A started process."""
 
     made: subprocess.Popen[bytes]
     log: Path
@@ -187,13 +187,13 @@ class Process:
 
 
 def attentive() -> None:
-    """Have the signals that a shell's background job may ignore end a process, as at a terminal."""
+    """Reset the signals that a shell's background job may ignore, so that they end the process, as at a terminal."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def ended(process: Process, limit: float) -> Ended:
-    """How a process ends, which is killed with all that it started when the limit is over."""
+    """Return how a process ends; it is killed with all of its children at the time limit."""
     code: int | None
     try:
         code = process.made.wait(limit)
@@ -217,13 +217,13 @@ def shape(line: str) -> str:
 
 
 def checkpoints(out: Path) -> list[int]:
-    """The numbers of the checkpoint folders of a run."""
+    """Return the numbers of a run's checkpoint folders."""
     found = [re.fullmatch(r"checkpoint-(\d+)", path.name) for path in (out.iterdir() if out.is_dir() else ())]
     return sorted(int(match[1]) for match in found if match)
 
 
 def cut(whole: Path, out: Path, step: int) -> Path:
-    """A copy of a run as it was after a step."""
+    """Return a copy of a run as it was after a step."""
     for number in checkpoints(whole):
         if number <= step:
             shutil.copytree(whole / f"checkpoint-{number}", out / f"checkpoint-{number}")
@@ -231,12 +231,12 @@ def cut(whole: Path, out: Path, step: int) -> Path:
 
 
 def weights(out: Path, step: int = STEPS) -> dict[str, Any]:
-    """The weights of a checkpoint."""
+    """Return the weights of a checkpoint."""
     return load_file(out / f"checkpoint-{step}" / WEIGHTS)
 
 
 def difference(one: Path, other: Path, step: int = STEPS) -> float:
-    """The largest difference between the weights of two runs; 0 where they are the same bit by bit."""
+    """Return the largest difference between the weights of two runs; 0 if they are bitwise equal."""
     ours, theirs = weights(one, step), weights(other, step)
     if all(np.array_equal(ours[name], theirs[name]) for name in ours):
         return 0.0
@@ -244,12 +244,12 @@ def difference(one: Path, other: Path, step: int = STEPS) -> float:
 
 
 def finite(out: Path, step: int) -> bool:
-    """Whether all weights of a checkpoint are finite numbers."""
+    """Return whether all weights of a checkpoint are finite."""
     return all(bool(np.isfinite(table).all()) for table in weights(out, step).values())
 
 
 def resumed(rival: Rival, out: Path, whole: Path, steps: int = STEPS, **told: Any) -> tuple[str, Ended, Figures]:
-    """What comes of going on with a run: an outcome in words beside the run that was never cut."""
+    """Resume a run; return an outcome in words, compared with the uninterrupted run, how it ended, and figures."""
     ended = rival.run(out, **{"resume": True, "steps": steps, **told})
     rates = re.findall(r"'learning_rate': '?([\d.e-]+)", ended.text)
     figures: Figures = {"said": rival.unusual(ended)[:6], "learning_rates": rates}
@@ -265,13 +265,13 @@ def resumed(rival: Rival, out: Path, whole: Path, steps: int = STEPS, **told: An
 
 
 def prompts(out: Path) -> dict[int, list[str]]:
-    """The prompts of the steps of a run for which answers were sampled."""
+    """Return the prompts for which answers were sampled, by step of a run."""
     lines = Path(f"{out}.seen").read_text(encoding="utf-8").splitlines()
     return dict(json.loads(line) for line in lines)
 
 
 def ending(ended: Ended) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     if ended.code is None:
         return f"still there after {ended.seconds:.0f} s"
     if ended.code == 0:

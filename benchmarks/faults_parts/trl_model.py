@@ -1,8 +1,8 @@
-"""A tiny Llama with a tokenizer of letters, and files that a resumed run should not trust; run by the rival's Python.
+"""A tiny Llama with a character tokenizer, and files that a resumed run should not trust; run by the rival's Python.
 
     python trl_model.py '{"folder": "/tmp/model", "width": 32}'
 
-`pickled` writes the weights as `pytorch_model.bin`; `hostile` writes a pickle that makes the file `mark` when it runs.
+`pickled` writes the weights as `pytorch_model.bin`; `hostile` writes a pickle that creates the file `mark` when loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPECIAL = ["<pad>", "<eos>", "<unk>"]
 
 
 class Hostile:
-    """What a pickle of it does when it is read without care: it makes a file."""
+    """An object whose pickle creates a file when it is loaded unsafely."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -31,7 +31,7 @@ class Hostile:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A token for each letter."""
+    """Build a tokenizer with a token per character."""
     words = {word: number for number, word in enumerate([*SPECIAL, *ascii_lowercase, *digits, *" +=?."])}
     made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -42,7 +42,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def network(width: int, vocabulary: int) -> LlamaForCausalLM:
-    """A model of two layers with random weights."""
+    """Build a model of two layers with random weights."""
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=vocabulary,
@@ -60,7 +60,7 @@ def network(width: int, vocabulary: int) -> LlamaForCausalLM:
 
 
 def main() -> None:
-    """Write what was asked for."""
+    """Write the requested model or file."""
     told = json.loads(sys.argv[1])
     if "hostile" in told:
         torch.save(Hostile(told["mark"]), told["hostile"])

@@ -1,8 +1,8 @@
-"""A run of TRL's GRPOTrainer as its documentation has it, with at most one fault; run by the rival's Python.
+"""A run of TRL's GRPOTrainer as documented, with at most one fault; run by the rival's Python.
 
     python trl_run.py told.json
 
-It prints nothing of its own, so that all that is said and the exit code are the library's.
+It prints nothing itself, so that all output and the exit code come from the library.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ Told = dict[str, Any]
 
 
 class Fault:
-    """What is to go wrong: at a named point of a step, `do`, with a `value` where it needs one.
+    """A fault to cause: `do` at a named point of a step, with a `value` if needed.
 
     Args:
-        told: with `at`, `step`, `do` and `value`; nothing goes wrong without it.
-        out: the run's folder.
+        told: description with `at`, `step`, `do` and `value`; None causes no fault.
+        out: folder of the run.
     """
 
     def __init__(self, told: Told | None, out: Path) -> None:
         self.told, self.out = told or {}, out
 
     def due(self, at: str, step: int) -> str:
-        """What is to be done here, if anything."""
+        """Return the fault to cause here, or an empty string."""
         there = self.told.get("at") == at and self.told.get("step") in (step, "each")
         return str(self.told["do"]) if there else ""
 
     def strike(self, at: str, step: int) -> None:
-        """Do to the process or to the disk what is to be done here."""
+        """Cause the fault here, if it is due."""
         do, value = self.due(at, step), self.told.get("value", 0)
         if do == "signal":
             os.kill(os.getpid(), value)
         elif do == "sleep":
             time.sleep(value)
-        elif do == "full disk":  # a write beyond this size fails; Python ignores the signal that goes with it
+        elif do == "full disk":  # a write beyond this size fails; Python ignores the accompanying signal
             resource.setrlimit(resource.RLIMIT_FSIZE, (value, value))
         elif do == "delete":
             shutil.rmtree(self.out)
 
 
 class Rewarding:
-    """How many letters of an answer differ, as a reward function of TRL's kind."""
+    """A reward function for TRL: the number of distinct letters in an answer."""
 
     __name__ = "letters"
 
@@ -62,7 +62,7 @@ class Rewarding:
         self.fault, self.slow, self.seen = fault, slow, seen
 
     def __call__(self, prompts: list[str], completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
-        """A number for each completion; which prompts a step has is written down beside the run's folder."""
+        """Return a number for each completion, and record the prompts of the step next to the run's folder."""
         step = trainer_state.global_step + 1
         with self.seen.open("a", encoding="utf-8") as target:
             target.write(json.dumps([step, sorted(set(prompts))]) + "\n")
@@ -80,12 +80,12 @@ class Rewarding:
 
 
 class Faulty(GRPOTrainer):
-    """Has points at which something can go wrong: the loss, and the stages of a save."""
+    """A trainer with points for faults: the loss, and the stages of a save."""
 
     fault: Fault
 
     def compute_loss(self, *arguments: Any, **named: Any) -> Any:
-        """The loss, NaN where that is the fault."""
+        """Return the loss, or NaN if that is the fault."""
         loss = super().compute_loss(*arguments, **named)
         return loss * float("nan") if self.fault.due("loss", self.state.global_step + 1) else loss
 
@@ -104,23 +104,23 @@ class Faulty(GRPOTrainer):
 
 
 class Points(TrainerCallback):
-    """Says when training begins, and has a fault at the beginning of a step."""
+    """Reports when training begins, and causes a fault at the beginning of a step."""
 
     def __init__(self, fault: Fault, ready: str | None) -> None:
         self.fault, self.ready = fault, ready
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Loading is over."""
+        """Report that loading is done."""
         if self.ready:
             Path(self.ready).touch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A step begins."""
+        """Cause a fault that is due at the beginning of a step."""
         self.fault.strike("step", state.global_step + 1)
 
 
 def configuration(told: Told) -> GRPOConfig:
-    """TRL's defaults but for the sizes, the learning rate, the precision and the logging, and what a case asks for."""
+    """Return TRL's defaults except for sizes, learning rate, precision, logging and the settings of the case."""
     chosen = {
         "output_dir": told["out"],
         "max_steps": told["steps"],
@@ -139,14 +139,14 @@ def configuration(told: Told) -> GRPOConfig:
 
 
 def dataset(told: Told) -> Dataset:
-    """The rows that were told, or those of a file."""
+    """Return the rows of the case, or those of a file."""
     if "file" in told:
         return load_dataset("json", data_files=told["file"], split="train")
     return Dataset.from_dict(told["columns"])
 
 
 def main() -> None:
-    """Train as told, and resume as told."""
+    """Train, and resume if requested."""
     told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     out = Path(told["out"])
     fault = Fault(told["fault"], out)

@@ -1,1 +1,1 @@
-"""The parts of the GPU kit: checks, ceilings of the card, steps of real shapes, and other programs on the same work."""
+"""Parts of the GPU kit: checks, the card's ceilings, steps of real shapes, and other programs on the same work."""

@@ -1,4 +1,4 @@
-"""What a card does at best, and the least work of sampling and of an update."""
+"""The peak performance of a card, and the minimum work of sampling and of an update."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HALF = 2  # bytes of a weight, a key or a value in bfloat16
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done all work that was given to it."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def time_work(work: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds that the work takes at best."""
+    """Return the shortest time that the work takes, in seconds."""
     work()
     found = []
     for _ in range(BEST_OF):
@@ -39,12 +39,12 @@ def time_work(work: Callable[[], Any], device: torch.device) -> float:
 
 
 def measure_ceilings(device: torch.device) -> dict[str, float]:
-    """Measure copies on the device, in bytes read and written a second, and bfloat16 matrix products, in FLOP/s."""
+    """Measure copies on the device, in bytes read and written per second, and bfloat16 matrix products, in FLOP/s."""
     source = torch.empty(COPY_BYTES[device.type], dtype=torch.uint8, device=device).fill_(1)
     target = torch.empty_like(source)
     copied = 2 * source.nbytes / time_work(lambda: target.copy_(source), device)
     size = MATRIX[device.type]
-    # Random numbers: zeros are multiplied faster, because they take less power.
+    # Random numbers, because multiplying zeros takes less power and is faster.
     left, right = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
     products = 2 * size**3 / time_work(lambda: left @ right, device)
     return {"bytes_per_s": copied, "flop_per_s": products}
@@ -52,7 +52,7 @@ def measure_ceilings(device: torch.device) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Work:
-    """The least work of a step: every prompt is computed once for its group, and logits for answers alone."""
+    """The minimum work of a step: every prompt is computed once per group, and logits only for answers."""
 
     shape: Shape
 
@@ -86,11 +86,11 @@ class Work:
         return 2 * self.blocks * computed + 2 * self.head * self.tokens + 4 * shape.layers * shape.width * seen
 
     def count_update(self) -> int:
-        """Count the operations of forward and backward; with adapters the weights have no gradients of their own."""
+        """Count the operations of forward and backward; with adapters, the base weights have no gradients."""
         return (2 if self.shape.lora else 3) * self.count_forward()
 
     def count_sampled_bytes(self) -> int:
-        """Count the bytes that sampling reads at least: in each step all weights, and the keys and values so far.
+        """Count the minimum bytes that sampling reads: in each step, all weights, and the keys and values so far.
 
         The answers of a group share the keys and values of their prompt.
         """
@@ -100,6 +100,6 @@ class Work:
         return shape.answer * HALF * (self.blocks + self.head) + cached * of_token
 
     def find_sampling_floor(self, ceilings: dict[str, float]) -> float:
-        """Return the least seconds that sampling takes: reading, and the multiplications of the prompts."""
+        """Return the minimum seconds that sampling takes: memory reads, and the multiplications of the prompts."""
         prefill = 2 * self.blocks * self.shape.problems * self.shape.prompt
         return self.count_sampled_bytes() / ceilings["bytes_per_s"] + prefill / ceilings["flop_per_s"]

@@ -1,4 +1,4 @@
-"""Correctness first: the tests that need a device, each outcome written as it comes."""
+"""Correctness first: the tests that need a device; each outcome is written immediately."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpu_parts.report import Report
 from qed.host import count_usable_cores
 
 ROOT = Path(__file__).parents[2]
-# What is compared on the device: CUDA graphs with plain steps, layers and output layers with kernels with those of
-# torch, packed rows with padded ones, 4-bit weights, offloaded and 8-bit moments, the mismatch of sampler and learner
-# in bfloat16, a run.
+# What is compared on the device: CUDA graphs with plain steps; layers and output layers with kernels with those of
+# torch; packed rows with padded ones; 4-bit weights; offloaded and 8-bit moments; sampler and learner in bfloat16; a
+# run.
 FILES = tuple(
     f"tests/parity/test_{name}.py"
     for name in (
@@ -28,14 +28,14 @@ FILES = tuple(
         "optimizers",
     )
 )
-PROCESSES = 8  # at most: tests compile, each on one core
+PROCESSES = 8  # maximum; tests compile, each on one core
 OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (tests/\S+::.+)")
 REASONS = re.compile(r"^SKIPPED \[\d+\] (.+)")
-MOST = 12_000  # characters of the output that are kept
+MOST = 12_000  # maximum characters of output to keep
 
 
 def run_checks(device: str, name: str, report: Report) -> None:
-    """Run the tests of a device; on a CPU those of the same tests that a CPU can do."""
+    """Run the tests of a device; on a CPU, those of them that a CPU can run."""
     chosen = ["-m", "gpu", *FILES] if device == "cuda" else ["-k", "cpu", FILES[0]]
     command = [sys.executable, "-m", "pytest", "-v", "-rfEs", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider"]
     command += ["-n", str(min(PROCESSES, count_usable_cores())), "--dist", "load", "-p", "gpu_parts.failures"]
@@ -57,7 +57,7 @@ def run_checks(device: str, name: str, report: Report) -> None:
         output = (output + line)[-MOST:]
         if found := OUTCOME.match(line):
             tests[found[2].strip()] = {"ERROR": "failed"}.get(found[1], found[1].lower())
-            # Why a test failed was printed before; pytest's own report comes at the end alone, which may be cut off.
+            # The reason of a failure was printed before; pytest's report comes only at the end, which may be cut off.
             failed = {"output": output} if tests[found[2].strip()] == "failed" else {}
             report.add_part(name, tests=tests, **failed)
         elif found := REASONS.match(line):

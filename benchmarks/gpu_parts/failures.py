@@ -1,4 +1,4 @@
-"""A plugin of pytest that prints why a test failed as soon as it has, before its outcome."""
+"""A pytest plugin that prints why a test failed immediately, before its outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class _Failures:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Print the traceback of a test that failed."""
+        """Print the traceback of a failed test."""
         terminal = self.config.pluginmanager.getplugin("terminalreporter")
         if report.failed and terminal is not None:
             terminal.ensure_newline()

@@ -1,4 +1,4 @@
-"""Which kernels of the device take the time of a stage."""
+"""The device kernels that take the most time in a stage."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.profiler import ProfilerActivity, profile
 from gpu_parts.ceilings import wait_for
 from gpu_parts.report import Figures
 
-MOST = 25  # kernels that are listed
+MOST = 25  # maximum kernels to list
 LONGEST_NAME = 160  # characters
 
 
 def list_kernels(work: Callable[[], Any], device: torch.device) -> Figures:
-    """List the kernels with the most time while some work is done; on a CPU the operations.
+    """List the kernels that take the most time during some work; on a CPU, the operations.
 
     Returns:
         `wall_s`, `busy_s` of all kernels together, and `kernels`: name, milliseconds and number of calls of each.

@@ -1,5 +1,5 @@
-"""One part of the kit as a process of its own, so that a fault or a lack of memory ends no other part."""
-# ruff: noqa: PLC0415 -- a part imports what it needs, so that a package that is missing for one stops no other
+"""One part of the kit as a separate process, so that a crash or lack of memory ends no other part."""
+# ruff: noqa: PLC0415 -- a part imports what it needs, so that a package missing for one part stops no other
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_parts.report import Report
 
 
 def main() -> None:
-    """Do the part that the first argument describes: its name, the report, the device and the seconds it may take."""
+    """Run the part described by the first argument: its name, the report, the device and its time limit in seconds."""
     told = json.loads(sys.argv[1])
     name, report, device = told["name"], Report(Path(told["report"])), told["device"]
     end = time.time() + told["seconds"]
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _measure(name: str, report: Report, kind: str, end: float, tiny: bool) -> None:
-    """Do a part that computes a model."""
+    """Run a part that computes a model."""
     import torch
 
     from gpu_parts import rivals, runs, step

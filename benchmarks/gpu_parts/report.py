@@ -1,4 +1,4 @@
-"""The results of the kit: one JSON file that is whole after every figure, and tables for people."""
+"""The results of the kit: one JSON file that is complete after every figure, and tables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Report:
     """A JSON file with the figures of each part under `parts`; parent and children write to it in turn.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> Figures:
-        """Return everything that was written so far."""
+        """Return everything written so far."""
         found: Figures = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {"parts": {}}
         return found
 
@@ -29,7 +29,7 @@ class Report:
         self._write({**self.read(), **figures})
 
     def add_part(self, part: str, **figures: Any) -> None:
-        """Write figures of one part; earlier figures of other names stay."""
+        """Write figures of one part; earlier figures with other names are kept."""
         found = self.read()
         found["parts"][part] = {**found["parts"].get(part, {}), **figures}
         self._write(found)
@@ -74,7 +74,7 @@ def _cell(part: Figures, path: str, shape: str) -> str:
 
 
 def has_failed(part: Figures) -> bool:
-    """Return whether a part or one of its tests has failed, also if it was cut off."""
+    """Return whether a part or one of its tests has failed, even if it was cut off."""
     return "failed" in part or bool(part.get("exit_code")) or "failed" in part.get("tests", {}).values()
 
 

@@ -41,7 +41,7 @@ def measure_generate(shape: Shape, device: torch.device, name: str, report: Repo
 
 
 class _Clock(TrainerCallback):  # type: ignore[misc]
-    """Notes the seconds of every step, also in the report, so that a part that is cut off has them."""
+    """Records the seconds of every step, also in the report, so that they are kept if the part is cut off."""
 
     def __init__(self, device: torch.device, name: str, report: Report) -> None:
         self.device, self.began, self.seconds = device, 0.0, list[float]()
@@ -53,24 +53,24 @@ class _Clock(TrainerCallback):  # type: ignore[misc]
         self.began = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note the seconds."""
+        """Record the seconds."""
         wait_for(self.device)
         self.seconds.append(time.perf_counter() - self.began)
         self.report.add_part(self.name, step_s=min(self.seconds), all_s=self.seconds)
 
 
 def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, end: float, vllm: bool = False) -> None:
-    """Time steps of TRL's GRPOTrainer with the same model and numbers of prompts, answers and tokens.
+    """Time steps of TRL's GRPOTrainer with the same model and the same numbers of prompts, answers and tokens.
 
-    Its prompts are texts whose length in tokens is near the shape's; answers have the full length. Micro-batches have
-    the rows of eight groups, because TRL pads and holds the logits of a micro-batch in memory; of four groups with
-    vLLM, which samples in TRL's process and has its share of the memory.
+    The prompts are texts with about the shape's length in tokens; answers have the full length. Micro-batches have
+    the rows of eight groups, because TRL pads and keeps the logits of a micro-batch in memory, or of four groups with
+    vLLM, which samples in TRL's process and needs its share of the memory.
     """
     for package in ("trl", "vllm") if vllm else ("trl",):
         if find_spec(package) is None:
             report.add_part(name, skipped=f"{package} is not installed")
             return
-    from datasets import Dataset  # noqa: PLC0415 -- optional here, as the next
+    from datasets import Dataset  # noqa: PLC0415 -- optional, like the next
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
 
     source, rows = random.Random(0), shape.problems * shape.group
@@ -123,7 +123,7 @@ def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, e
 
 
 def _choose_vllm(shape: Shape) -> dict[str, Any]:
-    """Return TRL's settings of a vLLM in its own process, with memory for all answers at once and little more."""
+    """Return TRL's settings for vLLM in its process, with just enough memory for all answers at once."""
     return {
         "use_vllm": True,
         "vllm_mode": "colocate",
@@ -134,7 +134,7 @@ def _choose_vllm(shape: Shape) -> dict[str, Any]:
 
 
 def _time_vllm(llm: Any, shape: Shape, device: torch.device) -> float:
-    """Return the seconds, the best of three, that vLLM takes for the prompts of qed's step and their answers."""
+    """Return the shortest of three times, in seconds, that vLLM takes to answer the prompts of qed's step."""
     from vllm import SamplingParams  # noqa: PLC0415 -- optional here
 
     prompts = [{"prompt_token_ids": list(prompt)} for prompt in draw_prompts(shape)]

@@ -1,6 +1,6 @@
-"""Whole runs on the card, as a user starts them: the measured fit, pre-flight, steps, and the model that is kept.
+"""Whole runs on the card, as a user starts them: measured fit, preflight check, steps, and the saved model.
 
-Everything else in the kit calls the sampler and the learner itself; here `qed grpo` chooses the sizes.
+The other parts of the kit call the sampler and the learner directly; here `qed grpo` chooses the sizes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from qed.runs.run import read_lines
 from qed.serving.install import VARIABLE, find_vllm
 
 STEPS = 3
-MOST = 4000  # characters of a run's output that are kept
-# Random weights answer nothing right, so a reward that differs from answer to answer stands in.
+MOST = 4000  # maximum characters of a run's output to keep
+# Random weights answer nothing right, so use a reward that differs between answers.
 REWARD = """import zlib
 
 
@@ -40,8 +40,8 @@ RUNS = {
 
 
 def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, end: float) -> None:
-    """Run GRPO with 4-bit weights, with LoRA, with all weights trained, and with vLLM as its sampler, in their time."""
-    # What a run that is cut off has started may still write.
+    """Run GRPO with 4-bit weights, with LoRA, with all weights trained, and with vLLM as sampler, within their time."""
+    # Processes started by a run that was cut off may still write.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         save_model(shape, device, Path(place) / "model")
         (Path(place) / "reward.py").write_text(REWARD, encoding="utf-8")
@@ -61,7 +61,7 @@ def measure_runs(shape: Shape, device: torch.device, name: str, report: Report, 
 
 
 def _find_lack(name: str, device: torch.device) -> str:
-    """Return why a run cannot be made, or "": two are tried on CUDA alone, with packages of their own."""
+    """Return why a run is not possible, or "": two need CUDA and additional packages."""
     if name not in ("qlora", "vllm"):
         return ""
     if device.type != "cuda":
@@ -85,7 +85,7 @@ def _run(shape: Shape, device: torch.device, place: Path, name: str, seconds: fl
     if device.type == "cuda":
         if name == "vllm":
             env[VARIABLE] = str(find_vllm().python)
-        env["XDG_CACHE_HOME"] = str(place / "cache")  # so that the fit is measured
+        env["XDG_CACHE_HOME"] = str(place / "cache")  # makes the run measure the fit
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=seconds, env=env
@@ -101,12 +101,12 @@ def _run(shape: Shape, device: torch.device, place: Path, name: str, seconds: fl
 
 
 def _decode(output: bytes | None) -> str:
-    """Return the end of what a run has written; nothing at all is None if it was cut off."""
+    """Return the end of a run's output, which is None if it was cut off without output."""
     return (output or b"").decode(errors="replace")[-MOST:]
 
 
 def _read_run(out: Path) -> Figures:
-    """Return what the run chose, and the figures of its steps."""
+    """Return the sizes that the run chose, and the metrics of its steps."""
     events = [one for one in read_lines(out / "events.jsonl") if one["event"] not in ("data", "preflight")]
     steps = [one for one in read_lines(out / "metrics.jsonl") if "mismatch/logp" in one]
     kept = ("time/", "perf/", "mem/", "mismatch/", "optim/grad_norm")

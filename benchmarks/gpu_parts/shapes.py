@@ -1,4 +1,4 @@
-"""Models of real shapes with random weights, made on the device: no hub, no files."""
+"""Models of real shapes with random weights, made on the device, without the Hub or files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qed.models import lora
 from qed.models.load import build_tokenizer, prepare_model
 from qed.models.qlora import build_quantization_options
 
-VOCABULARY = 512  # of the tokenizer; the embedding of a model is as large as that of the real one
+VOCABULARY = 512  # of the tokenizer; a model's embedding is as large as in the real model
 LORA_RANK = 16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a Qwen2 model, and the work of a step: prompts, answers to each, and the tokens of both."""
+    """The shape of a Qwen2 model, and the work of a step: prompts, answers per prompt, and the tokens of both."""
 
     layers: int
     width: int
@@ -35,7 +35,7 @@ class Shape:
     prompt: int
     answer: int
     lora: bool = False
-    quantized: bool = False  # whether the weights under the adapters are in 4 bits
+    quantized: bool = False  # whether the base weights are in 4 bits
 
 
 # Qwen2.5's published configurations (arXiv 2412.15115).
@@ -50,13 +50,13 @@ SHAPES = {
 
 
 def shrink(shape: Shape) -> Shape:
-    """Return a shape of the same kind that a CPU computes in a moment."""
+    """Return a similar shape that is fast on a CPU."""
     tiny = {"layers": 2, "width": 32, "inner": 64, "heads": 4, "kv_heads": 2, "vocabulary": 640}
     return replace(shape, **tiny, problems=2, group=2, prompt=12, answer=6)
 
 
 def make_tokenizer() -> Any:
-    """Train a tokenizer on the spot; the shapes' own is not needed, because tokens are random."""
+    """Train a tokenizer; the real one is not needed, because tokens are random."""
     return build_tokenizer([f"{number} plus {number + 7} makes {2 * number + 7}." for number in range(400)], VOCABULARY)
 
 
@@ -110,7 +110,7 @@ def _make_quantized(shape: Shape, device: torch.device, checkpointing: bool) -> 
 
 
 def save_model(shape: Shape, device: torch.device, folder: Path) -> Path:
-    """Save a model with random weights in bfloat16, as they are published, with its tokenizer; return the folder."""
+    """Save a model with random weights in bfloat16, like the published ones, with its tokenizer; return the folder."""
     model = make_model(replace(shape, lora=False, quantized=False), device, checkpointing=False, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)

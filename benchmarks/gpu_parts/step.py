@@ -1,4 +1,4 @@
-"""A GRPO step of one shape by its stages, with qed's own sampler and learner."""
+"""The stages of a GRPO step of one shape, with qed's sampler and learner."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from qed.training.learner import Learner
 from qed.types import Completion, Problem, Rollout
 
 GIB = 2**30
-NEVER = -1  # an end id that is never sampled, so that every answer has its full length
+NEVER = -1  # an end token id that is never sampled, so that every answer has full length
 ROUNDS = 3
-FIRST_SHARE = 0.4  # of the first round's time that a second one is expected to take
-PROFILED_TOKENS = 32  # of each answer, because every kernel of every step is an event
-LEAST_TOKENS = 1024  # a micro-batch of fewer tokens is not tried after one that ran out of memory
+FIRST_SHARE = 0.4  # expected time of a second round, as a share of the first one's
+PROFILED_TOKENS = 32  # tokens per answer, because every kernel of every step is an event
+LEAST_TOKENS = 1024  # smallest micro-batch to try after running out of memory
 STAGES = ("sample", "score", "update", "sync")
 PRECISION = torch.bfloat16
 
@@ -44,10 +44,10 @@ class Step:
     """A policy with random weights, and the work of its steps.
 
     Args:
-        shape: of the model and of its work.
-        device: to compute on.
-        settings: with the size of a micro-batch and activation checkpointing.
-        note: is told what comes next, so that a part that is cut off says where.
+        shape: shape of the model and its work.
+        device: device to compute on.
+        settings: settings with the micro-batch size and activation checkpointing.
+        note: called with what comes next, so that a part that is cut off shows where.
     """
 
     def __init__(self, shape: Shape, device: torch.device, settings: Settings, note: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ class Step:
         return stats
 
     def sample(self, number: int, tokens: int | None = None) -> list[list[Completion]]:
-        """Sample the answers of a step, with fewer tokens if so many are given."""
+        """Sample the answers of a step, with `tokens` tokens if given."""
         seeds = [
             [derive_seed("kit", number, row, one) for one in range(self.shape.group)]
             for row in range(len(self.prompts))
@@ -96,7 +96,7 @@ def draw_prompts(shape: Shape) -> list[tuple[int, ...]]:
 
 
 def make_rollouts(prompts: list[tuple[int, ...]], groups: list[list[Completion]]) -> list[Rollout]:
-    """Make rollouts of sampled answers; every one has a gradient."""
+    """Make rollouts of sampled answers, each of which has a gradient."""
     return [
         Rollout(
             Problem(str(number), "", ""),
@@ -132,9 +132,9 @@ def make_settings(shape: Shape) -> Settings:
 
 
 def measure_step(shape: Shape, device: torch.device, ceilings: Figures, name: str, report: Report, end: float) -> None:
-    """Measure steps of a shape until the time is up, and write the figures after each.
+    """Measure steps of a shape until the time is up, and write the figures after each step.
 
-    The sizes are those that a run on this card would have without a measured fit; a micro-batch that runs out of memory
+    The sizes are those of a run on this card without a measured fit; a micro-batch that runs out of memory
     is halved, and that is recorded.
     """
     torch.set_float32_matmul_precision("high")
@@ -156,7 +156,7 @@ def measure_step(shape: Shape, device: torch.device, ceilings: Figures, name: st
 
 
 def shrink_settings(settings: Settings) -> Settings | None:
-    """Return settings that need less memory: activation checkpointing, then smaller sizes; None at the least ones."""
+    """Return settings that need less memory: activation checkpointing, then smaller sizes; None at the minimum."""
     if not settings.model.gradient_checkpointing:
         return replace(settings, model=replace(settings.model, gradient_checkpointing=True))
     tokens, rows = settings.learner.tokens_per_microbatch // 2, max(8, settings.sampling.rows_per_batch // 2)
@@ -167,7 +167,7 @@ def shrink_settings(settings: Settings) -> Settings | None:
 
 
 def describe_sizes(settings: Settings) -> Figures:
-    """Return what decides the memory of a step, for JSON."""
+    """Return the settings that determine a step's memory, for JSON."""
     return {
         "tokens_per_microbatch": settings.learner.tokens_per_microbatch,
         "rows_per_batch": settings.sampling.rows_per_batch,
@@ -176,7 +176,7 @@ def describe_sizes(settings: Settings) -> Figures:
 
 
 def fit_settings(shape: Shape, device: torch.device) -> tuple[Settings, int]:
-    """Return the settings with the estimated sizes for the device, and the estimated bytes at worst."""
+    """Return the settings with the sizes estimated for the device, and the estimated peak bytes."""
     settings = make_settings(shape)
     with torch.device("meta"):
         outline = measure_shape(make_model(shape, torch.device("meta"), checkpointing=False))
@@ -193,9 +193,9 @@ def _run_rounds(
     if cuda:
         torch.cuda.reset_peak_memory_stats(step.device)
     rounds: list[dict[str, float]] = []
-    for number in range(ROUNDS + 1):  # the first one warms up, and counts where there is no time for a second
+    for number in range(ROUNDS + 1):  # the first one is a warm-up, and counts only if there is no time for a second
         stats = step.run(number)
-        # The first round compiles, so later ones take a part of it at most.
+        # The first round compiles, so later ones take at most a part of its time.
         expected = sum(step.seconds.values()) * (1 if number else FIRST_SHARE)
         rounds.append(dict(step.seconds))
         best = {stage: statistics.median(one[stage] for one in rounds[1:] or rounds) for stage in STAGES}
@@ -243,9 +243,9 @@ def _compare_with_ceilings(
 
 
 def _time_decoding(step: Step, report: Report, name: str, end: float) -> None:
-    """Measure how long a decoding step takes as answers grow: the seconds of each quarter of their tokens, by a step.
+    """Measure how long a decoding step takes as answers grow: seconds per step in each quarter of their tokens.
 
-    The first quarter has the prompts too. Each length is sampled by itself, if there is time for all of them.
+    The first quarter includes the prompts. Each length is sampled separately, if there is time for all of them.
     """
     if time.time() + 3 * step.seconds["sample"] > end:
         return
@@ -266,7 +266,7 @@ def _time_decoding(step: Step, report: Report, name: str, end: float) -> None:
 
 
 def _list_kernels(step: Step, report: Report, name: str, end: float) -> None:
-    """List the kernels of each stage, if there is time for it."""
+    """List the kernels of each stage, if there is time."""
     if time.time() + 5 * sum(step.seconds.values()) > end:
         return
     works: dict[str, Callable[[], Any]] = {
@@ -282,7 +282,7 @@ def _list_kernels(step: Step, report: Report, name: str, end: float) -> None:
 
 
 def _measure_eager(step: Step, report: Report, name: str, end: float) -> None:
-    """Sample once without CUDA graphs, if there is time for it."""
+    """Sample once without CUDA graphs, if there is time."""
     known = step.seconds["sample"]
     if step.sampler.without_graphs or time.time() + 4 * known > end:
         return

@@ -1,1 +1,1 @@
-"""The parts of the grading benchmark: the worker that grades, the process around it, the cases and the card."""
+"""Parts of the grading benchmark: the worker that grades, the process around it, the cases and the printed table."""

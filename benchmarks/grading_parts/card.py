@@ -1,4 +1,4 @@
-"""The figures for people."""
+"""The printed figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Figures = dict[str, Any]
 
 
 def machine() -> str:
-    """The processor and how many of its cores there are."""
+    """Describe the CPU and its number of cores."""
     names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
     return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()}"
 
@@ -22,7 +22,7 @@ def _cpuinfo() -> list[str]:
 
 
 def show(figures: Figures) -> None:
-    """Every figure, ours beside math-verify's where both were measured."""
+    """Print every figure, qed's next to math-verify's if both were measured."""
     ours, rival = figures["ours"], figures["rival"]
     print(f"\n{figures['machine']}, Python {figures['python']}, math-verify {figures['math_verify']}\n")
     _row("", "qed", "math-verify")

@@ -1,4 +1,4 @@
-"""What is graded: labelled cases, the golds of public data sets, and strings made by chance."""
+"""Inputs to grade: labelled cases, the gold answers of public data sets, and random strings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyarrow import parquet  # datasets brings it
+from pyarrow import parquet  # installed with datasets
 
 from qed.grading.extract import find_last_boxed
 
@@ -43,13 +43,13 @@ PIECES = [
 
 
 def labelled(file: Path) -> list[Case]:
-    """The undisputed cases of a file."""
+    """Return the undisputed cases of a file."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         return [case for case in map(json.loads, lines) if not case.get("debatable")]
 
 
 def golds(data: Path) -> dict[str, list[str]]:
-    """The golds of each public file, in order."""
+    """Return the gold answers of each public file, in order."""
     found = {file.stem: list(map(_gold, _rows(file))) for file in sorted((data / "qwen_eval").glob("*.jsonl"))}
     for split in ("train", "test"):
         found[f"gsm8k {split}"] = [_gold(row) for row in _rows(data / "gsm8k" / f"{split}.jsonl")]
@@ -67,7 +67,7 @@ def _rows(file: Path) -> Iterator[Case]:
 
 def _gold(row: Case) -> str:
     value = next((row[name] for name in ANSWERS if name in row), None)
-    if value is None:  # Minerva's answers stand in the box of the solution
+    if value is None:  # Minerva's answers are in the box of the solution
         return find_last_boxed(row["solution"]) or ""
     if isinstance(value, str) and value.startswith("['"):
         value = ast.literal_eval(value)
@@ -82,7 +82,7 @@ def _luffy(file: Path) -> Iterator[str]:
 
 
 def cosmetic(gold: str) -> list[Case]:
-    """A gold against itself, as an answer and as a model would write it; only the first is the same string."""
+    """Return pairs of a gold answer and itself, also as a model would write it; only the first has equal strings."""
     bare = gold[1:-1] if gold.count("$") == 2 and gold.startswith("$") and gold.endswith("$") else gold
     wrapped = f"So we are done.\n\nThe final answer is $\\boxed{{{bare}}}$."
     edited = SIZED.sub("", gold.replace("\\frac", "\\dfrac"))
@@ -94,7 +94,7 @@ def cosmetic(gold: str) -> list[Case]:
 
 
 def pairs(pool: list[str], count: int) -> list[Case]:
-    """Two golds by chance, never the same string."""
+    """Return random pairs of gold answers with different strings."""
     draw = random.Random(2)
     different = sorted(set(pool))
     drawn = (draw.sample(different, 2) for _ in range(count))
@@ -102,7 +102,7 @@ def pairs(pool: list[str], count: int) -> list[Case]:
 
 
 def strange(pool: list[str], count: int) -> list[str]:
-    """Half of them pieces of mathematics put together by chance, half golds with some bytes changed."""
+    """Return strings: half are random pieces of mathematics, half are gold answers with some bytes changed."""
     draw = random.Random(3)
     made = ["".join(draw.choices(PIECES, k=draw.randint(1, 60))) for _ in range(count // 2)]
     return made + [_mutated(draw.choice(pool), draw) for _ in range(count - len(made))]

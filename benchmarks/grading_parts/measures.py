@@ -1,4 +1,4 @@
-"""The figures, each from workers that may be killed."""
+"""The measurements, each made by workers that may be killed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from grading_parts.cases import Case, cosmetic, pairs, strange
 from grading_parts.process import Worker
 
-CASE_SECONDS = 20.0  # an ordinary case, from outside
-RIVAL_SECONDS = 5.0  # what math-verify gives itself, on hostile cases
-DEADLINE = 2.25  # the symbolic tier's two seconds by the clock, and a quarter
+CASE_SECONDS = 20.0  # limit for an ordinary case, enforced from outside
+RIVAL_SECONDS = 5.0  # math-verify's own limit, on hostile cases
+DEADLINE = 2.25  # the symbolic tier's two wall-clock seconds, and a quarter
 KILLED = (False, "killed")
 Figures = dict[str, Any]
 
 
 def one_by_one(worker: Worker, cases: list[Case], seconds: float) -> list[list[Any]]:
-    """Each case alone, so that one which has to be killed costs no other."""
+    """Grade each case separately, so that killing one does not affect others."""
     results = []
     for case in cases:
         told = worker.ask("grade", seconds=seconds, cases=[case])
@@ -27,7 +27,7 @@ def one_by_one(worker: Worker, cases: list[Case], seconds: float) -> list[list[A
 
 
 def scores(cases: list[Case], results: list[list[Any]]) -> Figures:
-    """Accuracy, wrongly paid and wrongly refused, in all and per category."""
+    """Return accuracy, wrongly accepted and wrongly rejected cases, in total and per category."""
     counts: dict[str, Counter[str]] = {}
     for case, (correct, *_) in zip(cases, results, strict=True):
         for name in ("", case.get("category", "")):
@@ -55,7 +55,7 @@ def _rates(count: Counter[str]) -> Figures:
 
 
 def speed(cases: list[Case], rounds: int) -> list[tuple[Figures, list[list[Any]]]]:
-    """Both graders in turns, a fresh process for each round so that no cache is warm: medians, and the verdicts."""
+    """Measure both graders in turns, with a new process per round to keep caches cold; return medians and verdicts."""
     found: dict[str, list[Any]] = {"ours": [], "rival": []}
     for _ in range(rounds):
         for who, runs in found.items():
@@ -77,13 +77,13 @@ def _speed(runs: list[Any], n: int) -> Figures:
 
 
 def tiers(results: list[list[Any]]) -> Figures:
-    """The share of cases that each tier decided."""
+    """Return the share of cases that each tier decided."""
     counts = Counter(tier for _, tier, _ in results)
     return {tier: count / len(results) for tier, count in counts.most_common()}
 
 
 def hangs(cases: list[Case], threads: int = 8) -> Figures:
-    """Hostile lengths and depths: from the main thread, dealt to threads, and all of them in each thread at once."""
+    """Grade inputs of hostile length and depth: in the main thread, distributed over threads, all in each thread."""
     figures = {}
     for name, arguments in (
         ("main_thread", {}),
@@ -113,7 +113,7 @@ def _hang(cases: list[Case], run: Any, arguments: Figures) -> Figures:
 
 
 def rival_hangs(cases: list[Case]) -> Figures:
-    """math-verify on the hostile cases, killed from outside when its own limit has passed."""
+    """Run math-verify on the hostile cases, and kill it from outside after its own limit."""
     with Worker("rival") as worker:
         results = one_by_one(worker, cases, RIVAL_SECONDS)
     return {
@@ -126,7 +126,7 @@ def rival_hangs(cases: list[Case]) -> Figures:
 
 
 def injections(who: str, cases: list[Case]) -> Figures:
-    """Payloads: what an audit hook saw, what was paid, what was left in the folder."""
+    """Grade payloads: what an audit hook saw, what was accepted, and what was left in the folder."""
     with Worker(who) as worker:
         results = [worker.ask("grade", seconds=RIVAL_SECONDS * 2, cases=[case]) for case in cases]
         left = worker.left_behind()
@@ -145,7 +145,7 @@ def injections(who: str, cases: list[Case]) -> Figures:
 
 
 def fuzz(pool: list[str], count: int) -> Figures:
-    """Strings made by chance, against golds."""
+    """Grade random strings against gold answers."""
     with Worker("ours") as worker:
         told = worker.ask("fuzz", golds=pool, texts=strange(pool, count))
         left = worker.left_behind()
@@ -161,7 +161,7 @@ def fuzz(pool: list[str], count: int) -> Figures:
 
 
 def orders(cases: list[Case]) -> Figures:
-    """The verdicts in three orders, and from eight threads that grade everything at once."""
+    """Compare the verdicts in three orders, and from eight threads that grade everything at once."""
     draw, names = random.Random(4), list(range(len(cases)))
     shuffled = names.copy()
     draw.shuffle(shuffled)
@@ -186,7 +186,7 @@ def orders(cases: list[Case]) -> Figures:
 
 
 def reflexive(golds: dict[str, list[str]]) -> Figures:
-    """Every different gold against itself: as it stands, in a response's box, and under cosmetic edits."""
+    """Grade every distinct gold answer against itself: unchanged, in a response's box, and with cosmetic edits."""
     pool = [gold for name in golds for gold in dict.fromkeys(golds[name]) if gold.strip()]
     cases = [case for gold in pool for case in cosmetic(gold)]
     with Worker("ours") as worker:
@@ -202,10 +202,10 @@ def reflexive(golds: dict[str, list[str]]) -> Figures:
 
 
 def false_pairs(pool: list[str], count: int) -> Figures:
-    """Two different golds by chance: whatever is called equal is shown, because some are.
+    """Grade random pairs of different gold answers, and list those that are called equal, because some are.
 
-    The parser reads all of them; the first tenth goes to the symbolic tier too, which takes half a second for one that
-    is a page of differential equations.
+    The parser reads all of them; only the first tenth goes to the symbolic tier, which takes half a second for a page
+    of differential equations.
     """
     drawn = pairs(pool, count)
     with Worker("ours") as worker:

@@ -1,4 +1,4 @@
-"""The side that asks: a worker in an empty folder, killed from outside when it takes too long."""
+"""The parent side: a worker in an empty folder, killed from outside if it takes too long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class Worker:
-    """A grader in a process of its own with a limit of address space; a killed one is replaced when next asked."""
+    """A grader in a separate process with an address-space limit; a killed process is replaced at the next request."""
 
     def __init__(self, who: str) -> None:
         self.who = who
@@ -49,10 +49,10 @@ class Worker:
             stderr=subprocess.DEVNULL,
         )
         if self._line(LOADING_SECONDS) != "ready":
-            raise RuntimeError(f"the worker of {self.who} could not be started: run {WORKER} by hand to see why")
+            raise RuntimeError(f"the worker of {self.who} could not be started; run {WORKER} by hand to see why")
 
     def ask(self, job: str, seconds: float = 3600.0, **arguments: Any) -> Any:
-        """The worker's answer; None where it was killed at its deadline or died."""
+        """Return the worker's answer; None if it was killed at its deadline or died."""
         if self._process is None:
             self.start()
         assert self._process is not None
@@ -80,12 +80,12 @@ class Worker:
         return json.loads(b"".join(pieces))
 
     def kill(self) -> None:
-        """End it, whatever it is doing; the processes that it started end by themselves."""
+        """Kill the worker; the processes that it started end by themselves."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
         self._process = None
 
     def left_behind(self) -> list[str]:
-        """What stands in its folder, which nothing that is graded may write to."""
+        """List the files in its folder, to which no graded text may write."""
         return sorted(path.name for path in Path(self._folder.name).iterdir())

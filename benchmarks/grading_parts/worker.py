@@ -1,7 +1,7 @@
-"""A throwaway process that grades: one JSON question a line in, one JSON answer a line out.
+"""A throwaway process that grades: one JSON request per input line, one JSON answer per output line.
 
-It is run as a program, with the grader's name and the most address space that it may take. Hostile text is graded here
-and nowhere else.
+It is run as a program, with the grader's name and its address-space limit. Hostile text is graded only
+here.
 """
 
 # ruff: noqa: PLC0415 -- each grader is imported in its own process only
@@ -23,7 +23,7 @@ from typing import Any
 
 Case = dict[str, Any]
 Grader = Callable[[Case], tuple[bool, str]]
-# What no text may cause in the process that grades. The clean process is started before the hook is set.
+# Events that no text may cause in the grading process. The clean process is started before the hook is set.
 WATCHED = {
     "os.system",
     "os.exec",
@@ -40,13 +40,13 @@ seen: list[str] = []
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Remember what must not happen."""
+    """Record events that must not happen."""
     if event in WATCHED or (event == "open" and str(arguments[1]) not in {"r", "rb", "None"}):
         seen.append(f"{event} {arguments}"[:200])
 
 
 def ours(symbolic: bool = True) -> Grader:
-    """qed as a training run uses it, its symbolic tier loaded."""
+    """Return qed's grader as used in training, with its symbolic tier loaded."""
     from qed.grading.equal import equal
     from qed.grading.extract import extract_final_answer
     from qed.grading.policy import Policy
@@ -69,12 +69,12 @@ def ours(symbolic: bool = True) -> Grader:
 
 
 def parser() -> Grader:
-    """qed without its symbolic tier."""
+    """Return qed's grader without its symbolic tier."""
     return ours(symbolic=False)
 
 
 def rival() -> Grader:
-    """math-verify with its recommended settings, without its own limits of time, which are signals."""
+    """Return math-verify with its recommended settings, without its own time limits, which use signals."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.disable(logging.CRITICAL)
@@ -94,12 +94,12 @@ def rival() -> Grader:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that it started, the ended children of these included."""
+    """Return the CPU seconds of this process and of those that it started, including their ended children."""
     total = time.process_time()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended since
+        except OSError:  # it has ended meanwhile
             continue
         if int(fields[1]) == os.getpid():
             total += sum(map(int, fields[11:15])) * TICK
@@ -107,22 +107,22 @@ def cpu_seconds() -> float:
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def attempt(grader: Grader, case: Case) -> tuple[bool, str, float]:
-    """A verdict, its tier and its seconds; whatever is raised is the tier."""
+    """Return a verdict, its tier and its seconds; an exception is reported as the tier."""
     began = time.perf_counter()
     try:
         correct, tier = grader(case)
-    except BaseException as error:  # noqa: BLE001 -- math-verify raises what is no Exception
+    except BaseException as error:  # noqa: BLE001 -- math-verify raises exceptions that are not Exception
         correct, tier = False, f"raised {type(error).__name__}: {error}"[:300]
     return correct, tier, time.perf_counter() - began
 
 
 def graded(grader: Grader, cases: list[Case], threads: int = 0, each: bool = False) -> dict[str, Any]:
-    """The cases one after the other, dealt to threads, or (`each`) all of them in each thread."""
+    """Grade the cases one after the other, distributed over threads, or (`each`) all of them in each thread."""
     del seen[:]
     wall, cpu = time.perf_counter(), cpu_seconds()
     if not threads:
@@ -139,10 +139,10 @@ def graded(grader: Grader, cases: list[Case], threads: int = 0, each: bool = Fal
 
 
 def fuzzed(grader: Grader, golds: list[str], texts: list[str]) -> dict[str, Any]:
-    """Every text against some gold, as a response and as an answer: what was raised, the slowest, the memory."""
+    """Grade every text against some gold answer, as response and as answer; return exceptions, slowest and memory."""
     draw = random.Random(1)
     cases = [{"gold": draw.choice(golds), "prediction": text} for text in texts]
-    graded(grader, cases[: len(cases) // 10])  # caches fill before memory is looked at
+    graded(grader, cases[: len(cases) // 10])  # fill caches before memory is measured
     before = resident_bytes()
     runs = [graded(grader, [{**case, "kind": kind} for case in cases]) for kind in ("answer", "response")]
     results = [result for run in runs for result in run["results"]]
@@ -156,14 +156,14 @@ def fuzzed(grader: Grader, golds: list[str], texts: list[str]) -> dict[str, Any]
 
 
 def end_with(parent: int) -> None:
-    """End when the process that asks is no more, even in the middle of an answer."""
+    """Exit when the parent process has ended, even in the middle of an answer."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
 def main() -> None:
-    """Load the grader, then answer."""
+    """Load the grader, then answer requests."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     who, memory = sys.argv[1], int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

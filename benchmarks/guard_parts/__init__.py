@@ -1,1 +1,1 @@
-"""The parts of benchmarks/guard.py: the workloads, the commits that they run on, and the verdict."""
+"""Parts of benchmarks/guard.py: the workloads, the commits that they run on, and the verdict."""

@@ -1,4 +1,4 @@
-"""The two commits, each in a working tree of its own that is removed in the end."""
+"""The two commits, each in a separate working tree that is removed at the end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[2]
-HERE = "."  # in place of a commit: the files as they are
+HERE = "."  # instead of a commit: the current working tree
 
 
 @contextmanager
 def check_out(commit: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Give a commit's number, and a folder with its files.
+    """Yield a commit's hash, and a folder with its files.
 
-    Both commits have bytecode: where none is written, as in many containers, only the files as they are would have it.
+    Compile bytecode for both commits: if Python does not write it, as in many containers, only the current files have
+    it.
 
     Args:
-        commit: anything that git knows, or a dot for the files as they are.
-        folder: where its working tree is made; it must not be there.
+        commit: anything that git understands, or a dot for the current working tree.
+        folder: folder of its working tree, which must not exist.
     """
     if commit == HERE:
         _compile(HOME)

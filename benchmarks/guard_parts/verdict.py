@@ -1,4 +1,4 @@
-"""Whether one commit needs more processor time than another, judged so that noise alone is not named."""
+"""Decides whether one commit needs more CPU time than another, without reporting mere noise."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-LIMIT = 1.05  # times as much
-CONFIDENCE = 0.99  # of each interval: there are about ten workloads
+LIMIT = 1.05  # ratio above which a workload is slower
+CONFIDENCE = 0.99  # of each interval; high because there are about ten workloads
 DRAWS = 4000
-FEWEST = 5  # pairs from which an interval says anything
+FEWEST = 5  # minimum pairs for a meaningful interval
 SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "too few rounds"
 Pairs = Sequence[tuple[float, float]]
 
@@ -18,15 +18,16 @@ Pairs = Sequence[tuple[float, float]]
 def judge(starts: Sequence[Pairs], limit: float = LIMIT) -> dict[str, Any]:
     """Compare the costs of a workload on two commits.
 
-    The ratio is the median over all pairs. Its interval is a bootstrap over starts, and over the pairs of each: a
-    process has a speed of its own, by its place in memory, which its rounds share.
+    The ratio is the median over all pairs. Its interval is a bootstrap over starts, and over the pairs of each, because
+    the speed of a process depends on its memory layout, which its rounds share.
 
     Args:
-        starts: of the processes; each has pairs of costs, base and head, that were taken one after the other.
-        limit: a larger ratio counts, if its interval is above 1 as a whole.
+        starts: process starts, each with pairs of costs, base and head, that were measured one after the other.
+        limit: a larger ratio counts if its whole interval is above 1.
 
     Returns:
-        `ratio`, head over base; `low` and `high`; `verdict`; the median `base` and `head` costs; and how many `pairs`.
+        `ratio`, head over base; `low` and `high`; `verdict`; the median `base` and `head` costs; and the number of
+        `pairs`.
     """
     ratios = [np.array([head / base for base, head in pairs]) for pairs in starts if pairs]
     costs = np.array([pair for pairs in starts for pair in pairs])
@@ -43,7 +44,7 @@ def judge(starts: Sequence[Pairs], limit: float = LIMIT) -> dict[str, Any]:
 
 
 def _draw_interval(ratios: Sequence[np.ndarray[Any, np.dtype[np.float64]]]) -> tuple[float, float]:
-    """The bootstrap's interval of the median of all ratios."""
+    """Return the bootstrap interval of the median of all ratios."""
     source = np.random.default_rng(0)
     medians = []
     for _ in range(DRAWS):

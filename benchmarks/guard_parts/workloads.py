@@ -1,4 +1,4 @@
-"""What the guard runs: short pieces of everyday work, each about a second a round, with new:tiny."""
+"""Workloads of the guard: short pieces of everyday work with new:tiny, each about a second per round."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Workload:
     """A piece of work.
 
     Args:
-        what: it is.
-        module: of the worker; empty for a command.
-        settings: of the worker, besides those that all share.
-        command: of qed.
-        rounds: of each start; 0 takes as many as asked for.
-        prepare: writes what the worker reads into a folder, and names it.
+        what: description.
+        module: module of the worker; empty for a command.
+        settings: settings of the worker besides those that all share.
+        command: command of qed.
+        rounds: rounds per start; 0 uses the requested number.
+        prepare: writes the worker's input into a folder, and returns the settings that name it.
     """
 
     what: str
@@ -42,12 +42,12 @@ class Workload:
     prepare: Callable[[Settings, Path], Settings] | None = None
 
     def describe(self, place: Path, folder: Path, threads: int) -> Settings:
-        """What a worker of either commit is told; the model folder and the data are the same for both.
+        """Return the settings for the worker of either commit; model folder and data are the same for both.
 
         Args:
-            place: where model folders are kept.
-            folder: for the data.
-            threads: of numeric kernels.
+            place: folder of model folders.
+            folder: folder for the data.
+            threads: threads of numeric kernels.
         """
         if not self.module:
             return {}
@@ -58,7 +58,7 @@ class Workload:
         return {**told, **(self.prepare(told, folder) if self.prepare else {})}
 
     def start(self, told: Settings, threads: int, source: Path, out: Path) -> Side:
-        """A process, or a command, with the qed of a folder."""
+        """Start a worker process or a command with the qed from a folder."""
         if self.module:
             return Worker(self.module, {**told, "out": str(out)}, threads, source=source)
         return Command([*QED, *self.command], threads, source)

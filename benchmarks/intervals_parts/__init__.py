@@ -1,1 +1,1 @@
-"""The parts of the interval benchmark: simulated evaluations, what the intervals and tests do with them, the card."""
+"""Parts of the interval benchmark: simulated evaluations, intervals and tests on them, and the printed table."""

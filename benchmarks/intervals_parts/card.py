@@ -1,4 +1,4 @@
-"""The figures for people: the worst and the mean of each design."""
+"""The printed figures: the worst and the mean of each design."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from statistics import fmean
 from typing import Any
 
 Cell = dict[str, Any]
-COVERED, ALARMS = 0.93, 0.06  # the least coverage and the most false alarms
+COVERED, ALARMS = 0.93, 0.06  # the lowest acceptable coverage and the highest rate of false alarms
 
 
 def summarize(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The worst cells of each kind and design, in a form for JSON."""
+    """Return the worst cells of each kind and design, for JSON."""
     figures: dict[str, Any] = {}
     for kind in dict.fromkeys(cell["kind"] for cell in cells):
         own = [cell for cell in cells if cell["kind"] == kind]
@@ -41,7 +41,7 @@ def _reduce(cells: Sequence[Cell]) -> dict[str, Any]:
 
 
 def _is_ordinary(cell: Cell) -> bool:
-    """Widths are compared for the accuracy from 5 to 95 %, where an oracle's interval is one."""
+    """Return whether the accuracy is from 5 to 95 %, where an oracle's interval is valid and widths are compared."""
     return cell.get("measure") == "accuracy" and 0.05 <= cell["accuracy"] <= 0.95 and cell.get("oracle_width", 0) > 0
 
 

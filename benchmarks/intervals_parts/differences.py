@@ -1,4 +1,4 @@
-"""Paired tests: coverage, false alarms, contradictions of interval and p-value, and power beside an oracle's."""
+"""Paired tests: coverage, false alarms, contradictions of interval and p-value, and power compared with an oracle's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qed.evaluation.intervals import MIN_PROBLEMS
 from qed.evaluation.paired import compute_difference, compute_differences
 
 LEVEL = 0.05
-REACH = 2.8  # standard errors of a difference that an oracle finds in 80 %
-ORACLE = 100_000  # problems from which the oracle knows the variance
+REACH = 2.8  # standard errors of a difference that an oracle detects with 80 % power
+ORACLE = 100_000  # problems used to compute the oracle's variance
 ARMS = ((2, 2), (3, 3), (5, 5), (2, 5), (1, 3))
-SEEDS = (0.0, 0.1, 0.3)  # standard deviation of a run's log odds between seeds
+SEEDS = (0.0, 0.1, 0.3)  # standard deviation of a run's log odds over seeds
 
 
 def print_differences(differences: Floats) -> tuple[Floats, Floats, Floats]:
-    """The bounds and p-values that `qed compare` prints for each column; NaN where it prints no p-value."""
+    """Return the bounds and p-values that `qed compare` prints for each column; NaN where it prints no p-value."""
     if len(differences) < MIN_PROBLEMS or (np.abs(np.abs(differences) - 0.5) < 0.499).any():
         low, high, p_values = compute_differences(differences)
         return low, high, p_values if len(differences) >= MIN_PROBLEMS else np.full_like(low, np.nan)
@@ -85,7 +85,7 @@ def _measure_change(
 
 
 def _change(source: np.random.Generator, chances: Floats, change: str, design: Design) -> Floats | None:
-    """Chances after a change: the same, those of other problems, half, or moved by what an oracle finds in 80 %."""
+    """Return chances after a change: the same, other problems', half, or moved by what an oracle finds in 80 %."""
     if change == "none":
         return chances
     if change == "other problems":
@@ -103,7 +103,7 @@ def _change(source: np.random.Generator, chances: Floats, change: str, design: D
 
 
 def measure_arms(simulations: int) -> Iterator[dict[str, Any]]:
-    """Yield cells for arms of several seeds without a difference: each run's log odds are moved by its seed."""
+    """Yield cells for arms of several seeds without a true difference: each run's log odds are shifted by its seed."""
     for design in (Design(30, 8), Design(100, 1), Design(500, 1)):
         for runs in ARMS:
             for seeds in SEEDS:

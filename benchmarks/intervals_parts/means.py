@@ -1,4 +1,4 @@
-"""Intervals of means: how often they cover the truth, and their width beside that of an oracle."""
+"""Intervals of means: how often they cover the truth, and their width compared with an oracle's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASKS = (Design(30, 8), Design(100, 4), Design(500, 1))
 def measure_designs(designs: Sequence[Design], simulations: int) -> Iterator[dict[str, Any]]:
     """Yield a cell for each design, accuracy, unevenness and measure.
 
-    The oracle's interval is the mean ± 1.96 standard errors, which it knows exactly; it is no interval near 0 and 1.
+    The oracle's interval is the mean ± 1.96 standard errors, which it knows exactly; it is not valid near 0 and 1.
     """
     for number, design in enumerate(designs):
         for spread in design.list_concentrations():
@@ -46,7 +46,7 @@ def measure_designs(designs: Sequence[Design], simulations: int) -> Iterator[dic
 
 
 def measure_tasks(simulations: int) -> Iterator[dict[str, Any]]:
-    """Yield cells for the mean of three tasks with problems of their own, and of columns over the same problems."""
+    """Yield cells for the mean of three tasks with different problems, and of columns over the same problems."""
     for spread in (EVEN, 1.0):
         for accuracy in ACCURACIES:
             source = np.random.default_rng([2, int(1000 * accuracy)])

@@ -1,4 +1,4 @@
-"""What the committed summaries say: accuracies with intervals over seeds, and tests against the controls."""
+"""Analysis of the committed summaries: accuracies with intervals over seeds, and tests against the controls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qed.evaluation.distributions import Floats, compute_student_quantile
 from qed.evaluation.intervals import adjust_holm
 
 LEVEL = 0.05
-SAMPLED, GREEDY = "sampled", "greedy"  # the measures; the first decides
+SAMPLED, GREEDY = "sampled", "greedy"  # the measures; the first is the primary one
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Arm:
 
     @cached_property
     def sampled(self) -> Floats:
-        """Return the share of right sampled answers, [seeds, problems]; a run that diverged has none right."""
+        """Return the share of right sampled answers, [seeds, problems]; a diverged run has none right."""
         return self._read("test", sampled=True)
 
     @cached_property
@@ -47,7 +47,7 @@ class Arm:
         return self._read("other", sampled=True)
 
     def read(self, measure: str) -> Floats:
-        """Return the held-out answers by a measure, `sampled` or `greedy`."""
+        """Return the held-out answers under a measure, `sampled` or `greedy`."""
         return self.sampled if measure == SAMPLED else self.greedy
 
     @property
@@ -56,7 +56,7 @@ class Arm:
         return sum("error" in run for run in self.runs)
 
     def average(self, figure: str) -> float:
-        """Return the mean over the seeds of a figure of the held-out answers; not a number if all diverged."""
+        """Return the mean over the seeds of a figure of the held-out answers; NaN if all diverged."""
         values = [run["parts"]["test"][figure] for run in self.runs if "error" not in run]
         return fmean(values) if values else float("nan")
 
@@ -89,7 +89,7 @@ class TaskStudy:
     skipped: Sequence[str]
 
     def list_kind(self, *kinds: str) -> list[Arm]:
-        """Return the arms of some kinds."""
+        """Return the arms of these kinds."""
         return [arm for arm in self.arms if arm.kind in kinds]
 
     def find_best_control(self, measure: str = SAMPLED) -> Arm:
@@ -97,7 +97,7 @@ class TaskStudy:
         return max(self.list_kind("control"), key=lambda arm: float(arm.read(measure).mean()))
 
     def test(self, against: Arm, arms: Sequence[Arm], measure: str = SAMPLED) -> dict[str, Difference]:
-        """Compare arms with another one, with p-values that are Holm-adjusted over the arms."""
+        """Compare arms with another one, with p-values Holm-adjusted over the arms."""
         found = [compare(against, arm, measure) for arm in arms]
         adjusted = adjust_holm([each.p_value for each in found])
         return {
@@ -109,7 +109,7 @@ class TaskStudy:
 def compare(before: Arm, after: Arm, measure: str = SAMPLED) -> Difference:
     """Compare the held-out accuracy of two arms on the same problems."""
     old, new = before.read(measure), after.read(measure)
-    # An arm whose runs have all diverged has a single problem, with no right answer.
+    # An arm whose runs have all diverged has a single problem without a right answer.
     width = max(old.shape[1], new.shape[1])
     old, new = (np.broadcast_to(each, (len(each), width)) for each in (old, new))
     low, high, p_value, _ = compute_arms_difference(old, new)
@@ -117,7 +117,7 @@ def compare(before: Arm, after: Arm, measure: str = SAMPLED) -> Difference:
 
 
 def compute_seed_interval(values: Floats) -> tuple[float, float]:
-    """Compute Student's 95 % interval over seeds of the mean of runs, [seeds, problems]; of one run it is its mean."""
+    """Compute Student's 95 % interval over seeds of the mean of runs, [seeds, problems]; for one run, its mean."""
     means = values.mean(1)
     if len(means) < 2:
         return float(means[0]), float(means[0])

@@ -70,12 +70,12 @@ def _place(left: int, share: float) -> float:
 
 
 def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = "", width: int = 1) -> str:
-    """A line between two points."""
+    """Return a line between two points."""
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashed}/>'
 
 
 def draw_text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    """A text that starts, ends or has its middle at a point."""
+    """Return a text that starts, ends or is centred at a point."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#111827">{escape(text)}</text>'

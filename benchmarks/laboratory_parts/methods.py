@@ -1,4 +1,4 @@
-"""The methods that the laboratory compares, and the settings that all of them share."""
+"""The methods compared in the laboratory, and the settings shared by all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 PILOT_RATE = 1e-3
 MAX_TOKENS = 64
-TEACHER = "TEACHER"  # stands for the folder of the task's teacher
+TEACHER = "TEACHER"  # placeholder for the folder of the task's teacher
 SHARED: Mapping[str, Any] = {
     "data.prompt": "think_answer",
     "sampling.problems_per_step": 16,
@@ -34,12 +34,12 @@ class Method:
     """A method of the study.
 
     Attributes:
-        name: in the tables.
-        leaf: the command of qed that makes a run.
+        name: name in the tables.
+        leaf: command of qed that makes a run.
         kind: `control`, `guidance` or `distillation`.
-        settings: beside those that all methods share.
-        shares: of the compute, by phase; a run of one phase has the phase "".
-        needs: leaves without which the method is skipped.
+        settings: settings besides those that all methods share.
+        shares: shares of the compute, by phase; a run with one phase has the phase "".
+        needs: algorithms without which the method is skipped.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the algorithms without which there is no such method."""
+        """Return the algorithms that the method requires."""
         return ("sft", "grpo") if self.leaf == "pipeline" else (self.leaf,)
 
 
@@ -91,7 +91,7 @@ METHODS = (
 
 
 def list_learner_settings(method: Method, steps: Mapping[str, int], rate: float) -> dict[str, Any]:
-    """Return the settings of the optimizer of each phase of a run."""
+    """Return the optimizer settings of each phase of a run."""
     return {
         f"{phase}.learner.{name}".removeprefix("."): value
         for phase, count in steps.items()

@@ -1,4 +1,4 @@
-"""Writes docs/laboratory.md and its figure from the summaries; no result on the page is written by hand."""
+"""Writes docs/laboratory.md and its figure from the summaries; every result on the page is generated."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MIXED = ("LUFFY", "RL + SFT loss", "HPT", "SRFT", "CHORD", "CHORD-μ", "ReLIFT",
 
 
 def write_page(folder: Path, page: Path) -> None:
-    """Write the page, and the figure into the folder of the summaries."""
+    """Write the page, and write the figure into the folder of the summaries."""
     text, figure = render_page(folder)
     (folder / FIGURE).write_text(figure, encoding="utf-8")
     page.write_text(text, encoding="utf-8")
 
 
 def render_page(folder: Path) -> tuple[str, str]:
-    """Return the page and the figure that the summaries of a folder give."""
+    """Return the page and the figure for the summaries in a folder."""
     studies = read_studies(folder)
     seeds = max(len(arm.runs) for study in studies for arm in study.arms)
     longest = max(run["cpu_seconds"] for study in studies for arm in study.arms for run in arm.runs)
@@ -127,7 +127,7 @@ def _find(study: TaskStudy, measure: str) -> str:
 
 
 def _sort_tests(tests: dict[str, Difference]) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of those that are established as better, as worse, and neither."""
+    """Return the names of the arms established as better, as worse, and as neither."""
     decided = {name: test.mean > 0 for name, test in tests.items() if test.p_value is not None and test.p_value < LEVEL}
     better, worse = ([name for name, above in decided.items() if above is sign] for sign in (True, False))
     return better, worse, [name for name in tests if name not in decided]

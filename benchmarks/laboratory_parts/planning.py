@@ -1,4 +1,4 @@
-"""The order of the study: models, pilots, learning rates, final runs; runs that are done are not made again."""
+"""The order of the study: models, pilots, learning rates, final runs; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from laboratory_parts.methods import METHODS, PILOT_RATE, RATES, Method
 from laboratory_parts.runs import Job, Summary
 
 BUDGET = 300e9  # multiply-adds of a run
-TOLERANCE = 0.05  # a run whose compute is further off has its steps corrected
+TOLERANCE = 0.05  # if a run's compute is further off, its steps are corrected
 COARSE = 0.25  # the same for a run that only chooses the learning rate
-SINGLE = 0.1  # the same for a seed of the final runs, whose answers may get longer earlier or later than the others'
+SINGLE = 0.1  # the same for a single seed of the final runs, whose answers may get longer earlier or later than others'
 CORRECTIONS = 5
 PILOT_STEPS = 8
-MOST_GROWTH = 17.0  # of the steps at once: a pilot of a start that says little is cheap, and then answers get longer
-MOST_STEPS = 1000  # of a phase, however cheap they are
-PILOT_SEED = 1000  # those of the final runs begin with 0
+MOST_GROWTH = 17.0  # maximum factor on the steps at once: pilots with short answers are cheap, but answers get longer
+MOST_STEPS = 1000  # maximum steps of a phase, however cheap they are
+PILOT_SEED = 1000  # seeds of the final runs start from 0
 PRELOADED = ["qed.api.training", "qed.api.sampler", "qed.loops.online", "qed.loops.sft", "qed.rewards.base"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What of the study is made: its folder, seeds, budget, and a pool of processes with `submit`."""
+    """The part of the study to make: its folder, seeds, budget, and a process pool with `submit`."""
 
     home: Path
     seeds: int
@@ -39,12 +39,12 @@ class Plan:
     submit: Callable[[Job], Future[Summary]]
 
     def make(self, *jobs: Job) -> list[Summary]:
-        """Make runs, as many at a time as the pool has processes."""
+        """Make runs concurrently, one per process of the pool."""
         return [future.result() for future in [self.submit(job) for job in jobs]]
 
 
 def open_pool(jobs: int) -> ProcessPoolExecutor:
-    """Return a pool whose processes make one run each; they are forks of one that has imported everything."""
+    """Return a pool whose processes make one run each; they are forked after everything is imported."""
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -59,14 +59,14 @@ def make_models(plan: Plan, tasks: Sequence[str]) -> None:
 
 
 def study(plan: Plan, task: str, method: Method) -> Summary:
-    """Make all runs of a method on a task, and return what the page needs of them."""
+    """Make all runs of a method on a task, and return their summaries for the page."""
     job = Job(plan.home, task, method.name, "rate", seed=PILOT_SEED)
     pilot = replace(job, stage="pilot", rate=PILOT_RATE, steps=dict.fromkeys(method.shares, PILOT_STEPS))
     guess = correct(method, plan.budget, plan.make(pilot))
     guess = settle(plan, method, replace(job, rate=PILOT_RATE, steps=guess), TOLERANCE)[-1]["steps"]
     tried = settle_all(plan, method, [replace(job, rate=rate, steps=guess) for rate in RATES], COARSE)
     best = max(tried, key=lambda made: rank_rate(plan.budget, made[-1]))
-    # The chosen rate's last steps are not tried again if they hardly differ from those of a run.
+    # Keep the steps of the chosen rate's last run if its compute is close enough to the budget.
     steps = correct(method, plan.budget, best) if not is_equal(plan.budget, best[-1]) else best[-1]["steps"]
     final = replace(job, stage="final", rate=best[-1]["rate"], steps=steps, seed=0)
     first = plan.make(final)[0]
@@ -78,21 +78,21 @@ def study(plan: Plan, task: str, method: Method) -> Summary:
 
 
 def rank_rate(budget: float, run: Summary) -> tuple[bool, bool, float, float]:
-    """Return what decides between the last runs of several rates: the largest is taken.
+    """Return the sort key that chooses between the last runs of several rates; the largest wins.
 
-    A rate that found no run near the budget is taken only if no other did, and one that diverges only if all do.
+    A rate without a run near the budget is chosen only if no other has one, and one that diverges only if all do.
     """
     return "compute" in run, is_equal(budget, run, COARSE), score(run), -run["rate"]
 
 
 def settle_all(plan: Plan, method: Method, jobs: Sequence[Job], tolerance: float) -> list[list[Summary]]:
-    """Settle several runs at a time."""
+    """Settle several runs concurrently."""
     with ThreadPoolExecutor(len(jobs)) as threads:
         return list(threads.map(lambda job: settle(plan, method, job, tolerance), jobs))
 
 
 def settle(plan: Plan, method: Method, job: Job, tolerance: float) -> list[Summary]:
-    """Make a run, and again with corrected steps until it needs the budget; return all of them, the closest last."""
+    """Make a run, and repeat it with corrected steps until it uses the budget; return all runs, the closest last."""
     made = plan.make(job)
     for _ in range(CORRECTIONS):
         if is_equal(plan.budget, made[-1], tolerance):
@@ -105,7 +105,7 @@ def settle(plan: Plan, method: Method, job: Job, tolerance: float) -> list[Summa
 
 
 def correct(method: Method, budget: float, made: Sequence[Summary]) -> dict[str, int]:
-    """Return the steps of each phase that need its share of the budget, judged by runs at the same rate."""
+    """Return the steps with which each phase uses its share of the budget, estimated from runs at the same rate."""
     known = [run for run in made if "compute" in run]
     if not known:  # all have diverged
         return dict(made[-1]["steps"])
@@ -117,11 +117,11 @@ def correct(method: Method, budget: float, made: Sequence[Summary]) -> dict[str,
 
 
 def find_steps(points: Sequence[tuple[int, float]], target: float) -> int:
-    """Return the number of steps that would need so much compute, from runs of (steps, compute).
+    """Return the number of steps that would need the target compute, estimated from runs of (steps, compute).
 
-    Runs of equal steps count by their mean. Compute is a power of the steps between the two runs around the target,
-    because answers may get longer during a run. Where all runs are on one side, it is proportional to the steps, and
-    grows by a factor of at most `MOST_GROWTH`.
+    Runs with equal steps are averaged. Between the two runs around the target, compute is interpolated as a power of
+    steps, because answers may get longer during a run. If all runs are on one side, it is taken as proportional to the
+    steps, which grow by a factor of at most `MOST_GROWTH`.
     """
     points = [(steps, fmean(used for known, used in points if known == steps)) for steps, _ in points]
     below = max((point for point in points if point[1] <= target), default=None, key=lambda point: point[1])
@@ -134,7 +134,7 @@ def find_steps(points: Sequence[tuple[int, float]], target: float) -> int:
 
 
 def is_equal(budget: float, run: Summary, tolerance: float = TOLERANCE) -> bool:
-    """Whether a run needed the budget within the tolerance; one that diverged tells nothing."""
+    """Return whether a run used the budget within the tolerance; a diverged run counts as equal."""
     return measure_distance(budget, run) <= tolerance
 
 
@@ -149,9 +149,9 @@ def score(run: Summary) -> float:
 
 
 def run_study(home: Path, out: Path, tasks: Sequence[str], methods: Sequence[Method], seeds: int, jobs: int) -> None:
-    """Make the study, and write the summary of each task into `out` whenever one of its methods is done.
+    """Make the study, and write the summary of each task to `out` whenever one of its methods is done.
 
-    An interrupt waits for the runs that are under way, and nothing is begun.
+    An interrupt waits for runs in progress, and starts no others.
     """
     from qed.config import plugins  # noqa: PLC0415
 
@@ -169,7 +169,7 @@ def run_study(home: Path, out: Path, tasks: Sequence[str], methods: Sequence[Met
             found: dict[str, dict[str, Summary]] = {task: {} for task in tasks}
             for done in as_completed(studies):
                 task, name = studies[done]
-                if error := done.exception():  # the other methods' runs are worth having
+                if error := done.exception():  # the other methods continue
                     print(f"{task}, {name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                     continue
                 print(f"{task}: {name} is done", file=sys.stderr, flush=True)
@@ -189,13 +189,13 @@ def describe(home: Path, task: str, found: Mapping[str, Summary]) -> Summary:
 
 
 def write_task(file: Path, summary: Summary) -> None:
-    """Write the summary of a task, a line for each run, so that a change of one run is a change of one line."""
+    """Write the summary of a task with a line per run, so that a change of one run changes one line."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(format_json(summary) + "\n", encoding="utf-8")
 
 
 def format_json(value: object, depth: int = 0) -> str:
-    """Format JSON with a line for each entry down to the runs."""
+    """Format JSON with a line for each entry down to the level of runs."""
     inner, end = "\n" + " " * (depth + 1), "\n" + " " * depth
     if isinstance(value, dict) and depth < 3 and value:
         rows = [f"{json.dumps(key, ensure_ascii=False)}: {format_json(each, depth + 1)}" for key, each in value.items()]

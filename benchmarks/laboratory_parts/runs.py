@@ -1,4 +1,4 @@
-"""One run of the laboratory in a process of its own: training, measuring, and a summary in a small file."""
+"""One run of the laboratory in a separate process: training, measuring, and a summary in a small file."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from laboratory_parts.methods import LEARNER, MAX_TOKENS, METHODS, SHARED, TEACH
 Summary = dict[str, Any]
 # Steps of the starts and of the teachers, which are trained once for all seeds.
 START_STEPS, TEACHER_STEPS = {"withheld": 200, "little": 300, "foreign": 300}, 300
-SAMPLES = 4  # answers to each problem beside the greedy one
+SAMPLES = 4  # answers per problem besides the greedy one
 SFT: Mapping[str, Any] = {"learner.batch_size": 32, "learner.warmup_steps": 20, "learner.lr": 2e-3}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is to be made.
+    """A run to make.
 
     Attributes:
-        home: the study's folder, with the starts, the teachers and the summaries.
+        home: folder of the study, with the starts, the teachers and the summaries.
         task, method: their names; the methods `start` and `teacher` train the models that the others need.
         stage: what the run is for: `model`, `pilot`, `rate` (chooses the learning rate) or `final`.
-        steps: of each phase.
-        rate: the learning rate.
-        seed: of the run.
+        steps: steps of each phase.
+        rate: learning rate.
+        seed: seed of the run.
     """
 
     home: Path
@@ -46,20 +46,20 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Return a name that no other run has."""
+        """Return a unique name of the run."""
         leaf = "".join(letter if letter.isalnum() else "-" for letter in self.method)
         steps = "+".join(map(str, self.steps.values()))
         return f"{self.task}/{leaf}-{self.describe()}/{self.stage}-{steps}-{self.rate:g}-{self.seed}"
 
     def describe(self) -> str:
-        """Return a short hash of all settings that are not in the name: a run with others is another run."""
+        """Return a short hash of all settings that are not in the name, because other settings make another run."""
         method = next((each for each in METHODS if each.name == self.method), None)
         models = (START_STEPS, TEACHER_STEPS, SFT)
         return hashlib.sha256(repr((method, SHARED, LEARNER, models)).encode()).hexdigest()[:8]
 
     @property
     def file(self) -> Path:
-        """Return the file of the run's summary, which is there exactly if the run is done."""
+        """Return the file of the run's summary, which exists exactly if the run is done."""
         return self.home / "summaries" / f"{self.name}.json"
 
 
@@ -69,16 +69,16 @@ def find_model(home: Path, task: str, name: str) -> Path:
 
 
 def name_task(task: str, part: str) -> str:
-    """Return the name of a part of a task for qed."""
+    """Return qed's name for a part of a task."""
     return f"{tasks.__file__}:{task}-{part}"
 
 
 def make(job: Job) -> Summary:
-    """Make a run unless its summary is there, and return the summary."""
+    """Make a run unless its summary exists, and return the summary."""
     if job.file.is_file():
         found: Summary = json.loads(job.file.read_text())
         return found
-    from qed.errors import Diverged  # noqa: PLC0415 -- the process that only plans needs no torch
+    from qed.errors import Diverged  # noqa: PLC0415 -- the planning process needs no torch
 
     folder = job.home / "work" / job.name
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +99,7 @@ def make(job: Job) -> Summary:
 
 
 def train(job: Job, folder: Path) -> None:
-    """Train the model of a job into a folder; what is printed is thrown away."""
+    """Train the model of a job into a folder; printed output is discarded."""
     import qed  # noqa: PLC0415
 
     start = find_model(job.home, job.task, "start")
@@ -124,7 +124,7 @@ def train(job: Job, folder: Path) -> None:
 
 
 def keep_model(job: Job, folder: Path) -> Path:
-    """Move the final model of a start or a teacher to where the other runs look for it."""
+    """Move the final model of a start or a teacher to the folder where other runs look for it."""
     kept = find_model(job.home, job.task, job.method)
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(kept, ignore_errors=True)
@@ -133,7 +133,7 @@ def keep_model(job: Job, folder: Path) -> Path:
 
 
 def read_compute(folder: Path) -> dict[str, float]:
-    """Return the multiply-adds of each phase of a run: of sampling, of scores of any model and of updates."""
+    """Return the multiply-adds of each phase of a run: sampling, scoring with any model, and updates."""
     found: dict[str, float] = {}
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -183,7 +183,7 @@ def measure(model: Path, task: str, part: str, seed: int) -> Summary:
 
 
 def read_sampled(part: Summary) -> list[float]:
-    """Return the share of the sampled answers to each problem that is right."""
+    """Return the share of right sampled answers to each problem."""
     return [int(count) / SAMPLES for count in part["sampled"]]
 
 
@@ -193,13 +193,13 @@ def read_greedy(part: Summary) -> list[float]:
 
 
 def pack(right: Sequence[int]) -> str:
-    """Pack a bit for each problem into a hexadecimal number; the first problem's is the highest."""
+    """Pack a bit for each problem into a hexadecimal number; the first problem has the highest bit."""
     bits = "".join(map(str, right))
     return f"{int(bits, 2):0{(len(bits) + 3) // 4}x}"
 
 
 def write(file: Path, summary: Summary) -> None:
-    """Write a summary whole or not at all."""
+    """Write a summary atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(summary))

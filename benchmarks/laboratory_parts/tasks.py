@@ -1,14 +1,14 @@
-"""The problems of the laboratory, a task of its own: `laboratory_parts/tasks.py:TASK-PART`.
+"""The problems of the laboratory as a task: `laboratory_parts/tasks.py:TASK-PART`.
 
-All problems are those of `arithmetic`, and their parts share none. TASK is one of three:
+All problems come from `arithmetic`, and the parts share none. TASK is one of three:
 
 - `withheld`: the start answers "unknown" and earns nothing; 64 of 512 problems have a demonstration.
 - `little`: the start was trained briefly, mostly on answers without steps; 64 of 512 problems have a demonstration.
-- `foreign`: the start of `little`; the demonstrations are in words that it has never written, and a quarter of them
+- `foreign`: the start of `little`; the demonstrations are in words that it has never seen, and a quarter of them
   has a wrong step before the right answer, which no check of the final answer notices.
 
 PART is `base` (what the start was trained on), `teacher` (what the teacher was trained on, from that start), `train`,
-`validation`, `test`, or `other`: the other task, of which the start can do some and a method may forget it.
+`validation`, `test`, or `other`: another task, which the start can partly solve and a method may forget.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PROMPT = "think_answer"
 TASKS = ("withheld", "little", "foreign")
 PARTS = ("base", "teacher", "train", "validation", "test", "other")
 SPLITS = tuple(f"{task}-{part}" for task in TASKS for part in PARTS)
-TRAIN, SHOWN = 512, 64  # problems to train on, and those of them with a demonstration
+TRAIN, SHOWN = 512, 64  # problems to train on, and how many of them have a demonstration
 TEST, VALIDATION, OTHER = 400, 300, 200
 NOISE = 0.25  # share of the foreign demonstrations with a wrong step
-ONE_STEP, LARGEST = 800, 9  # problems with one step that the start was trained on, and their largest number
+ONE_STEP, LARGEST = 800, 9  # one-step problems that the start was trained on, and their largest number
 
 
 def load(split: str) -> list[Problem]:
@@ -54,7 +54,7 @@ def load(split: str) -> list[Problem]:
 
 
 def keep(problem: Problem) -> Problem:
-    """Return a problem with its demonstration as it is."""
+    """Return a problem with its demonstration unchanged."""
     return problem
 
 
@@ -69,7 +69,7 @@ def translate(problem: Problem) -> Problem:
 
 
 def draw_one_step() -> list[Problem]:
-    """Draw distinct problems with one change, in other words than those of `arithmetic`."""
+    """Draw distinct problems with one change, worded differently from those of `arithmetic`."""
     source = random.Random(derive_seed("one step"))
     found: dict[str, Problem] = {}
     while len(found) < OTHER + ONE_STEP:

@@ -1,4 +1,4 @@
-"""The texts of the page that describe the setting; the results stand in the summaries alone."""
+"""The texts of the page that describe the setup; the results come only from the summaries."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The sides of benchmarks/other_evaluators.py that run in the environments of the other evaluators."""
+"""The parts of benchmarks/other_evaluators.py that run in the environments of the other evaluators."""

@@ -1,4 +1,4 @@
-"""Run lm-eval on tasks of a folder, or its GSM8K filters on stored answers; needs lm-eval, and no qed.
+"""Runs lm-eval on tasks of a folder, or its GSM8K filters on stored answers; needs lm-eval, but not qed.
 
 python lm_eval_side.py tasks MODEL FOLDER NAME,… SHOTS OUT
 python lm_eval_side.py filter ROWS OUT
@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-STRICT = r"#### (\-?[0-9\.\,]+)"  # of the task gsm8k, version 3
+STRICT = r"#### (\-?[0-9\.\,]+)"  # from the task gsm8k, version 3
 FLEXIBLE = r"(-?[$0-9.,]{2,})|(-?[0-9]+)"
 IGNORED = [",", r"\$", r"(?s).*#### ", r"\.$"]
 
 
 def run_tasks(model: str, folder: str, names: str, shots: str, out: str) -> None:
-    """Evaluate the tasks, and write for each the figures and, by document, what was computed."""
+    """Evaluate the tasks, and write for each the figures and the results by document."""
     import lm_eval  # noqa: PLC0415
     from lm_eval.tasks import TaskManager  # noqa: PLC0415
 
@@ -58,7 +58,7 @@ def _describe(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_filter(rows: str, out: str) -> None:
-    """Extract and compare stored answers by the filters and the metric of gsm8k."""
+    """Extract and compare stored answers with the filters and the metric of gsm8k."""
     from lm_eval.api.metrics import exact_match_hf_evaluate  # noqa: PLC0415
     from lm_eval.filters.extraction import RegexFilter  # noqa: PLC0415
 

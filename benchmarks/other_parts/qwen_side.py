@@ -1,4 +1,4 @@
-"""Judge stored answers by Qwen2.5-Math's evaluator; needs its folder `evaluation` and what that needs, and no qed.
+"""Judges stored answers with Qwen2.5-Math's evaluator; needs its folder `evaluation` and its packages, but not qed.
 
 PYTHONPATH=QWEN/evaluation python qwen_side.py answers ROWS OUT
 PYTHONPATH=QWEN/evaluation python qwen_side.py pairs ROWS OUT
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main(kind: str, rows: str, out: str) -> None:
-    """Write a verdict for each row: of a whole answer to a GSM8K question, or of a pair of answers as they are."""
+    """Write a verdict for each row: on a whole answer to a GSM8K question, or on a pair of extracted answers."""
     from grader import math_equal  # type: ignore[import-not-found]  # noqa: PLC0415
     from parser import extract_answer, strip_string  # type: ignore[import-not-found]  # noqa: PLC0415
 

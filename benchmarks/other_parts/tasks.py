@@ -1,4 +1,4 @@
-"""Write multiple-choice questions and GSM8K as tasks of lm-eval over local files, from the rows that qed evaluates."""
+"""Writes multiple-choice questions and GSM8K as lm-eval tasks over local files, from the rows that qed evaluates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _write_task(folder: Path, name: str, files: dict[str, str], fields: dict[str
 
 
 def write_mmlu(folder: Path, problems: Sequence[Problem], examples: Sequence[Problem]) -> list[str]:
-    """Write a task for each subject, with the fields and the worked examples of lm-eval's mmlu; return the names."""
+    """Write a task for each subject, with the fields and few-shot examples of lm-eval's mmlu; return the names."""
     names = []
     for subject in dict.fromkeys(problem.meta["subject"] for problem in problems):
         files = {
@@ -102,7 +102,7 @@ def write_arc(folder: Path, problems: Sequence[Problem]) -> list[str]:
 
 
 def write_gpqa(folder: Path, problems: Sequence[Problem]) -> list[str]:
-    """Write a task with the fields of lm-eval's gpqa_*_zeroshot, whose options stand in the order of the rows."""
+    """Write a task with the fields of lm-eval's gpqa_*_zeroshot, with the options in the order of the rows."""
     rows = [
         {
             "id": problem.id,

@@ -1,9 +1,9 @@
-"""Load on `qed serve`: many clients at once, some of which give up and some of which read slowly. Is any answer lost?
+"""Load test of `qed serve`: many clients at once, some of which cancel or read slowly. Is an answer lost?
 
     python benchmarks/serving_parts/load.py --model MODEL
     python benchmarks/serving_parts/load.py --url http://127.0.0.1:8000
 
-Every request has a seed of its own. A sample of them is asked again when the server is quiet, and must get the same
+Every request has its own seed. A sample of them is repeated when the server is idle, and must return the same
 tokens. The memory of the server and of its engine is read before and after. The last line is JSON.
 """
 
@@ -30,11 +30,11 @@ from qed.guards.parents import die_with_parent
 
 CLIENTS, REQUESTS = 64, 2_000
 CANCELLED, SLOW, STREAMED = 0.1, 0.05, 0.4  # shares of the requests
-REPEATED = 20  # requests that are asked again at the end
-SECONDS = 300.0  # for a request
-READY_SECONDS = 600.0  # for a server to load its model
+REPEATED = 20  # requests to repeat at the end
+SECONDS = 300.0  # timeout of a request
+READY_SECONDS = 600.0  # for loading the server's model
 PAUSE = 0.02  # seconds that a slow reader sleeps after each line
-WARM_UP = 128  # requests before the memory is read
+WARM_UP = 128  # requests before memory is measured
 WORDS = ("one", "two", "three", "1", "2", "+", "-", "=", "what", "is", "€", "👍")
 
 
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What became of the requests: how many by kind, the errors, the tokens of answers and the seconds of each."""
+    """The outcomes of the requests: counts by kind, errors, the tokens of answers and the seconds of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def build_requests(count: int, most_tokens: int, seed: int) -> list[Request]:
-    """Build random requests; the same seed builds the same ones."""
+    """Build random requests; equal seeds build equal requests."""
     draw = random.Random(seed)
     requests = []
     for number in range(count):
@@ -80,11 +80,11 @@ def build_requests(count: int, most_tokens: int, seed: int) -> list[Request]:
 
 
 class Load:
-    """Requests that several clients send at once, each with a connection of its own.
+    """Requests that several clients send at once, each over its own connection.
 
     Args:
-        url: of the server.
-        requests: in order.
+        url: address of the server.
+        requests: requests in order.
     """
 
     def __init__(self, url: str, requests: list[Request]) -> None:
@@ -92,7 +92,7 @@ class Load:
         self._lock, self._left = threading.Lock(), iter(enumerate(requests))
 
     def run(self, clients: int) -> Outcome:
-        """Send all requests by so many clients, and return what became of them."""
+        """Send all requests from this many clients, and return their outcomes."""
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(clients)]
         for thread in threads:
             thread.start()
@@ -137,10 +137,10 @@ def connect(url: str) -> http.client.HTTPConnection:
 
 
 def send(connection: http.client.HTTPConnection, request: Request, draw: random.Random) -> list[int] | None:
-    """Send a request and return the tokens of its answer; None if the client has given it up.
+    """Send a request and return the tokens of its answer; None if the client cancelled it.
 
     Raises:
-        ValueError: the reply is an error, or not complete.
+        ValueError: the reply is an error, or incomplete.
     """
     connection.request("POST", "/v1/completions", json.dumps(request.body).encode())
     if request.kind == "cancel" and draw.random() < 0.5:
@@ -155,7 +155,7 @@ def send(connection: http.client.HTTPConnection, request: Request, draw: random.
 
 
 def read_stream(reply: http.client.HTTPResponse, request: Request) -> list[int] | None:
-    """Return the tokens of a stream; None if the client gives it up after the first."""
+    """Return the tokens of a stream; None if the client cancels after the first."""
     tokens: list[int] = []
     reason = None
     for line in reply:
@@ -177,15 +177,15 @@ def check(tokens: list[int], reason: str | None, request: Request) -> list[int]:
     """Return the tokens of an answer.
 
     Raises:
-        ValueError: the answer does not end as it says.
+        ValueError: the answer does not end as its finish reason says.
     """
     if reason not in ("stop", "length") or (reason == "length" and len(tokens) != request.body["max_tokens"]):
-        raise ValueError(f"an answer of {len(tokens)} tokens ends by {reason}")
+        raise ValueError(f"an answer of {len(tokens)} tokens has the finish reason {reason}")
     return tokens
 
 
 def read_memory(process: int) -> float | None:
-    """Return the resident memory of a process in MB; None where the system does not tell."""
+    """Return the resident memory of a process in MB; None if the system does not provide it."""
     try:
         lines = Path(f"/proc/{process}/status").read_text("ascii").splitlines()
     except OSError:
@@ -194,14 +194,14 @@ def read_memory(process: int) -> float | None:
 
 
 def read_json(url: str, path: str) -> Any:
-    """Return the JSON that a server has at a path."""
+    """Return the JSON at a path of a server."""
     with closing(connect(url)) as connection:
         connection.request("GET", path)
         return json.loads(connection.getresponse().read())
 
 
 def count_open(url: str) -> float:
-    """Return the number of answers that the server has not ended."""
+    """Return the number of answers that the server has not finished."""
     with closing(connect(url)) as connection:
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
@@ -211,7 +211,7 @@ def count_open(url: str) -> float:
 
 @contextmanager
 def serve(model: str, *options: str) -> Iterator[dict[str, Any]]:
-    """Serve a model in a process of its own while the block runs; yield its url, model and pid."""
+    """Serve a model in a separate process within the context; yield its url, model and pid."""
     command = [sys.executable, "-m", "qed", "serve", model, "--json", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent(os.getpid()))
     killer = threading.Timer(READY_SECONDS, process.kill)
@@ -221,7 +221,7 @@ def serve(model: str, *options: str) -> Iterator[dict[str, Any]]:
         line = process.stdout.readline()
         killer.cancel()
         if not line:
-            raise SystemExit(f"the server has not started: {' '.join(command)}")
+            raise SystemExit(f"the server did not start: {' '.join(command)}")
         yield json.loads(line)
     finally:
         killer.cancel()
@@ -234,7 +234,7 @@ def serve(model: str, *options: str) -> Iterator[dict[str, Any]]:
 
 
 def measure_load(url: str, pid: int, requests: int, clients: int, most_tokens: int) -> dict[str, Any]:
-    """Return what the load test finds of a server; `pid` is its process id, 0 if it is another machine's."""
+    """Run the load test, and return its figures; `pid` is the server's process id, 0 if it is on another machine."""
     described = read_json(url, "/v1/models")["data"][0]
     processes = {"server": pid, "engine": described.get("qed", {}).get("process", 0)}
     Load(url, build_requests(WARM_UP, most_tokens, seed=1_000_000)).run(clients)
@@ -274,7 +274,7 @@ def measure_load(url: str, pid: int, requests: int, clients: int, most_tokens: i
 
 
 def _count_kept(outcome: Outcome, asked: list[Request]) -> int:
-    """Count the answers of clients that meant to give up and got all of it before."""
+    """Count complete answers to clients that would have cancelled later."""
     return sum(asked[number].kind == "cancel" for number in outcome.answers)
 
 
@@ -283,7 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--model", help="serve this model")
-    place.add_argument("--url", help="ask the server that runs here")
+    place.add_argument("--url", help="address of a running server")
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--max-tokens", type=int, default=64)

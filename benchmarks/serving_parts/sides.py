@@ -1,4 +1,4 @@
-"""The sides of the comparison: a server that many clients ask at once, and the sampler in a process of its own."""
+"""The sides of the comparison: a server with many concurrent clients, and the sampler in a separate process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from qed.serving.install import find_vllm
 from qed.serving.processes import ServerProcess, ServerSpec, copy_environment, run_servers
 from qed.serving.vllm import VllmOptions, build_vllm_spec
 
-SECONDS = 600.0  # for a request
+SECONDS = 600.0  # timeout of a request
 MODEL = "bench"
 
 
 class Learner:
-    """A run that samples over our own server: one request for all answers, as `sampling.servers` sends it.
+    """A run that samples on qed's server: one request for all answers, as sent by `sampling.servers`.
 
     Args:
-        server: that it asks.
-        prompts: token ids.
-        told: what was asked of the benchmark.
+        server: the server.
+        prompts: token ids of the prompts.
+        told: options of the benchmark.
     """
 
     def __init__(self, server: ServerProcess, prompts: Sequence[Sequence[int]], told: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Learner:
         self.client = HttpClient(server.url)
 
     def round(self) -> dict[str, Any]:
-        """Sample every group once, with other seeds than before."""
+        """Sample every group once, with new seeds."""
         told, self.number = self.told, self.number + 1
         seeds = [
             [derive_seed(self.number, which, place) for place in range(told["group"])]
@@ -50,14 +50,14 @@ class Learner:
 
 
 class Clients:
-    """Clients of a server, each of which sends one request at a time; arguments as for `Learner`."""
+    """Clients of a server, each with one request at a time; arguments as for `Learner`."""
 
     def __init__(self, server: ServerProcess, prompts: Sequence[Sequence[int]], told: dict[str, Any]) -> None:
         self.prompts, self.told, self.number = prompts, told, 0
         self.client = HttpClient(server.url)
 
     def round(self) -> dict[str, Any]:
-        """Sample every group once, with other seeds than before; one request for each answer."""
+        """Sample every group once, with new seeds and one request per answer."""
         told, self.number = self.told, self.number + 1
         wanted = [
             (prompt, derive_seed(self.number, which, place))
@@ -85,7 +85,7 @@ class Clients:
 
 
 def build_native(folder: Path, told: dict[str, Any], logs: Path) -> ServerSpec:
-    """Return how `qed serve` is started, with as many answers at the same time as there are clients."""
+    """Return how to start `qed serve`, with as many concurrent answers as there are clients."""
     options = ["--name", MODEL, "--precision", told["precision"], "--threads", told["threads"], "--device", "cpu"]
     command = ["serve", folder / "hf", *options, "--rows-per-batch", told["clients"], "--json"]
     words = build_child_command([str(word) for word in command])
@@ -93,7 +93,7 @@ def build_native(folder: Path, told: dict[str, Any], logs: Path) -> ServerSpec:
 
 
 def build_vllm(folder: Path, told: dict[str, Any], logs: Path) -> ServerSpec:
-    """Return how vLLM is started, in the environment of --python."""
+    """Return how to start vLLM, in the environment of --python."""
     options = VllmOptions(
         str(folder / "hf"), MODEL, dtype=told["precision"], rows=told["clients"], threads=told["threads"]
     )
@@ -102,6 +102,6 @@ def build_vllm(folder: Path, told: dict[str, Any], logs: Path) -> ServerSpec:
 
 @contextmanager
 def serve(spec: ServerSpec) -> Any:
-    """Run a server while the block runs."""
+    """Run a server within the context."""
     with run_servers([spec]) as (server,):
         yield server

@@ -1,1 +1,1 @@
-"""The parts of the benchmarks of speed: workers that take turns, the model folder that both sides load, the figures."""
+"""Parts of the speed benchmarks: workers that take turns, the model folder that both sides load, the figures."""

@@ -1,4 +1,4 @@
-"""A whole command as a side of a comparison: every round is a process from its start to its end."""
+"""A whole command as a side of a comparison: every round is a process from start to end."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 
 from speed_parts.process import HERE, Figures, build_environment, find_paths
 
-QED = (sys.executable, "-P", "-m", "qed")  # as the script `qed` starts and ends
-CODES = (0, 5)  # a run of one step on a new model need not have a gradient, which is exit code 5
+QED = (sys.executable, "-P", "-m", "qed")  # like the script `qed`
+CODES = (0, 5)  # one step of a new model may have no gradient, which is exit code 5
 
 
 class Command:
-    """A command that is run once a round, in an empty folder that is removed afterwards.
+    """A command that is run once per round, in an empty folder that is removed afterwards.
 
-    Its processor time is that of its process and of all that it has waited for.
+    Its CPU time is that of its process and of all children that it has waited for.
 
     Args:
-        command: its words; those of qed's are behind `QED`.
-        threads: of its numeric kernels.
-        source: the folder that holds the qed to measure; None takes the one that this script is part of.
-        folder: where it runs; None takes an empty one.
-        codes: with which it may end.
+        command: its words; commands of qed follow `QED`.
+        threads: threads of its numeric kernels.
+        source: folder with the qed to measure; None uses the one that this script belongs to.
+        folder: working folder; None uses an empty one.
+        codes: allowed exit codes.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Command:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing runs between rounds."""
+        """Do nothing, because nothing runs between rounds."""
 
     def _check_source(self, source: Path) -> None:
-        """Stop where qed is not that of the folder which is to be measured."""
+        """Exit unless qed is imported from the folder to measure."""
         words = [sys.executable, "-P", "-c", "import qed; print(qed.__file__)"]
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True, check=False)
         if not Path(done.stdout.strip()).resolve().is_relative_to(source.resolve()):
             raise SystemExit(f"qed would be imported from {done.stdout.strip() or done.stderr}, and not from {source}.")
 
     def round(self) -> Figures:
-        """Run it; the figures of that."""
+        """Run the command, and return its figures."""
         with tempfile.TemporaryDirectory(prefix="speed-") as folder, tempfile.TemporaryFile("w+") as output:
             began = time.perf_counter()
             process = subprocess.Popen(
@@ -81,10 +81,10 @@ class Command:
 
 
 def keep_cores(count: int) -> int:
-    """Keep this process, and all that it starts, to so many of its cores; how many there are then.
+    """Restrict this process and its children to this many cores; return the number of cores.
 
     Args:
-        count: 0 leaves them as they are, and so does a system that does not know of it.
+        count: number of cores; 0 changes nothing, and neither does a system without support.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1

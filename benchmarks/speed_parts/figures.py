@@ -1,4 +1,4 @@
-"""What the rounds come to: medians and their spread, ratios, and a table for people."""
+"""Summaries of the rounds: medians and their spread, ratios, and a printed table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from speed_parts import load
 from speed_parts.machine import describe_machine
 
 Figures = dict[str, Any]
-# Sampled answers differ in length by chance: beyond this share the sides did not do the same work.
+# Sampled answers differ in length by chance; beyond this share, the sides did not do the same work.
 TOLERANCE = 0.1
 
 
 def summary(rounds: Sequence[Figures]) -> Figures:
-    """The median of every figure, the least and the most of the times, and processor time for a thousand tokens."""
+    """Return the median of every figure, the minimum and maximum of the times, and CPU time per thousand tokens."""
     found: Figures = {
         name: statistics.median(one[name] for one in rounds)
         for name, value in rounds[0].items()
@@ -32,7 +32,7 @@ def summary(rounds: Sequence[Figures]) -> Figures:
 
 
 def ratios(ours: Figures, rival: Figures | None) -> Figures:
-    """How many times as much the rival needs: processor time, the clock, processor time for a token, memory."""
+    """Return the rival's costs divided by qed's: CPU time, wall time, CPU time per token, memory."""
     if rival is None:
         return dict.fromkeys(("ratio", "ratio_wall", "ratio_per_token", "ratio_rss"))
     return {
@@ -44,14 +44,14 @@ def ratios(ours: Figures, rival: Figures | None) -> Figures:
 
 
 def result(settings: Figures, ours: Figures, rival: Figures | None, **more: Any) -> Figures:
-    """A benchmark's figures for JSON: ratios, both sides, whatever else there is, what was asked, where it ran."""
+    """Return a benchmark's figures for JSON: ratios, both sides, further figures, settings and machine."""
     laps = [lap for side in (ours, rival) if side is not None for lap in side["laps"]]
     place = {**describe_machine(), "load": load.sum_up(laps)}
     return {**ratios(ours, rival), "ours": ours, "rival": rival, **more, "settings": settings, **place}
 
 
 def show(what: str, result: Figures, sides: dict[str, Figures]) -> None:
-    """The head of a card, every side's figures, a column each, and the floor."""
+    """Print a heading, every side's figures in a column, and the floor."""
     told, floor = result["settings"], result["floor"]
     print(f"\n{what}, {told['precision']}, {told['threads']} threads, {told['rounds']} rounds")
     print(f"{result['machine']}, {result['versions']}")
@@ -75,7 +75,7 @@ def show(what: str, result: Figures, sides: dict[str, Figures]) -> None:
 
 
 def describe_answers(told: Figures) -> str:
-    """What was sampled."""
+    """Describe what was sampled."""
     cut = f", temperature {told['temperature']}, top-p {told['top_p']}" if told.get("top_p", 1) < 1 else ""
     return (
         f"{told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
@@ -84,9 +84,9 @@ def describe_answers(told: Figures) -> str:
 
 
 def tell_tokens(ours: Figures, rival: Figures | None) -> None:
-    """Say so where the sides wrote answers of very different length."""
+    """Print a warning if the sides wrote answers of very different length."""
     if rival is not None and abs(rival["tokens"] / ours["tokens"] - 1) > TOLERANCE:
         print(
-            f"Warning: the sides wrote {ours['tokens']:,.0f} and {rival['tokens']:,.0f} tokens a round, by chance: "
-            "read the ratio for each token, or ask for more --rounds."
+            f"Warning: the sides wrote {ours['tokens']:,.0f} and {rival['tokens']:,.0f} tokens per round, by chance: "
+            "use the ratio per token, or increase --rounds."
         )

@@ -1,4 +1,4 @@
-"""What the machine needs at least: how fast it is at best, and how much work there is."""
+"""The minimum time that the machine needs: its peak speed, and the amount of work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from transformers import AutoConfig
 from qed.models.precision import compute_in
 from speed_parts.process import Figures
 
-SECONDS = 0.5  # that each ceiling is measured for
+SECONDS = 0.5  # duration of each ceiling's measurement
 BACKWARD = 2  # a backward pass multiplies twice as much as the forward pass
 
 
 def ceilings(precision: str) -> dict[str, float]:
-    """What this machine does at best in a CPU second: multiplications of large matrices, reads of memory."""
+    """Measure this machine's peak per CPU second: multiplications of large matrices, and memory reads."""
     size, dtype = 1024, getattr(torch, precision)
     left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
     memory = torch.ones(1 << 26)
@@ -32,7 +32,7 @@ def ceilings(precision: str) -> dict[str, float]:
 
 
 def _seconds(work: Callable[[], Any]) -> float:
-    """The least processor time that the work takes."""
+    """Return the minimum CPU time that the work takes."""
     found, end = [], time.process_time() + SECONDS
     while time.process_time() < end or len(found) < 3:
         began = time.process_time()
@@ -42,13 +42,13 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 class Floor:
-    """The least work of a round, for a model of the Qwen2 family.
+    """The minimum work of a round, for a model of the Qwen2 family.
 
     Args:
-        folder: with the model in `hf/`.
-        rows: answers of a round.
-        tokens: of all answers together.
-        prompts: tokens of all prompts together, each counted once, because a group can share its own.
+        folder: folder with the model in `hf/`.
+        rows: number of answers per round.
+        tokens: number of tokens in all answers.
+        prompts: number of tokens in all prompts, each counted once, because a group can share its prompt.
     """
 
     def __init__(self, folder: Path, rows: float, tokens: float, prompts: float) -> None:
@@ -61,21 +61,21 @@ class Floor:
         self.tokens, self.prompts, self.rows = tokens, prompts, rows
 
     def forward(self, prompt: float) -> float:
-        """Operations of a forward pass, with log-probs of the answers; `prompt` tokens stand before each of them."""
+        """Return the operations of a forward pass with log-probs of the answers, each after `prompt` tokens."""
         attended = (prompt + self.tokens / self.rows / 2) * self.tokens
-        # Nothing reads the output of the last layer at a prompt.
+        # The last layer's output at a prompt is not used.
         through = 2 * self.blocks * (self.tokens + self.prompts) - 2 * self.feed_forward * self.prompts
         return through + 2 * self.head * self.tokens + 4 * self.layers * self.width * attended
 
     def moved(self, longest: float, bytes_each: int) -> float:
-        """Bytes that sampling reads: the weights for every token of the longest answer, keys and values for each."""
+        """Return the bytes read by sampling: weights for every token of the longest answer, keys and values for each."""
         behind = (self.prompts + self.tokens / 2) / self.rows
         numbers = (self.blocks + self.head) * longest + self.layers * self.kv_width * behind * self.tokens
         return bytes_each * numbers
 
 
 def share(flops: float, ours: Figures, ceilings: Figures, moved: float = 0.0) -> Figures:
-    """The floor in CPU seconds, the larger of that of the multiplications and that of memory, and qed's share of it."""
+    """Return the floor in CPU seconds, the maximum of the multiplications' and of memory's, and qed's share of it."""
     by = {"by_gemm": flops / ceilings["gflop_per_cpu_s"] / 1e9, "by_memory": moved / ceilings["gb_per_cpu_s"] / 1e9}
     least = max(by.values())
     return {"cpu": least, **by, "gflop": flops / 1e9, "gb": moved / 1e9, "share": least / ours["cpu"], **ceilings}

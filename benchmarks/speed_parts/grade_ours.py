@@ -1,4 +1,4 @@
-"""qed's verdicts as a worker: made-up responses, others each round, so that nothing is known from the round before."""
+"""qed's verdicts as a worker: generated responses, new ones each round, so that nothing is cached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE = "so we add both numbers and then divide the sum by two which gives what w
 
 
 def main() -> None:
-    """Grade when told."""
+    """Grade in each round."""
     pace = Pace()
     pace.ready()
     number = 0
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def make_responses(count: int, seed: int) -> list[tuple[str, str]]:
-    """Golds and responses: a few lines of text, then mostly an answer, which is right in half of them."""
+    """Return gold answers and responses: a few lines of text, then mostly an answer, half of which are right."""
     chance, rows = random.Random(seed), []
     for _ in range(count):
         one, two = chance.randint(2, 99_999), chance.randint(2, 99)

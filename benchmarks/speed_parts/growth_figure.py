@@ -1,4 +1,4 @@
-"""The figure of how processor time grows, an SVG: a panel for each axis, both scales logarithmic, slopes named."""
+"""The figure of how CPU time grows, an SVG: a panel for each axis, both scales logarithmic, labelled with slopes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from qed.report.numbers import compute_log_ticks, format_plain
 
 COLOURS = ("#2563eb", "#d97706")
 LEFT, WIDTH, TOP, HEIGHT, COLUMN, ROW = 60, 300, 40, 190, 400, 290
-PAD = 1.15  # times that the scales go beyond the points
-LEGEND = 1.6  # times that there is room above them
+PAD = 1.15  # factor by which the scales extend beyond the points
+LEGEND = 1.6  # factor of additional room above them
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Points of an axis: `title`, what the axis counts, and for each line its name and its points (x, seconds)."""
+    """Points of an axis: `title`, the unit of the axis, and for each line its name and its points (x, seconds)."""
 
     title: str
     unit: str
@@ -26,16 +26,16 @@ class Panel:
 
 
 def fit_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The line of least squares through the logarithms: its slope, and its value at 1; seconds grow as x to the slope.
+    """Fit a least-squares line to the logarithms: return its slope, and its value at 1; seconds grow as x to the slope.
 
     Raises:
-        ValueError: all points are at one place.
+        ValueError: all points have the same x.
     """
     xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
     middle, height = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((x - middle) ** 2 for x in xs)
     if not spread:
-        raise ValueError("A slope needs two places.")
+        raise ValueError("A slope needs two different x values.")
     slope = sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True)) / spread
     return slope, math.exp(height - slope * middle)
 
@@ -107,7 +107,7 @@ def _draw_legend(name: str, line: Sequence[tuple[float, float]], x: float, y: fl
 
 
 def _shorten(value: float) -> str:
-    """Large numbers with k or M."""
+    """Format large numbers with k or M."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:g}{unit}"

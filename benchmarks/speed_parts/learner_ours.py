@@ -1,4 +1,4 @@
-"""qed's learner as a worker: one update on the same rollouts each round, with the settings of a run."""
+"""qed's learner as a worker: one update per round on the same rollouts, with the settings of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from speed_parts.step_ours import settings_of
 
 
 def main() -> None:
-    """Update the model when told."""
+    """Update the model in each round."""
     pace = Pace()
     told = pace.settings
     settings = settings_of(told)

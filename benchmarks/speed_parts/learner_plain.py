@@ -15,7 +15,7 @@ CLIP = 0.2
 
 
 def main() -> None:
-    """Update the model when told."""
+    """Update the model in each round."""
     pace = Pace()
     told = pace.settings
     model = AutoModelForCausalLM.from_pretrained(f"{told['folder']}/hf", dtype="float32")

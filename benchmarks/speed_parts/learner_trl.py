@@ -1,4 +1,4 @@
-"""TRL's update as a worker: GRPOTrainer is given the rollouts, and a round begins when they have their rewards."""
+"""TRL's update as a worker: GRPOTrainer gets the rollouts, and a round begins when they have their rewards."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from speed_parts.trl_trainer import train
 
 
 def main() -> None:
-    """Make a trainer and its steps when told."""
+    """Make a trainer, and a step in each round."""
     pace = Pace()
     told = pace.settings
     rows = json.loads(Path(told["rollouts"]).read_text(encoding="utf-8"))
 
     def given(prompts: Any, trainer: Any) -> dict[str, list[list[Any]]]:
-        """The rollouts in the place of sampling."""
+        """Return the rollouts instead of sampling."""
         names = {"prompt_ids": "prompt", "completion_ids": "output", "logprobs": "logps"}
         return {name: [row[own] for row in rows] for name, own in names.items()}
 
     def reward(completions: Any, **_: Any) -> list[float]:
-        """The advantages, whose mean in a group is 0 already; what came before is not the update's."""
+        """Return the advantages, whose mean in a group is already 0; the time before does not belong to the update."""
         pace.restart()
         return [row["advantage"] for row in rows]
 

@@ -1,4 +1,4 @@
-"""What other processes take of the machine meanwhile, from /proc: figures taken on a busy machine say so."""
+"""CPU use of other processes, from /proc: figures measured on a busy machine are marked."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 Figures = dict[str, Any]
 PROC = Path("/proc")
 TICK = 1 / os.sysconf("SC_CLK_TCK")
-BUSY = 0.15  # cores that others take; a machine that is left alone stays below a twentieth
+BUSY = 0.15  # cores used by others; an idle machine stays below a twentieth
 
 
 class Watch:
-    """What the machine does besides this process and those that it started.
+    """The machine's load besides this process and its children.
 
-    The processor time of others is that of the machine less that of this process's tree. Where /proc does not tell it,
-    as on macOS, it is not known.
+    The CPU time of others is the machine's minus that of this process's tree. If /proc does not provide it,
+    as on macOS, it is unknown.
 
     Args:
-        proc: the folder to read.
+        proc: folder to read.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -29,12 +29,12 @@ class Watch:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew."""
+        """Restart the measurement."""
         self._began = time.perf_counter()
         self._machine, self._own = read_machine(self.proc), read_tree(os.getpid(), self.proc)
 
     def lap(self) -> Figures:
-        """What came about since the beginning or the last lap: `others`, in cores, `load` and the `elapsed` seconds."""
+        """Return the load since the beginning or the last lap: `others`, in cores, `load` and the `elapsed` seconds."""
         machine, own = self._machine, self._own
         elapsed = time.perf_counter() - self._began
         self.restart()
@@ -45,23 +45,23 @@ class Watch:
 
 
 def read_machine(proc: Path = PROC) -> float | None:
-    """Seconds that all cores have worked; None where that is not told."""
+    """Return the busy seconds of all cores; None if they are unknown."""
     try:
         first = (proc / "stat").read_text().splitlines()[0].split()
     except (OSError, IndexError):
         return None
-    # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+    # user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user.
     user, nice, system, _, _, irq, softirq, *_ = map(int, first[1:])
     return (user + nice + system + irq + softirq) * TICK or None
 
 
 def read_tree(root: int, proc: Path = PROC) -> float:
-    """Seconds that a process has worked, with all that it started, those included that have ended."""
+    """Return the CPU seconds of a process and all of its children, including ended ones."""
     parents, seconds = {}, {}
     for stat in proc.glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended since
+        except OSError:  # it has ended meanwhile
             continue
         number = int(stat.parent.name)
         parents[number], seconds[number] = int(fields[1]), sum(map(int, fields[11:15])) * TICK
@@ -74,14 +74,14 @@ def read_tree(root: int, proc: Path = PROC) -> float:
 
 
 def sum_up(laps: Iterable[Figures]) -> Figures:
-    """The verdict on the time in which figures were taken.
+    """Summarise the machine's load while figures were measured.
 
     Args:
-        laps: of a `Watch`.
+        laps: laps of a `Watch`.
 
     Returns:
-        `others`, the cores that others took on average, or None; `load`, the highest load average; and `busy`, None
-        where it cannot be known.
+        `others`, the average cores used by others, or None; `load`, the highest load average; and `busy`, None
+        if unknown.
     """
     told = [lap for lap in laps if lap.get("elapsed")]
     known = [lap for lap in told if lap["others"] is not None]
@@ -92,7 +92,7 @@ def sum_up(laps: Iterable[Figures]) -> Figures:
 
 
 def describe_load(load: Figures) -> str:
-    """A sentence about it, for people; nothing where the machine was left alone."""
+    """Describe the load in a sentence; return an empty string if the machine was idle."""
     if load["busy"] is None:
         return "What other processes took of the machine is not known."
     if load["busy"]:

@@ -1,4 +1,4 @@
-"""What figures depend on besides the code: the processor, the libraries, their kernels and their threads."""
+"""What figures depend on besides the code: the CPU, the libraries, their kernels and their threads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from grading_parts.card import machine
 
 LIBRARIES = ("torch", "transformers", "trl", "lm-eval", "vllm", "math-verify", "numpy")
-# Instructions that decide how fast matrices are multiplied.
+# Instruction sets that determine how fast matrices are multiplied.
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "bf16", "sve")
 KERNELS = re.compile(r"(Math Kernel Library Version [\d.]+|MKL-DNN v[\d.]+|oneDNN v[\d.]+|OpenBLAS [\d.]+)")
 VARIABLES = ("OMP_", "MKL_", "ONEDNN_", "DNNL_", "KMP_", "GOMP_", "ATEN_", "TORCH_", "OPENBLAS_")
 
 
 def describe_machine() -> dict[str, Any]:
-    """The processor, versions, numeric kernels, and the variables and threads that set them."""
+    """Describe the CPU, versions, numeric kernels, and the variables and threads that configure them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "machine": machine(),
@@ -41,7 +41,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def find_versions() -> dict[str, str]:
-    """Of the libraries that are there."""
+    """Return the versions of the installed libraries."""
     found = {}
     for name in LIBRARIES:
         try:

@@ -1,6 +1,6 @@
-"""The worker's end of the pipe: it waits to be told, does a round, and answers with its figures.
+"""The worker's end of the pipe: it waits for a request, runs a round, and answers with its figures.
 
-Nothing of qed is imported here, so that a rival in an environment of its own can be a worker too.
+Nothing of qed is imported here, so that a rival in a separate environment can be a worker too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 
 
 class Pace:
-    """The rounds of a worker; what it prints by itself goes to stderr.
+    """The rounds of a worker; its other output goes to stderr.
 
-    Processor time is that of the process with all of its threads, between being told and having answered.
+    CPU time is that of the process with all of its threads, between request and answer.
     """
 
     def __init__(self) -> None:
@@ -33,21 +33,21 @@ class Pace:
         self.laps: dict[str, float] = {}
 
     def ready(self, **figures: Any) -> None:
-        """Say that all is loaded, and wait for the first round."""
+        """Report that everything is loaded, and wait for the first round."""
         self._tell(figures)
         self._wait()
 
     def lap(self, name: str) -> None:
-        """Note the processor time of the round so far under a name."""
+        """Record the round's CPU time so far under a name."""
         self.laps[name] = time.process_time() - self._cpu
 
     def restart(self) -> None:
-        """Leave out of the round what was done so far."""
+        """Exclude the work so far from the round."""
         self.laps = {}
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def done(self, **figures: Any) -> None:
-        """End a round, tell its figures, and wait for the next."""
+        """End a round, report its figures, and wait for the next."""
         spent = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
         laps = {f"cpu_{name}": value for name, value in self.laps.items()}
         self._tell({**spent, "rss_gb": _read_peak(), **laps, **figures})
@@ -58,12 +58,12 @@ class Pace:
 
     def _wait(self) -> None:
         if not sys.stdin.readline():
-            raise SystemExit(0)  # nobody asks any more
+            raise SystemExit(0)  # the parent has closed the pipe
         self.restart()
 
 
 def _read_peak() -> float:
-    """GiB that this process has held at most; on Linux getrusage also counts what its parent held before it."""
+    """Return the peak memory of this process in GiB; on Linux, getrusage would also count its parent's before it."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text(encoding="utf-8").splitlines():
@@ -73,7 +73,7 @@ def _read_peak() -> float:
 
 
 def _check_source(source: str | None) -> None:
-    """Stop where qed is not that of the folder which is to be measured."""
+    """Exit unless qed is imported from the folder to measure."""
     if source is None:
         return
     spec = find_spec("qed")

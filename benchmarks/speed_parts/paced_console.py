@@ -9,9 +9,9 @@ from speed_parts.pace import Pace
 
 
 class PacedConsole(Console):
-    """The console of a run whose every step is a round; a step's metrics become its figures.
+    """The console of a run in which every step is a round; a step's metrics become the round's figures.
 
-    A recipe shows a step when it has done everything for it, so the whole of the recipe is what is measured.
+    A recipe reports a step after all of its work, so the whole recipe is measured.
     """
 
     def __init__(self, pace: Pace, chosen: Any) -> None:

@@ -1,7 +1,7 @@
-"""The folder that both sides load: a model with its tokenizer, and problems; made once, kept, and found again.
+"""The folder that both sides load: a model with its tokenizer, and problems; made once and reused.
 
-Answers end in one of three ways. `natural`: the model has been taught by SFT, so its answers end as real ones do.
-`uneven`: at every token the end is equally likely, so that lengths are geometric, cut off at the budget; their mean is
+Answers end in one of three ways. `natural`: the model was trained by SFT, so its answers end like real ones.
+`uneven`: the end is equally likely at every token, so lengths are geometric, truncated at the budget; their mean is
 0.4 of it, and a tenth of the answers reach it. `even`: no answer ends before the budget.
 """
 
@@ -34,20 +34,20 @@ from qed.types import Problem
 PROBLEMS = 2048
 NATURAL, UNEVEN, EVEN = LENGTHS = ("natural", "uneven", "even")
 DATA = "problems.jsonl"
-# The shapes that only the benchmarks have, and the width of their feed-forward layers.
+# Shapes that only the benchmarks have, and the width of their feed-forward layers.
 SHAPES = {
     "new:qwen2.5-0.5b": (Size(24, 896, 14, 2, 151_936, 4096), 4864),
     "new:long": (replace(SIZES["large"], window=8192), 4 * SIZES["large"].width),  # answers of thousands of tokens
 }
-SCORES = 2**27  # logits that are in memory at the same time when an end is set: 1 GiB
-# The end's probability at each token, times the budget: of geometric lengths cut off there, the mean is 0.4 of it.
+SCORES = 2**27  # logits in memory at once while setting ends: 1 GiB
+# The end's probability at each token, times the budget; truncated geometric lengths then have a mean of 0.4 budgets.
 HAZARD = 2.2
 NEVER = 1e-9
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Which model answers how: `taught` steps of SFT and `improved` steps of GRPO make natural ends."""
+    """The model and how its answers end: `taught` SFT steps and `improved` GRPO steps give natural ends."""
 
     model: str = "new:tiny"
     lengths: str = NATURAL
@@ -57,14 +57,14 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Return the name of its folder."""
         size = self.model.removeprefix("new:")
         made = f"{self.taught}-{self.improved}" if self.lengths == NATURAL else str(self.budget)
         return f"{size}-{self.lengths}-{made}"
 
 
 def prepared(place: Path, kind: Kind) -> Path:
-    """A folder under `place` with `hf/` and `problems.jsonl`."""
+    """Return a folder under `place` with `hf/` and `problems.jsonl`, made if missing."""
     folder = place / kind.name
     if (folder / DATA).is_file():
         return folder
@@ -77,14 +77,14 @@ def prepared(place: Path, kind: Kind) -> Path:
         _fresh(folder / "hf", kind, problems)
         if kind.lengths == NATURAL and kind.taught:
             _trained(folder, "sft", kind.taught)
-    # The last thing to be written, so that a folder with it is whole.
+    # Written last, so that a folder with this file is complete.
     lines = [json.dumps({"question": problem.question, "answer": problem.answer}) for problem in problems]
     (folder / DATA).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 
 def _fresh(hf: Path, kind: Kind, problems: Sequence[Problem]) -> None:
-    """A model from nothing, whose answers end as asked unless it is to be taught."""
+    """Make a randomly initialised model, whose answers end as requested unless it will be trained."""
     size, inner = find_size(kind.model)
     texts = [words(size.vocabulary, 0), *list_training_texts(problems, think_answer)]
     SIZES[kind.model.removeprefix("new:")] = size
@@ -99,10 +99,10 @@ def _fresh(hf: Path, kind: Kind, problems: Sequence[Problem]) -> None:
 
 
 def find_size(model: str) -> tuple[Size, int]:
-    """The shape of a model and the width of its feed-forward layers.
+    """Return the shape of a model and the width of its feed-forward layers.
 
     Args:
-        model: one of qed's, such as new:tiny, or one of `SHAPES`; `@N` behind it sets the vocabulary.
+        model: one of qed's, such as new:tiny, or one of `SHAPES`; a suffix `@N` sets the vocabulary.
 
     Raises:
         UsageError: there is no such model.
@@ -118,13 +118,13 @@ def find_size(model: str) -> tuple[Size, int]:
 
 
 def words(count: int, seed: int) -> str:
-    """Words of random letters, with which a tokenizer can fill any vocabulary, as the task's own text cannot."""
+    """Return words of random letters, with which a tokenizer can fill any vocabulary; the task's text is too small."""
     source = random.Random(seed)
     return " ".join("".join(source.choices(ascii_lowercase, k=source.randint(2, 8))) for _ in range(count))
 
 
 def _trained(folder: Path, method: str, steps: int) -> None:
-    """Train the model in `hf/` as qed does on its embedded task, and put the result in its place."""
+    """Train the model in `hf/` with qed on its built-in task, and replace it with the result."""
     out, hf = folder / method, folder / "hf"
     config = {"sft": "arithmetic-sft", "grpo": "arithmetic-rl"}[method]
     told = ["--model", str(hf), "--steps", str(steps), "--evaluation.problems", "1", "--out", str(out)]
@@ -138,11 +138,11 @@ def _trained(folder: Path, method: str, steps: int) -> None:
 
 @torch.no_grad()
 def set_ends(network: Any, end: int, probability: float) -> None:
-    """Make a fresh model end its answers with about this probability at every token.
+    """Make an untrained model end its answers with about this probability at every token.
 
     One coordinate of the residual stream is the same at all tokens: no block writes to it, and the embeddings, which
-    are the output layer too, hold the same number there. Only the end's own embedding holds another, which becomes a
-    term of its logit.
+    are the output layer too, hold the same number there. Only the end token's embedding holds another one, which
+    becomes a term of its logit.
     """
     body = network.model
     for block in body.layers:
@@ -153,7 +153,7 @@ def set_ends(network: Any, end: int, probability: float) -> None:
     source = torch.Generator().manual_seed(0)
     rows = min(64, max(1, SCORES // (64 * len(table))))
     ids = torch.randint(len(table), (rows, 64), generator=source)
-    ids[ids == end] = 0  # nothing is ever written behind the end
+    ids[ids == end] = 0  # nothing is ever written after the end
     hidden = body(input_ids=ids).last_hidden_state.flatten(0, 1).double()
     scores = hidden @ table.double().T
     others = scores.clone()

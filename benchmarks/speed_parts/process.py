@@ -1,4 +1,4 @@
-"""The side that asks: one long-lived process for each side of a comparison, which take turns."""
+"""The parent side: one long-lived process for each side of a comparison, which take turns."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Figures = dict[str, Any]
 
 
 def build_environment(threads: int, paths: Sequence[str]) -> dict[str, str]:
-    """The variables of a side's process, which finds this package first and then what the paths hold."""
+    """Return the environment of a side's process, which imports from this package first, then from the paths."""
     told = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     path = os.pathsep.join([str(HERE), *paths])
     return {**os.environ, **told, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
 
 
 def find_paths(source: Path) -> list[str]:
-    """Where modules are looked for, with the qed of a folder before any other."""
+    """Return the import paths, with the qed of a folder before any other."""
     return [str(source), *(path for path in sys.path if path and Path(path).resolve() != HERE.parent)]
 
 
 class Worker:
-    """One side of a comparison: a module of this package in a process of its own, which does a round when told.
+    """One side of a comparison: a module of this package in a separate process, which runs a round on request.
 
     Args:
-        module: its name here, such as `step_ours`.
-        settings: what it works with, given to it as one line of JSON.
-        threads: of its numeric kernels.
-        python: of an environment of its own, which has no qed; empty takes this one.
-        source: the folder that holds the qed to measure; None takes the one that this script is part of.
+        module: name of the module, such as `step_ours`.
+        settings: its settings, passed as one line of JSON.
+        threads: threads of its numeric kernels.
+        python: Python of a separate environment without qed; empty uses this one.
+        source: folder with the qed to measure; None uses the one that this script belongs to.
     """
 
     def __init__(
         self, module: str, settings: Figures, threads: int = 1, python: str = "", source: Path | None = None
     ) -> None:
         self.name = module
-        # Without -P, the qed of the present folder would come before all others.
+        # Without -P, the qed of the current folder would come before all others.
         self._process = subprocess.Popen(
             [python or sys.executable, "-P", "-m", f"speed_parts.{module}"],
             env=build_environment(threads, [] if python else find_paths(source or HERE.parent)),
@@ -58,7 +58,7 @@ class Worker:
 
     @cached_property
     def ready(self) -> Figures:
-        """What it told when all was loaded; until this is asked for, several load side by side."""
+        """The worker's report after loading; workers load concurrently until this is read."""
         return self._answer()
 
     def __enter__(self) -> Worker:
@@ -71,7 +71,7 @@ class Worker:
         self._process.communicate()
 
     def round(self) -> Figures:
-        """The figures of one round."""
+        """Run a round, and return its figures."""
         self._send("go")
         return self._answer()
 
@@ -93,16 +93,16 @@ class Worker:
 
     def _broken(self) -> None:
         code = self._process.wait()
-        raise SystemExit(f"The worker {self.name} ended with exit code {code}; what it said stands above.")
+        raise SystemExit(f"The worker {self.name} ended with exit code {code}; see its output above.")
 
 
 class Apart:
-    """A worker that is there for its own rounds alone, where the sides do not fit into memory together.
+    """A worker that exists only during its own rounds, for sides that do not fit into memory together.
 
-    Every round is the second of a process that starts anew.
+    Every round is the second one of a new process.
 
     Args:
-        start: makes the worker.
+        start: starts the worker.
     """
 
     def __init__(self, start: Callable[[], Worker]) -> None:
@@ -110,7 +110,7 @@ class Apart:
 
     @cached_property
     def ready(self) -> Figures:
-        """What it told when all was loaded."""
+        """The worker's report after loading."""
         with self.start() as worker:
             return worker.ready
 
@@ -118,10 +118,10 @@ class Apart:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing runs between rounds."""
+        """Do nothing, because nothing runs between rounds."""
 
     def round(self) -> Figures:
-        """The figures of one round, behind one that warms up."""
+        """Return the figures of one round, after a warm-up round."""
         with self.start() as worker:
             _ = worker.ready
             worker.round()
@@ -129,28 +129,28 @@ class Apart:
 
 
 class Side(Protocol):
-    """What can take its turn, and ends with its context."""
+    """A side of a comparison, which ends with its context."""
 
     def __enter__(self) -> Side:
-        """Itself."""
+        """Return itself."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End what it started."""
+        """Stop the processes that it started."""
 
     @property
     def ready(self) -> Figures:
-        """What it tells when it can begin."""
+        """The report after loading."""
 
     def round(self) -> Figures:
-        """The figures of one round."""
+        """Run a round, and return its figures."""
 
 
 def in_turns(workers: Mapping[str, Side], rounds: int, warm_up: int = 2) -> dict[str, list[Figures]]:
-    """The rounds of each side, one of every side after the other, without those of the warm-up.
+    """Run the rounds of all sides in turns, and return each side's figures without the warm-up.
 
-    Each has under `machine` what other processes did meanwhile.
+    Each figure has the load from other processes under `machine`.
     """
     found: dict[str, list[Figures]] = {side: [] for side in workers}
     for worker in workers.values():

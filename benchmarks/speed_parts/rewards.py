@@ -1,4 +1,4 @@
-"""The reward that both sides call: qed's own for the task, with noise where every row is to have a gradient."""
+"""The reward that both sides call: qed's for the task, with noise if every row should have a gradient."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ NOISE = 1e-3
 
 
 class NoisyGrader:
-    """A grader whose rewards differ by chance within every group, so that each row has an advantage, and so a gradient.
+    """A grader whose rewards differ randomly within every group, so that each row has an advantage and a gradient.
 
     Args:
-        grader: decides.
-        noise: the most that is added; 0 leaves the rewards as they are.
+        grader: gives the grades.
+        noise: maximum noise to add; 0 leaves the rewards unchanged.
     """
 
     def __init__(self, grader: Grader, noise: float) -> None:
         self._grader, self._noise = grader, noise
         self.judge, self.checks_format = grader.judge, grader.checks_format
         self._chance = random.Random(0)
-        # Of the last call: the share of groups whose answers do not all earn the same, before noise.
+        # Share of groups in the last call whose answers have different rewards, before noise.
         self.signal_share = 0.0
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        """The grades of each group's answers."""
+        """Return the grades of each group's answers."""
         grades = self._grader(groups)
         self.signal_share = sum(len({grade.reward for grade in group}) > 1 for group in grades) / len(grades)
         return [[self._noised(grade) for grade in group] for group in grades]
@@ -37,10 +37,10 @@ class NoisyGrader:
         return replace(grade, reward=grade.reward + self._noise * self._chance.random())
 
     def close(self) -> None:
-        """End what runs for it."""
+        """Close the grader."""
         self._grader.close()
 
 
 def digest(prompts: Sequence[Sequence[int]]) -> int:
-    """A number for a set of prompts, the same whatever their order and however often each stands there."""
+    """Return a checksum of a set of prompts, regardless of their order and repetitions."""
     return hash(frozenset(tuple(prompt) for prompt in prompts))

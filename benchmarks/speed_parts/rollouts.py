@@ -1,4 +1,4 @@
-"""The rollouts of an update: answers that qed's sampler wrote, with rewards by chance."""
+"""The rollouts of an update: answers of qed's sampler with random rewards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from speed_parts.step_ours import settings_of
 
 
 def sample_rollouts(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Answers that the policy sampled, group by group, with advantages that are never 0 and add up to 0 in a group."""
+    """Sample answers from the policy, group by group, with advantages that are never 0 and sum to 0 in a group."""
     settings = settings_of(told)
     policy = load_policy(settings, [], torch.device("cpu"), None)
     lines = Path(told["folder"], places.DATA).read_text(encoding="utf-8").splitlines()[: told["problems"]]

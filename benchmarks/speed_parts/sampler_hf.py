@@ -1,4 +1,4 @@
-"""`model.generate` as a worker, as TRL calls it: every prompt as often as it has answers, padded on the left."""
+"""`model.generate` as a worker, as TRL calls it: every prompt once per answer, padded on the left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from speed_parts.pace import Pace
 
 @torch.inference_mode()
 def main() -> None:
-    """Sample answers to the same prompts each round; with bfloat16 the weights are of that kind too."""
+    """Sample answers to the same prompts each round; with bfloat16, the weights are in bfloat16 too."""
     pace = Pace()
     told = pace.settings
     torch.manual_seed(0)

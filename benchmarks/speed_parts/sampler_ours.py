@@ -1,4 +1,4 @@
-"""qed's sampler as a worker: that of a run, over the folder's model, one batch a round."""
+"""qed's sampler as a worker: a run's sampler on the folder's model, one batch per round."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from speed_parts.step_ours import settings_of
 
 
 def main() -> None:
-    """Sample answers to the same prompts with other draws each round."""
+    """Sample answers to the same prompts with new random draws each round."""
     pace = Pace()
     told = pace.settings
     settings = settings_of(told)
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     policy = load_policy(settings, [], torch.device("cpu"), None)
     prompts = json.loads(Path(told["prompts"]).read_text(encoding="utf-8"))
-    temperature, top_p = told.get("temperature", 1.0), told.get("top_p", 1.0)  # other benchmarks leave them out
+    temperature, top_p = told.get("temperature", 1.0), told.get("top_p", 1.0)  # other benchmarks omit them
     sampling = Sampling(temperature, told["tokens"], policy.template.stop, top_p=top_p)
     pace.ready(**ceilings(told["precision"]))
     number = 0

@@ -1,6 +1,6 @@
-"""vLLM on the processor as a worker: its engine in this process, one batch a round, with log-probs as training needs.
+"""vLLM on the CPU as a worker: its engine in this process, one batch per round, with the log-probs that training needs.
 
-It runs in the environment that has vLLM, so nothing of qed is imported.
+It runs in vLLM's environment, so nothing of qed is imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from speed_parts.pace import Pace
 
-MARGIN = 2  # GiB of keys and values beyond what the answers need
+MARGIN = 2  # GiB of KV cache beyond what the answers need
 
 
 def main() -> None:
@@ -24,14 +24,14 @@ def main() -> None:
     heads = config["num_key_value_heads"] * config["hidden_size"] // config["num_attention_heads"]
     width = 2 if told["precision"] == "bfloat16" else 4
     needed = 2 * width * heads * config["num_hidden_layers"] * longest * len(asked) * told["group"]
-    # With its engine in this process, this process's time is all of it.
+    # With its engine in this process, this process's time includes everything.
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": str(needed // 2**30 + MARGIN),
         "VLLM_NO_USAGE_STATS": "1",
     }
-    from vllm import LLM, SamplingParams  # noqa: PLC0415 -- it reads its variables when it is imported
+    from vllm import LLM, SamplingParams  # noqa: PLC0415 -- it reads its variables on import
 
     engine = LLM(
         model=f"{told['folder']}/hf",
@@ -53,7 +53,7 @@ def main() -> None:
     pace.ready()
     while True:
         answers = engine.generate(prompts, how, use_tqdm=False)
-        engine.reset_prefix_cache()  # the next round has the same prompts, which qed computes again
+        engine.reset_prefix_cache()  # the next round has the same prompts, which qed recomputes
         lengths = [len(each.token_ids) for answer in answers for each in answer.outputs]
         pace.done(tokens=sum(lengths), rows=len(lengths), longest=max(lengths))
 

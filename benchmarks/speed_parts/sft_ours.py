@@ -1,4 +1,4 @@
-"""qed's SFT as a worker: the recipe of `qed sft` itself, one step a round."""
+"""qed's SFT as a worker: the recipe of `qed sft`, one step per round."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from speed_parts.step_ours import settings_of
 
 
 def main() -> None:
-    """Open a run and make its steps when told."""
+    """Open a run, and make a step in each round."""
     pace = Pace()
     settings = settings_of(pace.settings, "sft")
 
     def figures(metrics: dict[str, float]) -> dict[str, float]:
-        # What is computed of a row is all but its last token, which is a label alone.
+        # All tokens of a row are computed except the last one, which is only a label.
         tokens = metrics["train/computed_tokens"] + metrics["train/live_rows"]
         return {"tokens": int(tokens), "rows": metrics["train/rows"], "labels": metrics["train/tokens"]}
 

@@ -1,7 +1,7 @@
-"""SFT as a short recipe for one device would write it, as a worker: packed rows, and the loss in chunks.
+"""SFT as in a short recipe for one device, as a worker: packed rows, and a chunked loss.
 
-As torchtune has it: demonstrations are packed one after the other into rows of the longest length, each sees itself
-alone (a mask of blocks, positions that begin anew), and the logits of a chunk at a time are in float32.
+As in torchtune: demonstrations are packed one after the other into rows of the maximum length, each attends only to
+itself (a block mask and restarting positions), and logits are computed in float32 chunk by chunk.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from speed_parts.pace import Pace
 
-CHUNKS = 8  # of a step's logits, as in torchtune's loss over a chunked output layer
+CHUNKS = 8  # chunks of a step's logits, as in torchtune's loss over a chunked output layer
 NO_LABEL = -100
 Example = tuple[list[int], list[int]]
 
 
 def main() -> None:
-    """Update the model when told."""
+    """Update the model in each round."""
     pace = Pace()
     told = pace.settings
     model = AutoModelForCausalLM.from_pretrained(f"{told['folder']}/hf", dtype="float32")
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def read_batches(told: dict[str, Any], tokenizer: Any) -> Iterator[list[list[Example]]]:
-    """The batches of the demonstrations, over and over, each of as many rows as hold a step's tokens."""
+    """Yield batches of the demonstrations endlessly, each with as many rows as a step's tokens need."""
     lines = Path(told["data"]).read_text(encoding="utf-8").splitlines()
     examples = cycle([_read_example(json.loads(line), tokenizer, told["longest"]) for line in lines])
     example = next(examples)
@@ -65,7 +65,7 @@ def read_batches(told: dict[str, Any], tokenizer: Any) -> Iterator[list[list[Exa
 
 
 def _read_example(row: dict[str, str], tokenizer: Any, longest: int) -> Example:
-    """Tokens and labels; the prompt has none."""
+    """Return tokens and labels; the prompt has no labels."""
     asked = [{"role": "user", "content": row["prompt"]}]
     told = [*asked, {"role": "assistant", "content": row["completion"]}]
     prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
@@ -74,7 +74,7 @@ def _read_example(row: dict[str, str], tokenizer: Any, longest: int) -> Example:
 
 
 def _collate(rows: list[list[Example]], longest: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ids, labels one place ahead, positions, and which place sees which."""
+    """Return token ids, labels shifted by one, positions, and the attention mask."""
     shape = (len(rows), longest)
     ids, positions = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     labels, owners = torch.full(shape, NO_LABEL), torch.full(shape, -1)

@@ -1,4 +1,4 @@
-"""TRL's SFT as a worker: SFTTrainer on the same demonstrations, padded or packed, one step a round."""
+"""TRL's SFT as a worker: SFTTrainer on the same demonstrations, padded or packed, one step per round."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from speed_parts.trl_trainer import train
 
 
 class Counting(SFTTrainer):
-    """Counts the tokens of a step, without those that pad."""
+    """Counts the tokens of a step without padding."""
 
     seen: int = 0
     rows: int = 0
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
-        """The loss, as it is."""
+        """Return the loss unchanged."""
         mask = inputs.get("attention_mask")
         self.seen = inputs["input_ids"].numel() if mask is None else int(mask.sum())
-        # Packed rows stand in one, and each begins at position 0.
+        # Packed demonstrations share a row, and each begins at position 0.
         self.rows = int((inputs["position_ids"] == 0).sum()) if "position_ids" in inputs else len(inputs["input_ids"])
         return super().compute_loss(model, inputs, *arguments, **named)
 
 
 def main() -> None:
-    """Make a trainer and its steps when told."""
+    """Make a trainer, and a step in each round."""
     pace = Pace()
     told = pace.settings
     rows = [json.loads(line) for line in Path(told["data"]).read_text(encoding="utf-8").splitlines()]

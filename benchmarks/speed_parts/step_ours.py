@@ -1,4 +1,4 @@
-"""qed's GRPO step as a worker: the recipe of `qed grpo` itself, one step a round."""
+"""qed's GRPO step as a worker: the recipe of `qed grpo`, one step per round."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from speed_parts.pace import Pace
 from speed_parts.paced_console import PacedConsole
 from speed_parts.rewards import NoisyGrader, digest
 
-STEPS = 1_000_000  # more than anybody waits for: the asking side ends the worker
+STEPS = 1_000_000  # never reached, because the parent ends the worker
 
 
 class Watching(NoisyGrader):
-    """Sees the prompts of every step, and when its answers were sampled and graded."""
+    """Records the prompts of every step, and when its answers were sampled and graded."""
 
     def __init__(self, grader: Any, noise: float, pace: Pace) -> None:
         super().__init__(grader, noise)
         self.pace, self.prompts, self.prompt_tokens = pace, 0, 0
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        """The grades of each group's answers."""
+        """Return the grades of each group's answers."""
         prompts = [group[0].prompt for group in groups]
         self.prompts, self.prompt_tokens = digest(prompts), sum(map(len, prompts))
         grades = super().__call__(groups)
@@ -37,8 +37,8 @@ class Watching(NoisyGrader):
 
 
 def settings_of(told: dict[str, Any], method: str = "grpo") -> Settings:
-    """The settings of the run that `qed grpo` or `qed sft` would make: its defaults, but for what both sides are
-    told."""
+    """Return the settings of the run that `qed grpo` or `qed sft` would make: defaults, except for the options of both
+    sides."""
     own = {
         "grpo": {
             "data.tasks": f"{told['folder']}/problems.jsonl",
@@ -68,7 +68,7 @@ def settings_of(told: dict[str, Any], method: str = "grpo") -> Settings:
 
 
 def main() -> None:
-    """Open a run and make its steps when told."""
+    """Open a run, and make a step in each round."""
     pace = Pace()
     settings = settings_of(pace.settings)
     with open_run(settings, Launch(json=True), "grpo") as setup:

@@ -1,4 +1,4 @@
-"""TRL's GRPO step as a worker: GRPOTrainer over the same folder, one step a round."""
+"""TRL's GRPO step as a worker: GRPOTrainer on the same folder, one step per round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from speed_parts.trl_trainer import train
 
 
 class Rewarding:
-    """qed's reward as a function of TRL's kind."""
+    """qed's reward as a reward function for TRL."""
 
     __name__ = "reward"
 
@@ -27,7 +27,7 @@ class Rewarding:
         self.tokens = 0
 
     def __call__(self, completions: Any, answer: Any, completion_ids: Any, **_: Any) -> list[float]:
-        """The rewards of all completions, those of a problem one after the other."""
+        """Return the rewards of all completions, with those of a problem one after the other."""
         rows = [
             Rollout(Problem("", "", gold), (), tuple(ids), (), completion[0]["content"], "stop")
             for completion, gold, ids in zip(completions, answer, completion_ids, strict=True)
@@ -39,13 +39,13 @@ class Rewarding:
 
 
 class Watched(GRPOTrainer):
-    """Sees the prompts and the rows that a step trains."""
+    """Records the prompts and the rows that a step trains."""
 
     seen: int = 0
     rows: int = 0
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
-        """The loss, as it is."""
+        """Return the loss unchanged."""
         there = inputs["prompt_mask"].bool()
         self.seen = digest([ids[mask].tolist() for ids, mask in zip(inputs["prompt_ids"], there, strict=True)])
         self.rows = len(there)
@@ -53,7 +53,7 @@ class Watched(GRPOTrainer):
 
 
 def options(told: dict[str, Any], scale_rewards: str = "group") -> dict[str, Any]:
-    """One update for each batch of answers, no KL."""
+    """Return options for one update per batch of answers, without a KL."""
     return {
         "per_device_train_batch_size": told["problems"] * told["group"],
         "gradient_accumulation_steps": 1,
@@ -71,7 +71,7 @@ def options(told: dict[str, Any], scale_rewards: str = "group") -> dict[str, Any
 
 
 def main() -> None:
-    """Make a trainer and its steps when told."""
+    """Make a trainer, and a step in each round."""
     pace = Pace()
     rewarding = Rewarding(pace)
     rows = [json.loads(line) for line in Path(pace.settings["order"]).read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""What TRL's workers share: options that are the same for all of them, and a trainer whose every step is a round."""
+"""Shared by TRL's workers: common options, and a trainer in which every step is a round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from speed_parts.pace import Pace
 
 
 class Rounds(TrainerCallback):
-    """Ends a round with what a step logs, which is the last that it does."""
+    """Ends a round with the metrics that a step logs, which is the last thing that it does."""
 
     def __init__(self, pace: Pace, figures: Callable[[Any, dict[str, float]], dict[str, Any]]) -> None:
         self.pace, self.figures = pace, figures
@@ -33,16 +33,16 @@ def train(
     figures: Callable[[Any, dict[str, float]], dict[str, Any]],
     **more: Any,
 ) -> None:
-    """Make a trainer and its steps when told.
+    """Make a trainer, and a step in each round.
 
     Args:
-        pace: of the worker.
-        kind: the trainer's class.
-        config: the class of its configuration.
-        options: of the configuration, besides those that all have.
-        rows: of the data set.
-        figures: of a step, from the trainer and what it logs.
-        more: arguments of the trainer.
+        pace: pace of the worker.
+        kind: class of the trainer.
+        config: class of its configuration.
+        options: options of the configuration besides the common ones.
+        rows: rows of the data set.
+        figures: returns the figures of a step, from the trainer and its logs.
+        more: further arguments of the trainer.
     """
     told, rounds = pace.settings, Rounds(pace, figures)
     folder = f"{told['folder']}/hf"

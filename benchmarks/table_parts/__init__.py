@@ -1,1 +1,1 @@
-"""The parts of benchmarks/all.py: the rows of the table, how they are measured, and how they are shown."""
+"""Parts of benchmarks/all.py: the rows of the table, how they are measured, and how they are shown."""

@@ -1,4 +1,4 @@
-"""The table for people, in Markdown, and for programs."""
+"""The table in Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAD = ("row", "what", "figure", "goal", "measured", "qed, rival (CPU s)", "note
 
 
 def read_figure(figure: Figure, result: Result) -> float | None:
-    """The value of a figure in a script's result; None where it is not there."""
+    """Return the value of a figure in a script's result; None if it is missing."""
     found: Any = result
     for name in figure.path.split("/"):
         found = found.get(name) if isinstance(found, dict) else None
@@ -20,15 +20,15 @@ def read_figure(figure: Figure, result: Result) -> float | None:
 
 
 def sum_up_row(row: Row, found: Result) -> Result:
-    """What a row comes to, for JSON.
+    """Summarise a row for JSON.
 
     Args:
-        row: of the table.
-        found: of `Table.measure`.
+        row: row of the table.
+        found: result of `Table.measure`.
 
     Returns:
-        name, what, status, and either the reason why there are no figures, or the figures with their goals and whether
-        these are reached, and what other processes took meanwhile.
+        Name, what, status, and either the reason why there are no figures, or the figures with their goals, whether
+        these are reached, and the load from other processes.
     """
     told = {"name": row.name, "what": row.what, "status": found["status"]}
     if found["status"] != "measured":
@@ -47,7 +47,7 @@ def sum_up_row(row: Row, found: Result) -> Result:
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """A figure as it is written."""
+    """Format the value of a figure."""
     if value is None:
         return "–"
     if unit == SHARE:
@@ -60,7 +60,7 @@ def format_value(value: float | None, unit: str) -> str:
 
 
 def render_table(rows: Sequence[Result]) -> str:
-    """The table in Markdown; every figure of a busy machine says so."""
+    """Format the table in Markdown; figures from a busy machine are marked."""
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "|".join(("---", "---", "---", "--:", "--:", "--:", "---")) + "|"]
     for row in rows:
         cells = _list_cells(row)
@@ -100,7 +100,7 @@ def _note(row: Result) -> str:
 
 
 def render_head(machine: Result, mode: str, source: str) -> str:
-    """Where the figures were taken, as a paragraph of Markdown."""
+    """Describe the machine and settings in a paragraph of Markdown."""
     kernels, versions = machine["kernels"], ", ".join(f"{name} {each}" for name, each in machine["versions"].items())
     variables = ", ".join(f"{name}={value}" for name, value in machine["variables"].items()) or "none set"
     return (

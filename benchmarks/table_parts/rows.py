@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qed.models.rounded_products import lacks_bfloat16
 
-# How a figure is written; of the last ones less is better.
+# Units of figures; for the last ones, less is better.
 TIMES, SHARE, RATE = "times", "share", "rate"
 LESS = SECONDS, MIB, PART = "seconds", "MiB", "part"
 
@@ -16,10 +16,10 @@ class Figure:
     """A number of a script's result.
 
     Args:
-        label: what it is.
-        path: where it stands in the JSON, names separated by slashes.
-        goal: to be reached; None where there is none.
-        unit: how it is written.
+        label: description.
+        path: its path in the JSON, with names separated by slashes.
+        goal: goal to reach; None if there is none.
+        unit: its unit.
     """
 
     label: str
@@ -28,7 +28,7 @@ class Figure:
     unit: str = TIMES
 
     def is_reached(self, value: float | None) -> bool | None:
-        """Whether a value reaches the goal; None without a value or a goal."""
+        """Return whether a value reaches the goal; None without a value or a goal."""
         if value is None or self.goal is None:
             return None
         return value <= self.goal if self.unit in LESS else value >= self.goal
@@ -39,13 +39,13 @@ class Row:
     """A row of the table.
 
     Args:
-        name: of the row, for --only.
-        what: is measured, for people.
-        command: the script and its arguments.
-        figures: to read from its result.
-        quick: arguments that follow with --quick; None leaves the row to --full.
-        needs: the rival that must be installed: trl, lm-eval, lm-eval-vllm, vllm; or a file or folder, with a slash.
-        memory: GiB that must be free.
+        name: name of the row, for --only.
+        what: description of the measurement.
+        command: script and its arguments.
+        figures: figures to read from its result.
+        quick: arguments to append with --quick; None runs the row only with --full.
+        needs: rivals that must be installed (trl, lm-eval, lm-eval-vllm, vllm), or files or folders, with a slash.
+        memory: GiB of memory that must be free.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Row:
 
 
 def _compare(goal: float | None = None, share: float | None = None) -> tuple[Figure, ...]:
-    """The figures beside a rival, and qed's share of the floor; the goal is that of processor time and of the clock."""
+    """Return the figures against a rival, and qed's share of the floor; the goal applies to CPU time and wall time."""
     return (
         Figure("processor time", "ratio", goal),
         Figure("by the clock", "ratio_wall", goal),
@@ -76,7 +76,7 @@ def _command(name: str, goal: float) -> tuple[Figure, ...]:
     return Figure("whole", f"{times}/wall", goal, SECONDS), Figure("of the processor", f"{times}/cpu", None, SECONDS)
 
 
-# Larger rows are in bfloat16 where the processor has instructions for it: without them TRL takes minutes for a step.
+# Larger rows use bfloat16 if the CPU has instructions for it; without them, TRL takes minutes for a step.
 PRECISION = "float32" if lacks_bfloat16() else "bfloat16"
 HUNDRED = f"--model new:large --precision {PRECISION}"
 HALF = f"--model new:qwen2.5-0.5b --precision {PRECISION} --problems 8 --group 8 --tokens 256 --lengths even"
@@ -140,7 +140,7 @@ STEPS = (
 
 
 def _sample(size: str, lengths: str, goal: float) -> Row:
-    """The sampler beside `model.generate`; at 120 M in `PRECISION`, and with a goal for its share of the floor."""
+    """Return a row of the sampler against `model.generate`; at 120 M in `PRECISION`, with a goal for its floor."""
     large = size == "large"
     more = f"--tokens 64 --precision {PRECISION}" if large else "--tokens 96"
     return Row(

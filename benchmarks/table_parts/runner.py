@@ -1,4 +1,4 @@
-"""Measures the rows, one after the other, and keeps each that is done, so that a table that was cut off goes on."""
+"""Measures the rows one after the other, and keeps finished ones, so that an interrupted table resumes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from table_parts.rows import Row
 Result = dict[str, Any]
 HERE = Path(__file__).resolve().parents[1]
 CODE = ("qed/**/*.py", "qed/**/*.cpp", "qed/**/*.h", "configs/*.yaml", "benchmarks/**/*.py")
-WITHOUT_PLACE = ("logps.py", "grading.py", "evaluation.py", "commands.py")  # scripts that need no model folder
+WITHOUT_PLACE = ("logps.py", "grading.py", "evaluation.py", "commands.py")  # scripts without a model folder
 ASK = "import lm_eval"
 ASK_VLLM = "import importlib.metadata as known, lm_eval; known.version('vllm')"
 
 
 class Table:
-    """The rows that are done, in a file.
+    """The finished rows, in a file.
 
-    A row is measured again where its command, the code, the files that it needs or the machine is another.
+    A row is measured again if its command, the code, the files that it needs or the machine has changed.
 
     Args:
-        state: the file.
+        state: path of the file.
         machine: what the figures depend on besides the code.
-        pythons: of the rivals that have an environment of their own: `vllm` and `lm_eval`.
-        place: where model folders and what the rows print are kept.
+        pythons: Pythons of the rivals with separate environments: `vllm` and `lm_eval`.
+        place: folder of model folders and of the rows' output.
     """
 
     def __init__(self, state: Path, machine: Result, pythons: dict[str, str], place: Path) -> None:
@@ -48,7 +48,7 @@ class Table:
         self.base = hash_code() + json.dumps(machine, sort_keys=True)
 
     def measure(self, row: Row, quick: bool) -> Result:
-        """The result of a row: from the file, of a run of its script, or the reason why there is none."""
+        """Return the result of a row: from the file, from a run of its script, or the reason why there is none."""
         reason = find_obstacle(row, quick, self.pythons)
         if reason:
             return {"status": "skipped", "reason": reason}
@@ -63,12 +63,12 @@ class Table:
         return found
 
     def forget(self, names: Iterable[str]) -> None:
-        """Leave rows out of what is done."""
+        """Remove rows from the finished ones."""
         for name in names:
             self.done.pop(name, None)
 
     def build_command(self, row: Row, quick: bool) -> list[str]:
-        """The script and its arguments; of an option that is there twice, the second counts."""
+        """Return the script and its arguments; if an option occurs twice, the second one counts."""
         words = [word.format(**self.pythons) for word in shlex.split(row.command)]
         more = shlex.split(row.quick or "") if quick else []
         place = [] if words[0] in WITHOUT_PLACE else ["--place", str(self.place)]
@@ -86,12 +86,12 @@ class Table:
             if done.returncode or not file.is_file():
                 return {"status": "failed", "reason": f"exit code {done.returncode}: {_read_last_line(log)} ({log})"}
             result = json.loads(file.read_text(encoding="utf-8"))
-        # A script that measures by rounds knows better than the whole, in which models are made too.
+        # A script that measures the load per round is more precise than the whole, which includes making models.
         result.setdefault("load", load.sum_up([lap]))
         return {"status": "measured", "seconds": seconds, "result": result}
 
     def _write(self) -> None:
-        """Write the file as a whole, so that it is never half there."""
+        """Write the file atomically."""
         self.state.parent.mkdir(parents=True, exist_ok=True)
         half = self.state.with_suffix(".part")
         half.write_text(json.dumps(self.done), encoding="utf-8")
@@ -99,12 +99,12 @@ class Table:
 
 
 def hash_code() -> str:
-    """A digest of all that is measured and measures."""
+    """Return a digest of qed's and the benchmarks' code."""
     return _hash_files(file for pattern in CODE for file in sorted(HERE.parent.glob(pattern)))
 
 
 def hash_needs(row: Row) -> str:
-    """A digest of the files that a row needs; of a folder, of its Python files."""
+    """Return a digest of the files that a row needs; for a folder, of its Python files."""
     places = [HERE.parent / need for need in row.needs if "/" in need]
     return _hash_files(
         file for place in places for file in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
@@ -119,7 +119,7 @@ def _hash_files(files: Iterable[Path]) -> str:
 
 
 def find_obstacle(row: Row, quick: bool, pythons: dict[str, str]) -> str:
-    """Why a row cannot be measured here; empty where it can."""
+    """Return why a row cannot be measured here; empty if it can."""
     if quick and row.quick is None:
         return "only with --full"
     return next(filter(None, _list_obstacles(row, quick, pythons)), "")
@@ -158,4 +158,4 @@ def _miss_lm_eval(python: str, need: str) -> str:
 
 def _read_last_line(file: Path) -> str:
     lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it ended without a word"
+    return lines[-1][:300] if lines else "it ended without output"

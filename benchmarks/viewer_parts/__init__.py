@@ -1,1 +1,1 @@
-"""What the benchmark of the viewer is made of."""
+"""Parts of the viewer benchmark."""

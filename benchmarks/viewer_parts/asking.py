@@ -1,4 +1,4 @@
-"""A viewer in a process of its own: how fast it answers, and how much memory it takes."""
+"""A viewer in a separate process: how fast it answers, and how much memory it takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-PATIENCE = 900  # seconds for an answer
+PATIENCE = 900  # timeout of a request in seconds
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Server:
     started: float
 
     def ask(self, name: str, **params: object) -> tuple[float, int, Any]:
-        """Ask an endpoint: the seconds, the bytes and the answer."""
+        """Request an endpoint; return the seconds, the bytes and the answer."""
         address = urlsplit(self.url)
         began = time.perf_counter()
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE)
@@ -44,7 +44,7 @@ class Server:
         return seconds, len(content), json.loads(content) if name else None
 
     def memory(self) -> dict[str, float]:
-        """The memory of the server in MiB, at present and at most."""
+        """Return the current and the peak memory of the server in MiB."""
         lines = Path(f"/proc/{self.process}/status").read_text(encoding="ascii").splitlines()
         found = dict(line.split(":", 1) for line in lines)
         return {"rss": int(found["VmRSS"].split()[0]) / 1024, "peak": int(found["VmHWM"].split()[0]) / 1024}
@@ -52,7 +52,7 @@ class Server:
 
 @contextmanager
 def serve(places: Sequence[Path], cache: Path) -> Iterator[Server]:
-    """A viewer of some places, until the block ends."""
+    """Serve a viewer of these folders within the context."""
     command = [sys.executable, "-m", "qed", "view", *map(str, places)]
     home = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": home, "XDG_CACHE_HOME": str(cache)}
@@ -76,8 +76,8 @@ def serve(places: Sequence[Path], cache: Path) -> Iterator[Server]:
 
 @contextmanager
 def open_browser(executable: str) -> Iterator[Callable[[str, str], dict[str, float]]]:
-    """What measures a page: milliseconds until its first paint, and until a part of it is there."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 -- only where a browser is asked for
+    """Yield a function that measures a page: milliseconds until its first paint, and until a part of it is visible."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 -- only if a browser is requested
 
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])

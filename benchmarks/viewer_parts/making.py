@@ -1,4 +1,4 @@
-"""Run folders of many runs, of many steps, and with a step of many long answers, written fast."""
+"""Generated run folders: many runs, many steps, and a step of many long answers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qed.runs.run import Run, write_evaluation
 
 SENTENCE = "so the sum of both sides is then equal to one half and we check that again with care for every case"
 WORDS = SENTENCE.split()
-BODIES = 64  # different answers of the large step; groups take eight or more of them
+BODIES = 64  # distinct answers in the large step; groups use eight or more of them
 VOCABULARY = 32_000
 Row = dict[str, Any]
 
 
 def write_runs(parent: Path, count: int, rows: int) -> None:
-    """Finished runs with metrics, events and an evaluation each."""
+    """Write finished runs, each with metrics, events and an evaluation."""
     for number in range(count):
         run = open_run(parent / f"run-{number:04d}", seed=number)
         write_metrics(run, rows)
@@ -32,7 +32,7 @@ def write_runs(parent: Path, count: int, rows: int) -> None:
 
 
 def write_long_run(parent: Path, steps: int) -> Path:
-    """A run of many steps with a few short answers each."""
+    """Write a run of many steps with a few short answers each."""
     run = open_run(parent / "long", seed=0)
     write_metrics(run, steps)
     folder = run.folder / "rollouts"
@@ -44,7 +44,7 @@ def write_long_run(parent: Path, steps: int) -> Path:
 
 
 def write_large_run(parent: Path, groups: int, answers: int, tokens: int) -> Path:
-    """A run with one step of many long answers."""
+    """Write a run with one step of many long answers."""
     run = open_run(parent / "large", seed=0)
     write_metrics(run, 1)
     (run.folder / "rollouts").mkdir()
@@ -54,7 +54,7 @@ def write_large_run(parent: Path, groups: int, answers: int, tokens: int) -> Pat
 
 
 def open_run(folder: Path, seed: int) -> Run:
-    """A run with its settings."""
+    """Open a run with its settings."""
     folder.mkdir(parents=True)
     run = Run(folder)
     settings = {
@@ -71,7 +71,7 @@ def open_run(folder: Path, seed: int) -> Run:
 
 
 def write_metrics(run: Run, rows: int) -> None:
-    """The lines of metrics.jsonl, of forty numbers each, in one go."""
+    """Write all lines of metrics.jsonl at once, with forty numbers each."""
     rng = random.Random(0)
     names = [f"{kind}/{name}" for kind in ("train", "policy", "length", "groups") for name in "abcdefgh"]
     lines = []
@@ -86,7 +86,7 @@ def write_metrics(run: Run, rows: int) -> None:
 
 
 def write_step_file(file: Path, step: int, groups: int, answers: int, tokens: int) -> None:
-    """A file of rollouts, a frame to a group, without its index."""
+    """Write a file of rollouts without its index, with a frame per group."""
     build_row = choose_rows(step, tokens)
     compressor = zstandard.ZstdCompressor(level=3)
     with file.open("wb") as out:
@@ -96,7 +96,7 @@ def write_step_file(file: Path, step: int, groups: int, answers: int, tokens: in
 
 
 def choose_rows(step: int, tokens: int) -> Callable[[int, int], bytes]:
-    """What writes the line of an answer; long ones share bodies, because the numbers of each take a while to write."""
+    """Return a function that writes the line of an answer; long ones share bodies, which are slow to format."""
     if tokens < 1000:
         return lambda group, answer: encode(build_answer(step, 0, group, answer, tokens))
     bodies = [json.dumps(body)[1:-1].encode() for body in build_bodies(tokens)]
@@ -109,7 +109,7 @@ def choose_rows(step: int, tokens: int) -> Callable[[int, int], bytes]:
 
 
 def build_bodies(tokens: int) -> Iterator[Row]:
-    """The long columns of answers of many lengths."""
+    """Yield the long columns of answers of many lengths."""
     for number in range(BODIES):
         rng = random.Random(number)
         length = tokens if number % 3 == 0 else rng.randrange(tokens // 4, tokens)
@@ -121,7 +121,7 @@ def build_bodies(tokens: int) -> Iterator[Row]:
 
 
 def build_head(step: int, group: int, answer: int) -> Row:
-    """The short columns of an answer."""
+    """Return the short columns of an answer."""
     right = (group * 7 + answer * 3) % 5 < 2
     return {
         "step": step,
@@ -150,7 +150,7 @@ def build_head(step: int, group: int, answer: int) -> Row:
 
 
 def build_answer(step: int, seed: int, group: int, answer: int, tokens: int) -> Row:
-    """The row of a short answer."""
+    """Return the row of a short answer."""
     rng = random.Random(f"{step}-{seed}-{group}-{answer}")
     marks = {"n_tokens": tokens, "stop_reason": "stop", "tokens": [rng.randrange(VOCABULARY) for _ in range(tokens)]}
     text = " ".join(rng.choices(WORDS, k=tokens))
@@ -158,5 +158,5 @@ def build_answer(step: int, seed: int, group: int, answer: int, tokens: int) -> 
 
 
 def encode(row: Row) -> bytes:
-    """A line of JSON."""
+    """Return a row as a line of JSON."""
     return json.dumps(row).encode() + b"\n"
