@@ -68,7 +68,7 @@ class Floor:
         return through + 2 * self.head * self.tokens + 4 * self.layers * self.width * attended
 
     def moved(self, longest: float, bytes_each: int) -> float:
-        """Return the bytes read by sampling: weights for every token of the longest answer, keys and values for each."""
+        """Return the bytes read by sampling: weights for every token of the longest answer, and keys and values."""
         behind = (self.prompts + self.tokens / 2) / self.rows
         numbers = (self.blocks + self.head) * longest + self.layers * self.kv_width * behind * self.tokens
         return bytes_each * numbers
