@@ -1,6 +1,6 @@
-"""GRPO as a loop of one's own. It ends with the same weights, bit for bit, as `qed grpo` with the same settings, where
-a step is a single update. What `qed grpo` does beside this is left out: a KL in the reward, targets of KL and entropy,
-a moving reference, corrections for the sampler, curricula, evaluations and checkpoints."""
+"""GRPO as a custom training loop. It ends with bitwise the same weights as `qed grpo` with the same settings if a step
+is a single update. Other features of `qed grpo` are omitted: a KL in the reward, targets of KL and entropy, a moving
+reference, corrections for the sampler, curricula, evaluations and checkpoints."""
 
 import qed
 from qed.algorithms.base import StepContext
@@ -27,7 +27,7 @@ def train(settings):
     collector = RolloutCollector(stream, policy.sampler, policy.template, grader, sampling, score)
     for step in range(1, steps + 1):
         groups = collector.collect(algorithm, StepContext(step, steps, seed)).groups  # sample and grade answers
-        assign_advantages(groups, algorithm)  # credit them
+        assign_advantages(groups, algorithm)  # compute advantages
         rows = algorithm.rows(groups)
         learner.score(rows, old=False)  # log-probs of the reference model, if there is one
         loss = learner.update(rows, step - 1)["train/loss"]  # update the policy
