@@ -37,7 +37,7 @@ RESPONSES = Path("../shared/grading/realistic.jsonl.gz")
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _parse()
     cores = keep_cores(asked.cores)
     with tempfile.TemporaryDirectory() as folder:

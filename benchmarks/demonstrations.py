@@ -32,7 +32,7 @@ MIB = 2**20
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _read_arguments()
     with tempfile.TemporaryDirectory() as out:
         home = Path(out)

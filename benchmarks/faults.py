@@ -51,7 +51,7 @@ LIBRARIES = ("trl", "transformers", "accelerate", "datasets", "torch")
 
 
 def main() -> None:
-    """Run the groups, print the card, then one line of JSON."""
+    """Run the groups, print the summary, then one line of JSON."""
     asked = _asked(sys.argv[1:])
     if not asked.against:
         for name in asked.only:

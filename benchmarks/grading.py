@@ -23,7 +23,7 @@ from results import add_json, print_result
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _parser().parse_args()
     rounds, strings, drawn = (1, 2_000, 5_000) if asked.quick else (asked.rounds, 20_000, 60_000)
     cases, realistic = labelled(asked.data / "dev.jsonl.gz"), labelled(asked.data / "realistic.jsonl.gz")

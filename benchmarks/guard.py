@@ -32,7 +32,7 @@ BASE, HEAD = "base", "head"
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _parse()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="guard-") as name, ExitStack() as stack:

@@ -26,7 +26,7 @@ STRATA = tuple(
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_json(parser)
     parser.add_argument("--simulations", type=int, default=2_000, help="simulations per cell of the grid")

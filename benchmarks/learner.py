@@ -32,7 +32,7 @@ SIDES: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _asked()
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
         file = Path(out) / "rollouts.json"

@@ -52,7 +52,7 @@ MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verificat
 
 
 def main() -> None:
-    """Compare, print the card, then one line of JSON."""
+    """Compare, print the summary, then one line of JSON."""
     asked = _parse()
     asked.out.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = {}

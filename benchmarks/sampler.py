@@ -34,7 +34,7 @@ RIVALS = {"generate": "sampler_hf", "vllm": "sampler_vllm"}
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _asked()
     folder = options.folder_of(asked)
     prompts = read_prompts(folder, asked.problems)

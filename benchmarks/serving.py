@@ -38,7 +38,7 @@ GOAL = 0.9  # share of the sampler's tokens per second
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _asked()
     folder = options.folder_of(asked)
     prompts = read_prompts(folder, asked.problems)

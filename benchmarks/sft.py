@@ -29,7 +29,7 @@ DEMONSTRATIONS = 1024
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _asked()
     folder = _folder(asked)
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:

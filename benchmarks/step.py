@@ -29,7 +29,7 @@ WARM_UP = 2
 
 
 def main() -> None:
-    """Measure, print the card, then one line of JSON."""
+    """Measure, print the summary, then one line of JSON."""
     asked = _asked()
     with tempfile.TemporaryDirectory() as out:
         told = _told(asked, Path(out))
