@@ -199,8 +199,8 @@ def _warn_if_graded(failed: Sequence[Call], alone: Sequence[Call]) -> None:
     for call in failed:
         if any((call.reward, id(rollout)) in graded for rollout in call.rollouts):
             warnings.warn(
-                f"A reward failed on {len(call.rollouts)} answers at once, so it was called for each alone; a reward "
-                f"that compares answers then gives other values: {type(call.result).__name__}: {call.result}",
+                f"A reward failed on a group of {len(call.rollouts)} answers, so each was graded alone, which changes "
+                f"the values of a reward that compares answers: {type(call.result).__name__}: {call.result}",
                 stacklevel=1,
             )
             return

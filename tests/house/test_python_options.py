@@ -72,6 +72,6 @@ def test_a_function_of_a_group_that_is_called_for_each_answer_alone_is_told() ->
     group = [Rollout(Problem("p", "q", "1"), (), (), (), text, "stop") for text in ("a", "bad", "c")]
     with give_functions({"<callable>": qed.rewards.trl(rank)}):
         grader = make_grader(["<callable>"])
-    with pytest.warns(UserWarning, match="failed on 3 answers at once, so it was called for each alone"):
+    with pytest.warns(UserWarning, match="failed on a group of 3 answers, so each was graded alone"):
         grades = grader([group])[0]
     assert [grade.is_decided for grade in grades] == [True, False, True]
