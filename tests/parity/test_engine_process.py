@@ -349,7 +349,7 @@ def test_it_sleeps_and_wakes(served: Served) -> None:
         await engine.sleep()
         waiting = asyncio.create_task(collect(engine, Generation([5], 1, Sampling(1.0, 5))))
         assert (await engine.read_stats()).asleep
-        with pytest.raises(QedError, match="sleeps"):
+        with pytest.raises(QedError, match="asleep"):
             await engine.score(Scoring([[5]], [[6]]))
         assert not waiting.done()
         await engine.wake()
