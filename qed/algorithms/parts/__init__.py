@@ -1,1 +1,1 @@
-"""The parts of algorithms: advantage estimators, policy losses, and the class that combines them."""
+"""The building blocks of algorithms: advantage estimators, policy losses, and the class that combines them."""

@@ -36,7 +36,7 @@ class SelfTeacher:
     solution."""
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject settings out of range."""
         require(self.teacher_every >= 1, "algorithm.teacher_every must be at least 1.")
         require_moves(self.teacher_every, self.teacher_mix, "teacher")
         require(self.skip_tokens >= 0, "algorithm.skip_tokens must not be negative.")

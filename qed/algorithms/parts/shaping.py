@@ -50,7 +50,7 @@ class TokenShaping:
     pass."""
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject settings out of range."""
         where = "algorithm.shaping"
         require(0 < self.gamma < math.inf, f"{where}.gamma must be a finite number above 0.")
         require(math.isfinite(self.weight), f"{where}.weight must be a finite number.")

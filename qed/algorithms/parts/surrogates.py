@@ -65,7 +65,7 @@ class Surrogate:
     """Weight of the squared log-ratio to the sampler in dppo and ipo, on all tokens."""
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range."""
+        """Reject settings out of range."""
         require(0 <= self.clip_low <= 1, "algorithm.clip_low must lie in [0, 1].")
         require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
         require(self.clip_dual == 0 or self.clip_dual > 1, "algorithm.clip_dual must be 0, or above 1.")
