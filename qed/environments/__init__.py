@@ -1,1 +1,1 @@
-"""Environments: what answers the policy after each turn, such as a tool or a second attempt."""
+"""Environments reply to the policy after each turn, for example as a tool or with a request for a second attempt."""

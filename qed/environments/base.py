@@ -1,7 +1,8 @@
-"""The interface of environments: the messages before an answer, and what is said after each turn of the policy.
+"""The interface of environments: the messages before an answer, and the reply after each turn of the policy.
 
-A leaf of the shelf defines `environment`, an instance of a subclass of `Environment`; its fields are options. What an
-environment says is part of the context of the next turn. It is never trained, and never counts as the policy's tokens.
+An environment's module defines `environment`, an instance of a subclass of `Environment`; its fields are options. An
+environment's replies are part of the context of the next turn. They are never trained and do not count as the policy's
+tokens.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class State:
     """An answer whose turn has just ended.
 
     `turns` are the texts that the policy wrote, the newest last; the first begins with the tag that the prompt opened.
-    `grade` is that of the answer so far, for environments with `needs_grade`. `ended` says that the policy has ended
-    its message, by an end token and not by a stop string: only a message may follow.
+    `grade` grades the answer so far, for environments with `needs_grade`. `ended` is True if the policy ended its
+    message with an end token, not a stop string: only a new message may follow.
     """
 
     problem: Problem
@@ -36,11 +37,11 @@ class State:
 
 @dataclass(frozen=True)
 class Reply:
-    """What an environment says after a turn.
+    """An environment's reply to a turn.
 
-    `text` continues the answer's own message, as a tool's result does, or is a message of the user with `message`: the
-    policy then begins a new answer, and only this one is graded. A message that has ended cannot be continued.
-    `reward` is that of the turn, a number of Python, NumPy or torch; it is added to the reward of the final answer.
+    `text` continues the answer's message, like a tool's result; with `message` it is a new user message instead, after
+    which the policy begins a new answer, and only this one is graded. A message that has ended cannot be continued.
+    `reward` is the turn's reward, a Python, NumPy or torch number; it is added to the reward of the final answer.
     """
 
     text: str
@@ -48,10 +49,10 @@ class Reply:
     reward: float = 0.0
 
     def __post_init__(self) -> None:
-        """Make the reward a float, and the text one of letters alone.
+        """Convert the reward to a float, and replace lone surrogates in the text.
 
         Raises:
-            TypeError: the text is no text, or the reward no number.
+            TypeError: the text is not a str, or the reward not a number.
             ValueError: the reward is not finite.
         """
         if not isinstance(self.text, str):
@@ -68,47 +69,47 @@ class Reply:
 class Environment:
     """The base class: a single turn.
 
-    `stop` are strings that end a turn, besides those of the prompt. With `needs_grade` every turn is graded before it
-    is answered. `reply_tags` are around every reply that continues a message: in a demonstration the text between them,
-    with the tags, is the environment's.
+    `stop` lists strings that end a turn, in addition to those of the prompt. With `needs_grade` every turn is graded
+    before the reply. `reply_tags` surround every reply that continues a message: in a demonstration, the text between
+    them, including the tags, is the environment's.
     """
 
     max_turns: int = 1
-    """The most turns of the policy in an answer."""
+    """The maximum number of policy turns in an answer."""
 
     stop: ClassVar[tuple[str, ...]] = ()
     needs_grade: ClassVar[bool] = False
     reply_tags: ClassVar[tuple[str, str] | None] = None
 
     def __post_init__(self) -> None:
-        """Refuse a number of turns below 1."""
+        """Reject a number of turns below 1."""
         if self.max_turns < 1:
             raise UsageError("An environment's max_turns must be at least 1.")
 
     def start(self, problem: Problem) -> Sequence[Message]:
-        """Return the messages that the prompt renders as one question: instructions, then the question itself."""
+        """Return the messages that the prompt renders as one question: instructions, then the question."""
         return [{"role": "user", "content": problem.question}]
 
     def step(self, state: State) -> Reply | None:
-        """Return what to say after a turn; None ends the answer. Never called after the last turn."""
+        """Return the reply to a turn; None ends the answer. Not called after the last turn."""
         return None
 
     def reply(self, states: Sequence[State]) -> list[Reply | None]:
-        """Return what to say after the turns of several answers, in order; an environment may compute them together."""
+        """Return the replies to the turns of several answers, in order; an environment may compute them together."""
         return [self.step(state) for state in states]
 
     def finish(self, grade: Grade, rewards: Sequence[float]) -> Grade:
         """Return the grade of a whole answer.
 
         Args:
-            grade: of the final answer.
-            rewards: of the turns before the last one.
+            grade: the grade of the final answer.
+            rewards: the rewards of the turns before the last one.
         """
         return replace(grade, reward=grade.reward + sum(rewards)) if any(rewards) else grade
 
 
 def replace_halves(text: str) -> str:
-    """Replace what is no letter, half a surrogate pair: it has no tokens and cannot be stored."""
+    """Replace lone surrogates (halves of a pair): they have no tokens and cannot be stored."""
     return text.encode(errors="replace").decode()
 
 
@@ -119,11 +120,11 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
     """Load an environment by its name.
 
     Args:
-        name: on the shelf, a dotted module, or a path to a .py file that defines `environment`.
+        name: a built-in name, a dotted module, or the path of a .py file; it defines `environment`.
         options: NAME.FIELD=VALUE, such as retry.max_turns=3.
 
     Raises:
-        UsageError: it does not exist, has no such option, or is never asked; or a value does not parse.
+        UsageError: it does not exist, has no such option, or would never be called; or a value does not parse.
     """
     leaf = plugins.load_leaf("environments", name)
     environment = getattr(leaf, "environment", None)
@@ -139,14 +140,14 @@ def load_environment(name: str, options: Sequence[str] = ()) -> Environment:
         own = "max_turns" in vars(kind) and kind.max_turns > 1
         mend = "Write `@dataclass(frozen=True)` above" if own else "Give a field such as `max_turns: int = 3` to"
         raise UsageError(
-            f"The environment {name} answers turns, but an answer has one turn, so it is never asked. {mend} "
+            f"The environment {name} replies to turns, but an answer has only one turn, so it is never asked. {mend} "
             f"{kind.__name__}, or set its option {name}.max_turns."
         )
     return replace(environment, **changes)
 
 
 def _check_texts(name: str, environment: Environment) -> None:
-    """Refuse `stop` and `reply_tags` that are not tuples of texts; of a text alone, each letter would be one."""
+    """Reject `stop` and `reply_tags` that are not tuples of texts; in a single text, each character would be one."""
     stop, tags = environment.stop, environment.reply_tags
     for field, texts, whole, form in (
         ("stop", stop, _are_texts(stop), '("</tool>",)'),
@@ -161,7 +162,7 @@ def _are_texts(values: Any) -> bool:
 
 
 def _is_never_asked(environment: Environment) -> bool:
-    """Return whether an environment has something to say after a turn, and no answer has a turn after the first one."""
+    """Return whether an environment defines a reply, but answers have only one turn, so that it is never called."""
     kind = type(environment)
     return environment.max_turns == 1 and (kind.step, kind.reply) != (Environment.step, Environment.reply)
 

@@ -1,4 +1,4 @@
-"""A calculator: an expression between <calculator> tags is computed exactly, and its value is told to the policy."""
+"""A calculator: computes an expression between <calculator> tags exactly and tells the policy its value."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TEXT = (
     "You may use a calculator: write an expression with numbers, + - * / ** and parentheses between <calculator> and "
     "</calculator>, and its value is told to you between <result> and </result>."
 )
-LONGEST = 200  # characters of an expression
-MOST_DIGITS = 300  # of the numerator and of the denominator of any value
-SHOWN_DIGITS = 12  # of a value that has no short decimal form
+LONGEST = 200  # maximum number of characters in an expression
+MOST_DIGITS = 300  # in the numerator and in the denominator of any value
+SHOWN_DIGITS = 12  # for a value without a short decimal form
 SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**", ",": None, "_": None, "$": None})
 ROOM = 10**MOST_DIGITS
-WRITTEN = re.compile(r"[0-9.+\-*/%() ]*")  # nothing else reaches Python's parser
+WRITTEN = re.compile(r"[0-9.+\-*/%() ]*")  # only these characters reach Python's parser
 ONLY = "only numbers, + - * / ** and parentheses can be computed"
 
 Operation = Callable[[Fraction, Fraction], Fraction]
@@ -39,17 +39,17 @@ OPERATIONS: dict[type[ast.operator], Operation] = {
 
 
 class _CalculationError(Exception):
-    """Raised for what the calculator cannot compute; the text says why."""
+    """Raised when the calculator cannot compute an expression; the text says why."""
 
 
 @dataclass(frozen=True)
 class Calculator(Environment):
-    """Computes the expression with which a turn ends."""
+    """Computes the expression at the end of a turn."""
 
     max_turns: int = 9
-    """The most turns of the policy in an answer; each but the last may call the tool once."""
+    """The maximum number of policy turns in an answer; each but the last may call the tool once."""
     instruction: str = TEXT
-    """What the policy is told before the question; empty for nothing."""
+    """The system message before the question; empty for none."""
 
     stop: ClassVar[tuple[str, ...]] = ("</calculator>",)
     reply_tags: ClassVar[tuple[str, str] | None] = make_tags("result")
@@ -60,13 +60,13 @@ class Calculator(Environment):
         return [*explained, *super().start(problem)]
 
     def step(self, state: State) -> Reply | None:
-        """Compute the expression; a turn without one, or an end token behind it, ends the answer."""
+        """Compute the expression; a turn without one, or with an end token after it, ends the answer."""
         expression = None if state.ended else find_call(state.turns[-1], "calculator")
         return None if expression is None else Reply(wrap_result("result", calculate(expression)))
 
 
 def calculate(expression: str) -> str:
-    """Compute an expression exactly, and return its value, or why it has none."""
+    """Compute an expression exactly, and return its value or an error text."""
     text = expression.translate(SIGNS).strip()
     if len(text) > LONGEST:
         return f"error: an expression may have at most {LONGEST} characters"
@@ -81,7 +81,7 @@ def calculate(expression: str) -> str:
 
 
 def format_value(value: Fraction) -> str:
-    """Return a value as a decimal number: exactly where it has a short form, else with 12 significant digits."""
+    """Return a value as a decimal number: exact if it has a short form, else with 12 significant digits."""
     if value.denominator == 1:
         return str(value.numerator)
     scaled = value * 10**SHOWN_DIGITS
@@ -94,7 +94,7 @@ def format_value(value: Fraction) -> str:
 
 def _compute(node: ast.expr, text: str) -> Fraction:
     match node:
-        case ast.Constant(value=int() | float()):  # read from the text, because a float is not exact
+        case ast.Constant(value=int() | float()):  # read it from the text, because a float is not exact
             return Fraction(ast.get_source_segment(text, node) or "")
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _compute(operand, text)
@@ -120,7 +120,7 @@ def _raise_to(base: Fraction, exponent: Fraction) -> Fraction:
     if base == 0 and exponent < 0:
         raise _CalculationError("division by zero")
     digits = max(len(str(abs(base.numerator))), len(str(base.denominator))) - 1
-    # A base of one digit may have a large power as well: 2 ** 900 has 271 digits.
+    # A one-digit base can have a large power too: 2 ** 900 has 271 digits.
     if abs(exponent) * max(digits, 0.3) > MOST_DIGITS and abs(base) != 1 and base != 0:
         raise _CalculationError("the value is too long")
     return _limit(base ** int(exponent)) if abs(base) != 1 else base ** int(exponent % 2)

@@ -1,4 +1,4 @@
-"""Ask an environment, which may be code of the user; what fails or makes no sense is named with the user's own line."""
+"""Call an environment, which may be user code; errors name the failing line of the user's code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ask_messages(environment: Environment, problem: Problem) -> list[str]:
     """Return the texts of the messages before an answer.
 
     Raises:
-        UsageError: `start` fails, or returns something else than messages.
+        UsageError: `start` fails, or does not return messages.
     """
     messages = _call(environment, "start", problem)
     form = 'a list of messages, each as {"role": "user", "content": problem.question}'
@@ -30,10 +30,10 @@ def ask_messages(environment: Environment, problem: Problem) -> list[str]:
 
 
 def ask_replies(environment: Environment, states: Sequence[State]) -> list[Reply | None]:
-    """Return what the environment says after the turns of several answers.
+    """Return the environment's replies to the turns of several answers.
 
     Raises:
-        UsageError: `step` or `reply` fails, returns something else than replies, or continues a message that has ended.
+        UsageError: `step` or `reply` fails, does not return replies, or continues a message that has ended.
     """
     method = "step" if type(environment).reply is Environment.reply else "reply"
     replies = _call(environment, "reply", states)
@@ -51,7 +51,7 @@ def ask_replies(environment: Environment, states: Sequence[State]) -> list[Reply
 
 
 def _check_continuation(environment: Environment, method: str, reply: Reply, state: State) -> None:
-    """Refuse a reply that is no message, where it says nothing or no message is open."""
+    """Reject a reply that continues a message if it is empty or if the message has ended."""
     if not reply.text:
         raise _refuse(environment, method, "has returned a Reply without text; None ends an answer")
     if state.ended:
@@ -59,20 +59,20 @@ def _check_continuation(environment: Environment, method: str, reply: Reply, sta
             environment,
             method,
             "has returned a Reply without message=True, but the policy had ended its message with an end token, so the "
-            "text would stand outside of any message. Add message=True, or return None where state.ended",
+            "text would be outside of any message. Add message=True, or return None where state.ended",
         )
 
 
 def ask_grade(environment: Environment, grade: Grade, rewards: Sequence[float]) -> Grade:
-    """Return what the environment makes of the grade of a final answer.
+    """Return the grade of an answer, as the environment's `finish` computes it.
 
     Args:
-        environment: of the answer.
-        grade: of the final answer.
-        rewards: of the turns before the last one.
+        environment: the environment of the answer.
+        grade: the grade of the final answer.
+        rewards: the rewards of the turns before the last one.
 
     Raises:
-        UsageError: `finish` fails, or returns something else than a grade.
+        UsageError: `finish` fails, or does not return a valid grade.
     """
     found = _call(environment, "finish", grade, rewards)
     if not isinstance(found, Grade):
@@ -85,7 +85,7 @@ def ask_grade(environment: Environment, grade: Grade, rewards: Sequence[float]) 
 
 
 def _call(environment: Environment, method: str, *arguments: Any) -> Any:
-    """Return what a method returns; whatever yields items becomes a list, but for texts and mappings."""
+    """Call a method and return its result, iterables other than texts and mappings as a list."""
     try:
         found = getattr(environment, method)(*arguments)
         return list(found) if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else found
@@ -99,7 +99,7 @@ def _call(environment: Environment, method: str, *arguments: Any) -> Any:
 
 
 def _refuse(environment: Environment, method: str, why: str) -> UsageError:
-    """Return an error that names a method of an environment, and where it is."""
+    """Return an error that names a method of an environment and its location."""
     code = getattr(inspect.unwrap(getattr(type(environment), method)), "__code__", None)
     where = f" (line {code.co_firstlineno} of {code.co_filename})" if code else ""
     return UsageError(f"The environment {type(environment).__name__}: {method} {why}{where}.")

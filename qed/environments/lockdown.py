@@ -1,7 +1,7 @@
-"""Give up system calls: a process keeps those for computing, memory, time, and the descriptors that it has open.
+"""Give up system calls: keep only those for computing, memory, time, and the process's open descriptors.
 
-Linux refuses all others with EPERM (seccomp-bpf, which needs no privileges): no file can be opened, no socket made, no
-process or thread started, no signal sent. It cannot be undone.
+Linux rejects all others with EPERM (seccomp-bpf, which needs no privileges): the process cannot open a file, make a
+socket, start a process or thread, or send a signal. This cannot be undone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable
 
 from qed.errors import QedError
 
-REFUSED = "the kernel does not let a process give up system calls (seccomp); ask for it in the container's settings"
+REFUSED = "the kernel does not let a process give up system calls (seccomp); allow it in the container's settings"
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with EPERM
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
 
-# The numbers of the calls that stay allowed, by machine: (AUDIT_ARCH, name -> number).
+# The numbers of the system calls that stay allowed, by machine: (AUDIT_ARCH, name -> number).
 MACHINES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
         0xC000003E,
@@ -49,10 +49,10 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
 
 
 def build_filter(machine: str) -> bytes:
-    """Return the BPF program that allows the calls of a machine, `struct sock_filter` by `struct sock_filter`."""
+    """Return the BPF program that allows the system calls listed for a machine, as consecutive `struct sock_filter`."""
     architecture, calls = MACHINES[machine]
     count = len(calls)
-    # A jump counts the instructions that it passes over, to `ALLOW` at the end.
+    # A jump gives the number of instructions to skip, here up to `ALLOW` at the end.
     steps = [
         (LOAD, 0, 0, 4),  # seccomp_data.arch
         (EQUAL, 0, count + 1, architecture),
@@ -65,12 +65,12 @@ def build_filter(machine: str) -> bytes:
 
 
 def is_available() -> bool:
-    """Return whether this system can refuse system calls to one of its processes."""
+    """Return whether this platform supports giving up system calls."""
     return sys.platform == "linux" and platform.machine() in MACHINES
 
 
 def try_out() -> None:
-    """Give up system calls in a process that is made for it.
+    """Test in a temporary process whether it can give up system calls.
 
     Raises:
         QedError: the kernel does not allow it, as in some containers.
@@ -87,16 +87,16 @@ def try_out() -> None:
 
 
 def prepare() -> Callable[[], None]:
-    """Return a function that gives up all system calls but those of `MACHINES`, for its thread and for good.
+    """Return a function that permanently gives up, for its thread, all system calls but those of `MACHINES`.
 
-    Everything is made ready here, because a sealed process may not use ctypes. The function raises OSError where the
-    kernel does not allow it.
+    Everything is prepared here, because a sealed process may not use ctypes. The function raises OSError if the kernel
+    does not allow it.
     """
     program = build_filter(platform.machine())
     code = ctypes.create_string_buffer(program, len(program))
     head = _Program(len(program) // 8, ctypes.addressof(code))
     prctl = ctypes.CDLL(None).prctl
-    # Without new privileges no program could regain what is given up; the kernel asks for it first.
+    # The kernel requires this first: without new privileges no program can regain what is given up.
     steps = [
         (ctypes.c_int(option), *map(ctypes.c_ulong, rest))
         for option, *rest in (
@@ -104,7 +104,7 @@ def prepare() -> Callable[[], None]:
             (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(head), 0, 0),
         )
     ]
-    kept = code, head  # the kernel reads them through their addresses
+    kept = code, head  # keep them alive: the kernel reads them by address
 
     def refuse() -> None:
         if not kept or any(prctl(*step) != 0 for step in steps):

@@ -1,4 +1,4 @@
-"""A Python tool: code between <python> tags is run in a sealed process, and its output is told to the policy."""
+"""A Python tool: runs code between <python> tags in a sandboxed process and tells the policy its output."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ TEXT = (
     "You may run Python: write a program between <python> and </python>, and what it prints is told to you between "
     "<output> and </output>. Each program starts anew; it has no files and no network."
 )
-SAID = 1000  # characters of what is said besides a program's output
+SAID = 1000  # maximum number of characters in addition to a program's output
 UNREADABLE = "The program was ended: its output cannot be read."
 FENCED = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
-ESCAPED = 12  # bytes of a character in JSON, at most
+ESCAPED = 12  # maximum number of bytes of a character in JSON
 
 
 @dataclass(frozen=True)
 class Python(Environment):
-    """Runs the code of a turn in a process of its own, without files, network, processes or environment variables."""
+    """Runs a turn's code in a separate process without files, network, subprocesses or environment variables."""
 
     max_turns: int = 5
-    """The most turns of the policy in an answer; each but the last may call the tool once."""
+    """The maximum number of policy turns in an answer; each but the last may call the tool once."""
     seconds: float = 5.0
-    """Processor time of a program; by the clock it has six times as much."""
+    """CPU time limit of a program in seconds; its wall-clock limit is six times as much."""
     memory_mb: int = 512
-    """Memory of a program, in MiB beyond Python's own."""
+    """Memory limit of a program, in MiB beyond Python's own."""
     max_characters: int = 2000
-    """The longest output that is told; the rest is cut off."""
+    """Maximum number of output characters that the policy is shown; the rest is cut off."""
     remember: bool = False
-    """Whether a program finds the names of the programs before it in the answer, which are run once more for it."""
+    """Whether a program sees the names defined by the answer's earlier programs, which are rerun for it."""
     instruction: str = TEXT
-    """What the policy is told before the question; empty for nothing."""
+    """The system message before the question; empty for none."""
 
     stop: ClassVar[tuple[str, ...]] = ("</python>",)
     reply_tags: ClassVar[tuple[str, str] | None] = make_tags("output")
 
     def __post_init__(self) -> None:
-        """Refuse limits that leave nothing."""
+        """Reject limits that are not above 0."""
         super().__post_init__()
         if not 0 < self.seconds < math.inf or self.memory_mb <= 0 or self.max_characters <= 0:
             raise UsageError("The options seconds, memory_mb and max_characters of python must be numbers above 0.")
@@ -64,7 +64,7 @@ class Python(Environment):
         return [*explained, *super().start(problem)]
 
     def reply(self, states: Sequence[State]) -> list[Reply | None]:
-        """Run the programs of several answers at the same time."""
+        """Run the programs of several answers concurrently."""
         programs = [self._read_programs(state) for state in states]
         count = host.count_usable_cores() // host.count_local_ranks()
         threads = ThreadPoolExecutor(max(1, count))
@@ -81,13 +81,13 @@ class Python(Environment):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def step(self, state: State) -> Reply | None:
-        """Run the program with which a turn ends; a turn without one ends the answer."""
+        """Run the program at the end of a turn; a turn without one ends the answer."""
         return self.reply([state])[0]
 
     def _read_programs(self, state: State) -> tuple[str, ...]:
-        """Return the program with which the newest turn ends, after those to be run before it; () if there is none.
+        """Return the program at the end of the newest turn, preceded by those to rerun before it; () if there is none.
 
-        Behind an end token none is run: its output could not be told.
+        No program runs after an end token, because its output could not be shown.
         """
         codes = [find_call(turn, "python") for turn in state.turns]
         if state.ended or not codes or codes[-1] is None:
@@ -95,11 +95,11 @@ class Python(Environment):
         return tuple(clean_program(code) for code in codes[0 if self.remember else -1 :] if code is not None)
 
     def run(self, *codes: str) -> str:
-        """Run programs in a child of their own, and return what the last one printed, or why it was ended."""
+        """Run programs in a separate child process, and return the output of the last one, or why it was ended."""
         beat()
         session = self._open_session()
         try:
-            # A program can forge what its child sends.
+            # A program can forge its child's messages.
             answer = session.ask(codes, scale=len(codes))
             return answer[: self.max_characters + SAID] if isinstance(answer, str) else UNREADABLE
         except TimedOutError as error:
@@ -112,7 +112,7 @@ class Python(Environment):
     def _open_session(self) -> Session:
         try:
             return _open_server(self).open_session()
-        except NotLoadedError:  # the server may have been killed, and is started again
+        except NotLoadedError:  # the server may have been killed; start it again
             pass
         try:
             return _open_server(self).open_session()
@@ -121,7 +121,7 @@ class Python(Environment):
 
 
 def clean_program(code: str) -> str:
-    """Return a program without the indent of all its lines, and without a code fence of Markdown around it."""
+    """Return a program without common indentation and without a Markdown code fence around it."""
     text = textwrap.dedent(code).strip()
     fenced = FENCED.fullmatch(text)
     return fenced[1] if fenced else text
@@ -132,7 +132,7 @@ _lock = threading.Lock()
 
 
 def _open_server(environment: Python) -> ForkServer:
-    """Return the server of an environment's children, which is started once for equal limits."""
+    """Return the fork server for an environment's programs; equal limits share one."""
     with _lock:
         sent = (1 << 20) + ESCAPED * environment.max_characters
         limits = Limits(environment.seconds, 6 * environment.seconds, environment.memory_mb << 20, sent)
@@ -144,7 +144,7 @@ def _open_server(environment: Python) -> ForkServer:
 
 
 def stop_programs() -> None:
-    """End all programs and the processes that wait for one; the next program starts them again."""
+    """End all programs and the processes that wait for one; the next program starts new ones."""
     with _lock:
         while _servers:
             _servers.popitem()[1].close()

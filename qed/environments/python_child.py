@@ -1,8 +1,8 @@
-"""The side of the child that runs Python code of a model; `python.py` is the caller's side.
+"""The child's side of running a model's Python code; `python.py` is the caller's side.
 
-The child is a sealed child of the judge's kind (`qed.grading.child`): its memory, processor time and open files are
-limited, and events such as opening a file for writing, a socket or a program raise. Where the system can do it, it also
-gives up all system calls but those for computing, before any code runs.
+The child is sealed like the judge's (`qed.grading.child`): its memory, CPU time and open files are limited, and
+events such as opening a file for writing, a socket or a program raise an error. If the system supports it, the child
+also gives up all system calls but those for computing, before any code runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from qed.environments import lockdown
 
-# What a program may import; nothing can be loaded once the child is sealed.
+# What a program may import; nothing else can be loaded once the child is sealed.
 MODULES = (
     "abc array base64 binascii bisect calendar cmath collections collections.abc contextlib copy csv "
     "dataclasses datetime decimal enum fractions functools hashlib heapq io itertools json keyword math "
@@ -32,7 +32,7 @@ MODULES = (
     "sympy sympy.abc sympy.codegen sympy.parsing.sympy_parser sympy.printing.lambdarepr sympy.printing.numpy "
     "sympy.vector"
 )
-# Packages that load their own modules on first use.
+# Packages that load their own modules on first use, so all of them are imported.
 WHOLE = (
     "sympy.assumptions sympy.calculus sympy.combinatorics sympy.concrete sympy.functions sympy.geometry "
     "sympy.integrals sympy.logic sympy.matrices sympy.ntheory sympy.polys sympy.series sympy.sets sympy.simplify "
@@ -40,7 +40,7 @@ WHOLE = (
 )
 QUIET: tuple[tuple[Any, ...], ...] = ((), (None,), (0,))  # arguments of SystemExit that mean success
 CUT = "\n[the output is cut here]"
-# What modules load on first use must be loaded before: a little of everything.
+# Modules load more code on first use, which must happen before sealing: use a little of everything.
 WARM_UP = """
 import sympy
 x, y = sympy.symbols("x y")
@@ -54,11 +54,11 @@ numpy.linalg.inv(numpy.eye(2)), numpy.random.default_rng(0).random(), str(numpy.
 
 
 class _FullError(BaseException):
-    """Raised in a program that prints more than is kept; `except Exception` does not catch it."""
+    """Raised in a program that prints too much; `except Exception` does not catch it."""
 
 
 class _Output(io.TextIOBase):
-    """Keeps the first characters that are written, and ends the program that writes more."""
+    """Keeps the first `most` characters written, and ends a program that writes more."""
 
     def __init__(self, most: int) -> None:
         self.most, self.parts, self.length = most, list[str](), 0
@@ -68,10 +68,10 @@ class _Output(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Keep a text, as far as there is room.
+        """Keep as much of a text as fits.
 
         Raises:
-            _FullError: there is none left.
+            _FullError: the text did not fit.
         """
         if not isinstance(text, str):
             raise TypeError("only text can be printed")
@@ -83,13 +83,13 @@ class _Output(io.TextIOBase):
         return len(text)
 
     def read_text(self) -> str:
-        """Return what was kept."""
+        """Return the kept text."""
         text = "".join(self.parts)
         return text[: self.most] + CUT if len(text) > self.most else text
 
 
 def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Import what programs may use, and return what this system can refuse, and the function that runs a program."""
+    """Import what programs may use; return the system's capabilities and the function that runs programs."""
     for name in MODULES.split():
         with suppress(ImportError):
             importlib.import_module(name)
@@ -98,7 +98,7 @@ def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     run_program(WARM_UP, max_characters, {})
     if lockdown.is_available():
         lockdown.try_out()
-    # What has to be given up in each child before its first program.
+    # System calls to give up in each child before its first program.
     waiting = [lockdown.prepare()] if lockdown.is_available() else []
 
     def run(codes: list[str]) -> str:
@@ -112,7 +112,7 @@ def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
 
 
 def _import_whole(name: str) -> None:
-    """Import a package with all of its modules but its tests, as far as it is installed."""
+    """Import a package, if it is installed, with all its modules except tests and benchmarks."""
     with suppress(ImportError):
         package = importlib.import_module(name)
         for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
@@ -121,18 +121,18 @@ def _import_whole(name: str) -> None:
 
 
 def forget_secrets() -> None:
-    """Forget the environment's variables, which may hold secrets."""
+    """Clear the environment variables, which may hold secrets, and stdin."""
     os.environ.clear()
     sys.stdin = io.StringIO()
 
 
 def run_program(code: str, max_characters: int, names: dict[str, Any]) -> str:
-    """Run a program, and return what it printed, with the value of a last line that is an expression, or its error.
+    """Run a program, and return what it printed, including the value of a final expression, and its error if it failed.
 
     Args:
         code: Python.
-        max_characters: that are kept of the output.
-        names: of the program; it adds its own.
+        max_characters: how many characters of the output to keep.
+        names: the program's names; it adds its own.
     """
     output = _Output(max_characters)
     names.update({"__name__": "__main__", "__builtins__": builtins})
@@ -149,7 +149,7 @@ def run_program(code: str, max_characters: int, names: dict[str, Any]) -> str:
 
 
 def _execute(code: str, names: dict[str, Any], output: _Output) -> None:
-    """Run a program; an expression in its last line is printed, as in a notebook."""
+    """Run a program and print the value of a final expression, as in a notebook."""
     tree = ast.parse(code, "<program>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     FunctionType(compile(tree, "<program>", "exec"), names)()
@@ -160,11 +160,11 @@ def _execute(code: str, names: dict[str, Any], output: _Output) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Return one line about an error; the error's own methods are code of the program and may fail as well."""
+    """Return one line about an error; the error's methods may be code of the program and can fail too."""
     if type(error) is _FullError or (type(error) is SystemExit and error.args in QUIET):
         return ""
     try:
-        # The text of a syntax error names the line as well.
+        # The text of a syntax error also names the line, so use its msg.
         text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())[:500]
         name = str(type(error).__name__)[:100]
         line = _find_line(error)
@@ -174,7 +174,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _find_line(error: BaseException) -> int:
-    """Return the program's line that raised an error; 0 if it is not known."""
+    """Return the program's line that raised an error; 0 if unknown."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0
     line, trace = 0, error.__traceback__

@@ -1,4 +1,4 @@
-"""One turn: the policy answers, and nothing is said after it."""
+"""One turn: the policy answers, and there is no reply."""
 
 from __future__ import annotations
 
