@@ -1,8 +1,8 @@
 """The child's side of running a model's Python code; `python.py` is the caller's side.
 
-The child is sealed like the judge's (`qed.grading.child`): its memory, CPU time and open files are limited, and
-events such as opening a file for writing, a socket or a program raise an error. If the system supports it, the child
-also gives up all system calls but those for computing, before any code runs.
+The child is sealed like the judge's (`qed.grading.child`): its memory, CPU time and open files are limited, and events
+such as opening a file for writing, a socket or a program raise an error. If the system supports it, the child also
+gives up all system calls but those for computing, before any code runs.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ class Checkpointer:
 
     `first` is the step that the phase starts from, `step` the last complete one, and `signal_steps` the number of the
     phase's steps with a gradient. The phase sets `stream` and `collector` once it has them, and `before_saving`, which
-    is
-    called before a checkpoint is written.
+    is called before a checkpoint is written.
 
     Args:
         setup: setup of the run.

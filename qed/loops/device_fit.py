@@ -1,7 +1,7 @@
 """Measures the sizes that fit a CUDA card with `qed doctor --fit`, once per model, card and relevant settings.
 
-The measurement is a separate process, which may fail or run out of memory without harm to the run; the sizes are
-then estimated. Results are stored in the user's cache folder.
+The measurement is a separate process, which may fail or run out of memory without harm to the run; the sizes are then
+estimated. Results are stored in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def settle_device_defaults(
     """Return a run's settings with the defaults for its device, and its launch with their origins.
 
     A resumed run keeps the values chosen when it began. Nothing changes if the launch has no origins, because the
-    caller
-    built the settings itself, or if defaults have been chosen already. Errors here never fail a run.
+    caller built the settings itself, or if defaults have been chosen already. Errors here never fail a run.
     """
     origins = launch.origins
     if launch.resume:

@@ -61,8 +61,7 @@ class Failures:
         """Save the last complete step after an error, and print how to resume.
 
         Save nothing if the weights are no longer those of that step, if it is the step where this attempt began, or if
-        there
-        are several ranks, because the others would wait for the one that failed.
+        there are several ranks, because the others would wait for the one that failed.
         """
         saver, is_between = self.checkpointer, self._updating.is_set() or self.setup.stop.deferred
         if is_between or self.setup.parallel.world > 1 or saver.step == saver.first:

@@ -56,8 +56,7 @@ def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[
     """Load the training and held-out problems of the last phase, and the first phase's problems if it has its own.
 
     Questions that are held out or in the validation part are excluded from every phase's training. Counts of left-out
-    rows
-    cover all phases.
+    rows cover all phases.
 
     Raises:
         DataError: the data cannot be used, or the last phase compares pairs and there are none.

@@ -157,9 +157,9 @@ def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
 def takes_update_logps(algorithm: Algorithm, sampler: Sampler, updates: int) -> bool:
     """Return whether the old log-probs may be the ones that a step's only update computes itself.
 
-    Both have the same weights and micro-batches. Answers from servers are scored beforehand, because that also
-    measures the servers. So are answers whose old log-probs are read elsewhere: by a correction, the advantages, other
-    updates or later steps.
+    Both have the same weights and micro-batches. Answers from servers are scored beforehand, because that also measures
+    the servers. So are answers whose old log-probs are read elsewhere: by a correction, the advantages, other updates
+    or later steps.
     """
     kind = type(algorithm)
     read_later = kind.extra_minibatches is not Algorithm.extra_minibatches or kind.remember is not Algorithm.remember

@@ -153,8 +153,7 @@ def precompute_logps(
     """Return parts of the data with the reference's log-probs, computed once and cached in the run's folder.
 
     The cache key of a part is a hash of its token ids, the model's weights, the temperature and the precision; if any
-    of
-    them changes, the log-probs are computed again.
+    of them changes, the log-probs are computed again.
     """
     network = load_reference(setup, settings, offset) or setup.model
     caches = [setup.run.folder / "reference" / f"logps_{key}.npy" for key in _build_keys(network, learner, parts)]

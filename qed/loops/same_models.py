@@ -52,8 +52,7 @@ def require_same_models(phases: Sequence[Settings], run: Run, launch: Launch, pa
     """Record or compare the base weights under adapters, and the weights of reward models.
 
     Teachers, reference models and initial critics are compared where they are loaded. All other weights are in the
-    run's
-    checkpoints.
+    run's checkpoints.
 
     Raises:
         UsageError: some weights have changed, and no `--allow-change` allows it.

@@ -30,8 +30,7 @@ class Base:
     """The base model of an adapter: its folder or hub name, and hub revision.
 
     `merged` is True if these weights already contain the adapter: a model that started from random weights exists only
-    in
-    its run, next to the adapter.
+    in its run, next to the adapter.
     """
 
     name: str

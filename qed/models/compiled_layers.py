@@ -64,8 +64,7 @@ def find_longest(dtype: torch.dtype, width: int) -> int:
     """Return the length of the longest rows that `compute_compiled_states` handles.
 
     There is no limit where torch's attention, forward and backward, was slower at every length: on AMD CPUs with
-    AVX-512,
-    on CPUs with only AVX2 (measured on Zen 3), and in bfloat16 with AMX tiles.
+    AVX-512, on CPUs with only AVX2 (measured on Zen 3), and in bfloat16 with AMX tiles.
 
     Args:
         dtype: dtype of products.

@@ -176,8 +176,7 @@ def require_known_logits(model: nn.Module) -> None:
     """Reject a model whose forward pass gives different logits than training computes, on a few tokens.
 
     A model without its own forward pass, with only a body and a head, has no other logits, and a model with a scalar
-    head
-    has none.
+    head has none.
 
     Raises:
         ModelError: the logits differ: the family transforms hidden states or logits in a way unknown to qed.

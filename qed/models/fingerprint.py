@@ -21,8 +21,7 @@ def hash_weights(name: str, revision: str = "") -> str:
     """Return a hash of the weights of a folder or a hub model; for an adapter, of its base model's too.
 
     The same weights in other files have the same hash; other precisions or further training change it. Empty if the
-    weights
-    are not in local safetensors files, or cannot be read.
+    weights are not in local safetensors files, or cannot be read.
     """
     digest, beginnings = hashlib.sha256(), {}
     try:

@@ -13,9 +13,9 @@ import torch
 
 from qed.randomness import derive_seed
 
-# # Held while a model is built or loaded. While loading, transformers replaces functions of its classes and of torch,
-# # such as `tie_weights`, and the default dtype, for all threads: if two threads load at once, the second takes the
-# # replacements for the originals and restores them permanently. Also, threads would draw from each other's seeds.
+# Held while a model is built or loaded. While loading, transformers replaces functions of its classes and of torch,
+# such as `tie_weights`, and the default dtype, for all threads: if two threads load at once, the second takes the
+# replacements for the originals and restores them permanently. Also, threads would draw from each other's seeds.
 build_turn = threading.RLock()
 
 

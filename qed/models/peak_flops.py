@@ -9,8 +9,8 @@ import torch
 
 from qed.models.precision import compute_in
 
-# # Dense matrix products with bfloat16, TF32 and float32 inputs in 10^12 FLOP/s, by part of the card's name; from the
-# # manufacturers' data sheets, without sparsity. The first part that a name contains is used.
+# Dense matrix products with bfloat16, TF32 and float32 inputs in 10^12 FLOP/s, by part of the card's name; from the
+# manufacturers' data sheets, without sparsity. The first part that a name contains is used.
 CARDS = {
     "B200": (2250.0, 1125.0, 75.0),
     "H200 NVL": (835.5, 417.5, 60.0),
@@ -41,10 +41,8 @@ def find_peak_flops(device: torch.device, precision: torch.dtype) -> float:
     """Return the peak of a device in FLOP/s, for the precision of the computation.
 
     A known card has its manufacturer's value, for float32 by `torch.get_float32_matmul_precision`. Any other device,
-    such
-    as a CPU with this process's threads, has the best of several matrix products, measured once for 50 ms. Other
-    programs
-    that use the device at that time lower it.
+    such as a CPU with this process's threads, has the best of several matrix products, measured once for 50 ms. Other
+    programs that use the device at that time lower it.
     """
     if device.type == "cuda":
         known = look_up_card(torch.cuda.get_device_name(device), precision)

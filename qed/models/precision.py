@@ -58,8 +58,7 @@ class KeepFloat64(TorchFunctionMode):
     """Computes in float64 where a model asks for float32.
 
     Norms, rotary embeddings and some softmaxes of transformers compute in float32 regardless of the weights' dtype:
-    enough
-    for half precision, but in float64 this would round everything to float32.
+    enough for half precision, but in float64 this would round everything to float32.
     """
 
     def __torch_function__(

@@ -61,8 +61,7 @@ def count_missing(length: int, device: torch.device) -> int:
     """Count how many inputs to add to a packed row for a length that computes fast.
 
     On a CPU that is a multiple of 64, or of less for short rows, so that at most a 16th is added: oneDNN prepares a
-    product
-    for each number of inputs that it has not seen recently, which takes as long as a small product.
+    product for each number of inputs that it has not seen recently, which takes as long as a small product.
     """
     multiple = 1 << min(MULTIPLE, length // FILLED_SHARE).bit_length() >> 1
     return -length % multiple if multiple and device.type == "cpu" else 0

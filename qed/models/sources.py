@@ -85,8 +85,7 @@ def require_folder(name: str) -> None:
     """Reject a path without a folder, before it is requested from the hub.
 
     A path begins with a dot, a slash, `~` or `runs/`, or has more than one slash. Any other name with a slash may be a
-    hub
-    model, even if there is a folder with its owner's name.
+    hub model, even if there is a folder with its owner's name.
 
     Raises:
         ModelError: there is no such folder.

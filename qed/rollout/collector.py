@@ -31,8 +31,7 @@ class CollectedStep:
     """The groups of a step: `groups` to train on, `sampled` all that were sampled and graded, `counts` for the metrics.
 
     `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used; `times` the
-    seconds
-    of the thread that sampled the step ahead, which are not saved in checkpoints.
+    seconds of the thread that sampled the step ahead, which are not saved in checkpoints.
     """
 
     groups: list[Group]
@@ -46,15 +45,13 @@ class RolloutCollector:
     """Samples for an online phase.
 
     `compute_mean_scores` returns the policy's mean entropy and log-prob of answers that may be replayed. `offset` is
-    the
-    number of the run's steps before the phase. `timer` times grading and scoring separately from sampling. `window` is
-    the
-    longest sequence that the learner's model can read, in tokens. `say` prints progress if a step needs many rounds.
+    the number of the run's steps before the phase. `timer` times grading and scoring separately from sampling. `window`
+    is the longest sequence that the learner's model can read, in tokens. `say` prints progress if a step needs many
+    rounds.
 
     These are part of every checkpoint: `surplus`, filtered groups that no step has used yet; `pool`, the replay buffer;
     `ahead`, the steps sampled ahead when the run was saved, by their number; and `curriculum`, which chooses the
-    problems
-    unless it is None.
+    problems unless it is None.
     """
 
     stream: Stream[Problem]
@@ -81,8 +78,7 @@ class RolloutCollector:
         """Sample and grade the groups of a step; excess groups become surplus for the next step.
 
         A step has at most `problems_per_step` groups, or as many as the algorithm plans for that many problems. A step
-        that
-        was sampled before the run was saved is returned unchanged.
+        that was sampled before the run was saved is returned unchanged.
 
         Args:
             algorithm: algorithm of the sampling policy.

@@ -16,8 +16,7 @@ class Conversation:
     """The turns of a conversation.
 
     A prompt that uses the tokenizer's chat template receives all turns so far; any other prompt is made for one
-    question
-    and receives each question alone.
+    question and receives each question alone.
 
     Args:
         template: renders a question as in training.

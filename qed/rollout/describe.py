@@ -16,8 +16,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     """Compute the metrics of a step's rollouts: rewards, accuracy, format, lengths, truncation, groups without signal.
 
     Metrics of answers cover only on-policy answers if there are any, so demonstrations and replayed answers do not
-    count.
-    A length is a number of trained tokens, so tool results do not count.
+    count. A length is a number of trained tokens, so tool results do not count.
     """
     greedy = [answer.reward for group in groups for answer in group if answer.source == "greedy" and answer.has_reward]
     groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]

@@ -57,18 +57,15 @@ class Rounding:
 # in nats is about u x logit size x sqrt(2 x layers): 2e-5 in float32 for logits of 50 and 24 layers, and at worst 0.7
 # in bfloat16, whose mean error is about 20 times smaller because few logits are that large. The float32 floors are one
 # to two orders of magnitude above this; broken samplers are off by at least 0.01 nats and mostly by several nats. The
-# # bfloat16 floors leave little margin: the mean over a prompt's tokens separates noise from a fault, but single tokens
-# # hardly do.
+# bfloat16 floors leave little margin: the mean over a prompt's tokens separates noise from a fault, but single tokens
+# hardly do.
 #
 # The error also depends on the weights: a near tie in a router, or attention with large logits, multiplies it by
-# # hundreds. So if a floor is exceeded, the model's own error is measured: the learner scores the same tokens in
-# bfloat16
-# # and in float32, and the difference is this model's bfloat16 error. float32 is allowed 2^-12 of it, not 2^-15,
-# because
-# # float32 sums of thousands of terms lose some more bits, while bfloat16 products are also summed in float32. FACTOR
-# # covers engines that round more often than the learner (residual stream, logits). In float64 the error is about
-# 4e-14,
-# # and the floor leaves room for any weights, so nothing is measured.
+# hundreds. So if a floor is exceeded, the model's own error is measured: the learner scores the same tokens in bfloat16
+# and in float32, and the difference is this model's bfloat16 error. float32 is allowed 2^-12 of it, not 2^-15, because
+# float32 sums of thousands of terms lose some more bits, while bfloat16 products are also summed in float32. FACTOR
+# covers engines that round more often than the learner (residual stream, logits). In float64 the error is about 4e-14,
+# and the floor leaves room for any weights, so nothing is measured.
 FLOAT64 = Rounding("float64", Tolerance(1e-8, 1e-9), 0.0)
 FLOAT32 = Rounding("float32", Tolerance(1e-3, 1e-4), 2.0**-12)
 TF32 = Rounding("TF32", Tolerance(0.05, 5e-3), 2.0**-2)

@@ -83,9 +83,8 @@ def sample_batches(
     """Sample a group of answers for each request of each batch, with all turns of the template's environment.
 
     An answer's random numbers depend only on the address, its problem's id and its index. A group begins with its
-    request's
-    extra completions and prefixes, and ends with its demonstrations; complete answers are not sampled. An answer has at
-    most `max_tokens` tokens, including a prefix.
+    request's extra completions and prefixes, and ends with its demonstrations; complete answers are not sampled. An
+    answer has at most `max_tokens` tokens, including a prefix.
 
     Args:
         batches: the problems, the number of answers for each, and how they are sampled.

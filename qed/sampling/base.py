@@ -31,8 +31,7 @@ class Sampling:
     truncated distribution.
 
     The first `min_tokens` tokens of an answer cannot end it: end tokens, and single tokens that contain a stop string,
-    have
-    probability 0, and a longer stop string completed by them is ordinary text. `record` requests the `support` of
+    have probability 0, and a longer stop string completed by them is ordinary text. `record` requests the `support` of
     completions, without which a learner cannot compute the log-probs of a truncated distribution.
     """
 
@@ -134,8 +133,7 @@ def generate_batches(sampler: Sampler, batches: Sequence[PromptBatch]) -> list[l
     """Return what `generate` returns for each batch.
 
     The sampler completes all batches together if the class that defines its `generate` also defines `generate_batches`;
-    one
-    that wraps a sampler or overrides only `generate` gets one batch after another.
+    one that wraps a sampler or overrides only `generate` gets one batch after another.
     """
     kind = next((kind for kind in type(sampler).__mro__ if "generate" in vars(kind)), object)
     if len(batches) > 1 and "generate_batches" in vars(kind):

@@ -34,8 +34,7 @@ def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None,
 
     Returns:
         Logits in float64 if the scores are, otherwise in float32; unchanged scores keep their precision if a kernel
-        samples
-        from them.
+        samples from them.
     """
     if ends is not None and early is not None:
         scores = scores.index_copy(1, ends, scores[:, ends].masked_fill(early, -torch.inf))

@@ -15,8 +15,7 @@ class PrefixTable(Generic[T]):
     """Token sequences in sorted order, each with a value.
 
     A sequence in the table that is a prefix of another sorts before it, and everything between them has that prefix
-    too. So
-    the entry directly before a sequence shares as many tokens as any entry that the sequence continues.
+    too. So the entry directly before a sequence shares as many tokens as any entry that the sequence continues.
     """
 
     order: list[tuple[int, ...]] = field(default_factory=list)

@@ -13,8 +13,8 @@ from qed.errors import UsageError
 from qed.types import Support
 
 WIDTH = array("i").itemsize  # bytes of a token id
-# Largest share of the machine's memory that one call's records may take. Language models need far less;
-# records of a flat distribution over a large vocabulary would fill the memory.
+# Largest share of the machine's memory that one call's records may take. Language models need far less; records of a
+# flat distribution over a large vocabulary would fill the memory.
 SHARE = 0.25
 
 

@@ -30,8 +30,7 @@ class Batch:
     """The rows of a step as columns [B, T] aligned on labels; T is the length of the longest row minus one.
 
     `attention` marks inputs that are not padding, `mask` labels that are trained response tokens. A response token that
-    is
-    not trained, such as one of a tool's result, is an ordinary input; its other columns have padding values.
+    is not trained, such as one of a tool's result, is an ordinary input; its other columns have padding values.
     """
 
     inputs: Tensor  # collate: int64, right-padded
@@ -51,9 +50,8 @@ class Batch:
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
     # collate: for each row, which tokens could be sampled at its labels; empty if all tokens could in all rows
     support: tuple[RowSupport | None, ...] = ()
-    # # collate: the same rows with the prompts that the teacher sees, with weights of 1 in rows whose prompt differs;
-    # None
-    # # if no prompt differs
+    # collate: the same rows with the prompts that the teacher sees, with weights of 1 in rows whose prompt differs;
+    # None if no prompt differs
     teacher: Batch | None = None
     # learner: float [B, T], current values of a value head on the policy's trunk, with a gradient, if there is one
     predicted: Tensor | None = None
@@ -189,8 +187,7 @@ def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[
     """Return the rows of each micro-batch, sorted by length, with at most `budget` padded tokens.
 
     Every `together` consecutive rows, such as the two of a preference pair, stay in one micro-batch. Rows longer than
-    the
-    budget get their own micro-batch.
+    the budget get their own micro-batch.
     """
     lengths = batch.attention.sum(1).tolist()
     bundles = [range(start, start + together) for start in range(0, len(batch), together)]
@@ -245,8 +242,7 @@ def compute_means(sums: Mapping[str, Tensor | float], step_means: Sequence[str],
         step_means: names of metrics that are already weighted by the step's token weights, as the loss is. These,
         counts
             and maxima are not divided; all others are divided by the number of trained tokens, and `MISMATCH` by that
-            of
-            `has_sampled_logp`, or left out if there are none.
+            of `has_sampled_logp`, or left out if there are none.
         batch: rows of all micro-batches.
     """
     tokens, compared = float(batch.mask.sum()) or 1.0, float(has_sampled_logp(batch).sum())

@@ -157,8 +157,7 @@ def measure_values(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Compare the values of a step's answers with their returns, over the tokens with a return.
 
     The explained variance is 1 - var(R - V) / var(R): 1 for a critic that predicts every return, 0 for one that
-    predicts
-    only their mean, below 0 for a worse one. It is left out if all returns are equal up to rounding.
+    predicts only their mean, below 0 for a worse one. It is left out if all returns are equal up to rounding.
     """
     known = [_select_known(rollout) for rollout in rollouts if rollout.values and rollout.returns]
     values, returns = torch.from_numpy(np.concatenate([np.empty((2, 0)), *known], axis=1))

@@ -34,8 +34,8 @@ class Export:
     """What to export: a checkpoint of a run, to a folder.
 
     `adapter` exports only its adapter, otherwise the complete weights with adapters merged. `dtype` is a name in
-    `DTYPES`,
-    or empty for the checkpoint's. `card` is the text of the model card. `overwrite` replaces an earlier export.
+    `DTYPES`, or empty for the checkpoint's. `card` is the text of the model card. `overwrite` replaces an earlier
+    export.
     """
 
     checkpoint: Path

@@ -62,10 +62,8 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
         Three [N] tensors in float32, or float64 if the hidden states are.
 
     With `into_grad`, the backward pass adds the weight's gradient directly to `weight.grad`, so that an existing
-    gradient,
-    of an earlier micro-batch or of tied embeddings, needs no second tensor. Use it with `loss.backward()` on a weight
-    that
-    is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
+    gradient, of an earlier micro-batch or of tied embeddings, needs no second tensor. Use it with `loss.backward()` on
+    a weight that is a parameter without hooks: `torch.autograd.grad` would not see this gradient.
     """
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
     kernels = _find_kernels(hidden, weight, bias, transform, support)
@@ -114,8 +112,7 @@ class _Softmax(NamedTuple):
     """The results of the forward pass that the backward pass needs.
 
     `normaliser` is log sum_v e^(z_v) of each row, and `entropy` its entropy. `kept` has the exponentials of all tiles,
-    or is
-    empty; the log of an exponential plus the `shifts` of its tile and row is the log-prob.
+    or is empty; the log of an exponential plus the `shifts` of its tile and row is the log-prob.
     """
 
     normaliser: Tensor

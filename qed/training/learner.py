@@ -127,8 +127,7 @@ class Learner:
         """Write `old_logps` and `ref_logps` of rollouts, before the first update of a step.
 
         `old_logps` are needed with several updates, because only the first one sees the sampling policy, and with an
-        inexact
-        sampler; `ref_logps` by algorithms with a reference. Both are computed as in the update.
+        inexact sampler; `ref_logps` by algorithms with a reference. Both are computed as in the update.
 
         Args:
             rollouts: rows to score; rows that belong together, such as pairs, must all be included.

@@ -40,12 +40,9 @@ def compute_scores(
     """Compute log-probs, entropies and log sum_v p_v^2; the latter has no gradient, and is None without `squares`.
 
     If the batch has a support, all three use the softmax over it. With right padding, the first token of a row has
-    position
-    0, so absolute and rotary embeddings need no position ids. With a `layout` of the batch, rows are packed, which does
-    not
-    change the results. `into_grad` is for callers of `loss.backward()`, see `compute_linear_scores`. A model with a
-    scalar
-    head returns values in place of log-probs, and entropies of 0.
+    position 0, so absolute and rotary embeddings need no position ids. With a `layout` of the batch, rows are packed,
+    which does not change the results. `into_grad` is for callers of `loss.backward()`, see `compute_linear_scores`. A
+    model with a scalar head returns values in place of log-probs, and entropies of 0.
     """
     if find_scalar_head(model) is not None:
         (values,) = compute_values(model, batch, layout=layout)
@@ -92,8 +89,7 @@ def compute_values(
     """Compute the value of a model with a scalar head at each trained label, [B, T], 0 elsewhere.
 
     The value of a label is read at the input before it, so it does not depend on the label. The head computes at least
-    in
-    float32. `temperature` is ignored; it lets a learner call this in place of `compute_scores`.
+    in float32. `temperature` is ignored; it lets a learner call this in place of `compute_scores`.
     """
     return compute_trunk_values(model, batch, temperature, head=split_head(model)[1], layout=layout)
 

@@ -130,8 +130,7 @@ def estimate_training(shape: ModelShape, plan: StepPlan) -> Memory:
 
     The peak is usually in the backward pass of the last micro-batch, when the gradients of earlier ones exist. With a
     single micro-batch, gradients are created while activations are freed. The part `after` is the additional memory at
-    the
-    end of the step, when the last gradients are summed over the ranks or the weights are updated.
+    the end of the step, when the last gradients are summed over the ranks or the weights are updated.
     """
     state, size = estimate_state(shape, plan), _count_gradient_bytes(plan)
     # Once summed, sharded gradients have the dtype of their weights.
@@ -199,10 +198,8 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
     In float32 these are the input, the normalised input and the output of both norms; queries, keys, values, their
     attention before and after its rows are put in order, and its normaliser; and four tensors of the feed-forward
-    layer.
-    Under autocast, every product stores its own bfloat16 copy of its input. Frozen norms do not store the normalised
-    input.
-    This holds for torch's operators; layers in C++ store at most two thirds of it.
+    layer. Under autocast, every product stores its own bfloat16 copy of its input. Frozen norms do not store the
+    normalised input. This holds for torch's operators; layers in C++ store at most two thirds of it.
     """
     if plan.kernels and shape.has_kernels and "bfloat16" in (plan.dtype, plan.precision):
         return _count_kernel_bytes(shape, plan)
@@ -293,8 +290,7 @@ def _count_backward_buffers(shape: ModelShape, plan: StepPlan) -> dict[str, int]
     """Count FSDP's buffers in a backward pass: complete weights, and complete gradients that it sums.
 
     Complete weights are all of them, or those of two blocks and of the embeddings and output layer, which stay to the
-    end.
-    Of a block there are the gradients, their copy in one tensor, and such a copy of the previous block.
+    end. Of a block there are the gradients, their copy in one tensor, and such a copy of the previous block.
     """
     if plan.divided == 1:
         return {}

@@ -54,8 +54,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
     """AdamW (arXiv 1711.05101) with its state in host memory; a step moves it to the device chunk by chunk.
 
     The state has the moments and, for half-precision weights, float32 masters. Of a sharded weight, each process
-    updates
-    its own shard. Updates and state names are those of `torch.optim.AdamW`, whose functional form it calls.
+    updates its own shard. Updates and state names are those of `torch.optim.AdamW`, whose functional form it calls.
 
     Args:
         groups: parameter groups, each with its `weight_decay`; parameters are contiguous and stay on their device.

@@ -29,8 +29,7 @@ class Outcome:
     """The outcome of a computation in one process.
 
     `failed` tells whether memory ran out. `tokens` and `alone` describe the last micro-batch: the total tokens of its
-    rows,
-    and whether they cannot be split.
+    rows, and whether they cannot be split.
     """
 
     failed: bool = False

@@ -15,8 +15,8 @@ from qed.models.families import LogitTransform
 from qed.models.fast_float32 import add_multiplied, is_faster, multiply
 from qed.training.support import LabelSupport
 
-# A float32 tile takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
-# to outweigh the cost of launching a kernel. Each pass holds at most two.
+# A float32 tile takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough to
+# outweigh the cost of launching a kernel. Each pass holds at most two.
 TILE_ELEMENTS = {"cpu": 1 << 21, "other": 1 << 25}
 # More rows would make tiles narrow; fewer would read and write the weight's gradient more often.
 TILE_ROWS = 2048
@@ -141,11 +141,9 @@ class TileKernels(NamedTuple):
     """Kernels that read each logit once.
 
     `reduce` takes the layer, its labels, whether to sum squares, and whether to keep the logits; it returns the logit
-    of
-    each label [N], the sums of K tiles [4, K, N] as in `_sum_tile`, and the logits of each tile, or none.
-    `differentiate`
-    takes these logits, and the accumulator of the weight's gradient or None; it yields the tiles block by block, in
-    order.
+    of each label [N], the sums of K tiles [4, K, N] as in `_sum_tile`, and the logits of each tile, or none.
+    `differentiate` takes these logits, and the accumulator of the weight's gradient or None; it yields the tiles block
+    by block, in order.
     """
 
     reduce: Callable[[OutputLayer, Tensor, bool, bool], tuple[Tensor, Tensor, list[Tensor]]]
@@ -166,8 +164,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute total += left @ right, where the right side may be in half precision.
 
     CUDA accumulates half-precision products in float32. Elsewhere, two half-precision sides give a half-precision
-    product;
-    otherwise both are cast to the dtype of the total, unless `keeps_states`.
+    product; otherwise both are cast to the dtype of the total, unless `keeps_states`.
     """
     half = right.dtype in (torch.bfloat16, torch.float16)
     if half and total.is_cuda and total.dtype == torch.float32:

@@ -194,8 +194,7 @@ def read_slices(folder: Path, name: str, like: Mapping[str, Part] | None = None)
         name: name of the files, without a suffix.
         like: tensors by name. If a tensor has the name and shape of a sharded one, or its name followed by `/` and an
             entry of the optimizer's state, only this rank's rows are read; `wrap_rows` makes a DTensor of them. All
-            others
-            are read completely.
+            others are read completely.
 
     Raises:
         DataError: a file or rows are missing.

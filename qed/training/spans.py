@@ -1,7 +1,7 @@
 """Attention of a packed row by spans (padded groups of similar segments), with torch's attention.
 
-No mask is larger than `MASK_ELEMENTS`: the queries of long segments are cut into pieces, and one mask band serves
-all pieces, because whether a query sees a key depends only on their distance.
+No mask is larger than `MASK_ELEMENTS`: the queries of long segments are cut into pieces, and one mask band serves all
+pieces, because whether a query sees a key depends only on their distance.
 """
 
 from __future__ import annotations

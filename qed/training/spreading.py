@@ -15,8 +15,8 @@ from qed.training.parallel import Parallel, deal_parts
 
 Cut = Callable[[Batch, int], list[list[int]]]  # returns the rows of each micro-batch within a token budget
 Cost = Callable[[Sequence[int]], int]  # returns the tokens that a micro-batch of these rows computes
-# # A smaller budget makes more and smaller parts, which are easier to balance, but a shared prompt that several ranks
-# # compute may cost more than they save. So these shares of an even budget are tried, and the full budget.
+# A smaller budget makes more and smaller parts, which are easier to balance, but a shared prompt that several ranks
+# compute may cost more than they save. So these shares of an even budget are tried, and the full budget.
 SHARES = (1.0, 1.03, 1.06, 1.1, 1.15, 0.5, 0.52, 0.55, 0.34, 0.36, 0.25, 0.27)
 
 
@@ -26,9 +26,8 @@ def spread_microbatches(
     """Return the rows of each micro-batch of this rank.
 
     A single process uses `cut` with the full budget. Several ranks get micro-batches of at most the budget and about
-    their
-    share of the step's tokens, the largest first, such that the rank with the most work has as little as possible. If
-    models are sharded, every rank gets the same number, some of them empty.
+    their share of the step's tokens, the largest first, such that the rank with the most work has as little as
+    possible. If models are sharded, every rank gets the same number, some of them empty.
 
     Every rank computes the same cuts, without communication.
 

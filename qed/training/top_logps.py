@@ -21,8 +21,7 @@ def compute_top_logps(
     """Compute the most likely tokens at each trained label of a batch, and their log-probs.
 
     If the batch has a support, log-probs are of the softmax over it; tokens outside it, which fill up a smaller
-    support,
-    have a log-prob of -inf.
+    support, have a log-prob of -inf.
 
     Args:
         model: the policy.

@@ -33,8 +33,8 @@ from qed.sampling.native.sequences import (
 from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
 
-# # Finished rows are removed when at least 1 in this many rows has finished, by device. Less often on CUDA, because a
-# # graph must be captured again for the smaller number of rows.
+# Finished rows are removed when at least 1 in this many rows has finished, by device. Less often on CUDA, because a
+# graph must be captured again for the smaller number of rows.
 COMPACT_SHARE = {"cpu": 16, "mps": 8, "cuda": 2}
 MEMORY_SHARE = 0.5  # share of the device memory left by weights and training that the KV cache may use
 KEPT_SHARE = 0.5  # share of that for answers that may have another turn

@@ -112,10 +112,8 @@ class Capture:
     """Captures steps as CUDA graphs that share a memory pool.
 
     That is safe because only one graph is replayed at a time, and its logits are read before the next capture. torch's
-    own
-    capture context waits for the device and returns all cached memory to it, which the learner then has to request
-    again.
-    Here that is done only if a capture, during which torch takes memory only from the device, finds too little.
+    own capture context waits for the device and returns all cached memory to it, which the learner then has to request
+    again. Here that is done only if a capture, during which torch takes memory only from the device, finds too little.
     """
 
     def __init__(self, device: torch.device) -> None:

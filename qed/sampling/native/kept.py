@@ -38,8 +38,7 @@ class KeptPrefixes:
         """Keep a row of a batch: its prompt and the output tokens whose keys and values exist.
 
         Those of the last output token would be computed in the next step, which a finished row does not make. Rows that
-        do not
-        fit are computed again later.
+        do not fit are computed again later.
         """
         known = (*prompt, *output[:-1])
         if self.tokens + len(known) <= self.most and not self.table.has(known):

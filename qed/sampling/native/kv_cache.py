@@ -86,8 +86,7 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         """Take over rows of other layers, right-aligned in `width` columns.
 
         The other layers release their tensors, keys before values are copied, so when the layers of a cache are
-        replaced one by
-        one, at most one layer exists twice.
+        replaced one by one, at most one layer exists twice.
         """
         for name in ("keys", "values"):
             setattr(self, name, _stack_rows([(getattr(layer, name), layer.used, rows) for layer, rows in parts], width))

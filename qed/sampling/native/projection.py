@@ -2,8 +2,8 @@
 
 A decoding step multiplies few rows by every weight, repeatedly with the same weights, so it pays to store a weight in
 the order in which it is read. In float32 the functions in C++ do so, and in bfloat16 on a CPU with AMX. Elsewhere
-oneDNN does so in bfloat16, which halves the time for few rows and, without a C++ compiler, also in float32 on AMD
-CPUs with AVX-512, which MKL leaves unused. A CPU without bfloat16 instructions multiplies rounded numbers in float32.
+oneDNN does so in bfloat16, which halves the time for few rows and, without a C++ compiler, also in float32 on AMD CPUs
+with AVX-512, which MKL leaves unused. A CPU without bfloat16 instructions multiplies rounded numbers in float32.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ class Projections:
         self.tiles = kind == "cpu" and fits and dtype == torch.bfloat16 and has_tile_products()
         packs = self.compiled or self.rounds or self.tiles
         self.packs = packs or (kind == "cpu" and fits and can_pack(dtype))
-        # # On a device, weights of another precision are cast once for all steps. Autocast also casts the trained ones,
-        # for the
-        # # prompts, and keeps its casts as long.
+        # On a device, weights of another precision are cast once for all steps. Autocast also casts the trained ones,
+        # for the prompts, and keeps its casts as long.
         self.casts = kind == "cuda" and self.cast is not None
         plain = (module.weight for module in model.modules() if type(module) is nn.Linear)
         cast = sum(weight.numel() for weight in plain if weight.dtype != dtype) * dtype.itemsize * self.casts
@@ -140,9 +139,8 @@ class Projections:
         if self.tiles and dtype == torch.bfloat16:
             plain = map(_read, weights)
             return TileLinear([weight if weight.dtype in KINDS else weight.to(dtype) for weight in plain], bias)
-        # # Autocast caches casts only of parameters, and a joined weight is not one, so cast it once here. Each part is
-        # cast
-        # # separately, so that no copy exists in both precisions.
+        # Autocast caches casts only of parameters, and a joined weight is not one, so cast it once here. Each part is
+        # cast separately, so that no copy exists in both precisions.
         cast = [_read(weight).to(dtype) for weight in weights]
         weight = torch.cat(cast) if len(cast) > 1 else cast[0]
         if self.compiled:

@@ -229,9 +229,8 @@ class Server(ABC):
         with self._changed:
             self.paused = True
         self._pause(mode, seconds)
-        # # Requests that arrived after the pause wait at the server: later weights would answer them, but under the
-        # version of
-        # # the weights before.
+        # Requests that arrived after the pause wait at the server: later weights would answer them, but under the
+        # version of the weights before.
         if not self.wait_for_flights(SETTLE):
             with self._changed:
                 flights = list(self._flights.values())

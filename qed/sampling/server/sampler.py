@@ -44,10 +44,9 @@ class ServerSampler:
     """Samples on inference servers, all of one engine. `generate` may be called from several threads.
 
     With qed servers, a call is split into as many parts of consecutive prompts as there are servers, even if some are
-    lost,
-    so the answers depend only on that number, up to rounding. With one server they are those of the native sampler,
-    even if
-    it keeps prefixes. With other engines, each answer is a separate request, and they manage their own caches.
+    lost, so the answers depend only on that number, up to rounding. With one server they are those of the native
+    sampler, even if it keeps prefixes. With other engines, each answer is a separate request, and they manage their own
+    caches.
 
     Args:
         tokenizer: finds stop strings, to check how answers end.

@@ -91,9 +91,8 @@ class VllmServer(Server):
             self.ask("POST", "/update_weight_version", {"new_version": str(version)})
 
     def _reload(self, path: str) -> None:
-        # # vLLM's reload leaves the old output layer on a CPU if it is tied to the embeddings; servers started by a run
-        # have a
-        # # worker that avoids this.
+        # vLLM's reload leaves the old output layer on a CPU if it is tied to the embeddings; servers started by a run
+        # have a worker that avoids this.
         own = str(self.capabilities.details["worker"]).endswith("FolderWeights")
         body: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}
         if own:
@@ -117,9 +116,8 @@ class VllmServer(Server):
                 if "already been loaded" not in str(error):
                     raise
             except ServerLost as error:
-                # # Success is reported as text, not JSON. An adapter that does not fit is rejected with status 500, and
-                # the engine
-                # # stays alive.
+                # Success is reported as text, not JSON. An adapter that does not fit is rejected with status 500, and
+                # the engine stays alive.
                 if find_status(error) != 200:
                     raise QedError(f"The server {self.url} cannot load the adapter in {path}: {error}") from error
         self.adapters = (*(each for each in self.adapters if each != name), name)
