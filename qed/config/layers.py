@@ -90,7 +90,7 @@ def _explain_missing(name: str, folders: tuple[Path, ...]) -> str:
 
 
 def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
-    """Read the layers of a YAML file: first those of the files that it extends, base first, then its own."""
+    """Read the layers of a YAML file: first those of the files that it extends, most distant first, then its own."""
     chain = (*chain, path)
     if path.resolve() in [before.resolve() for before in chain[:-1]]:
         raise UsageError(f"{path} extends itself: {' extends '.join(map(_shorten_path, chain))}.")
@@ -215,7 +215,7 @@ def _convert_to_snake(key: str) -> str:
 def _list_pairs(
     node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]
 ) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    """Return the key-value pairs of a mapping, last those merged by `<<` whose keys it does not have."""
+    """Return the key-value pairs of a mapping, followed by those merged with `<<` whose keys it lacks."""
     pairs: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     merged: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     for key, value in node.value:

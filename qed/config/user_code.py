@@ -2,7 +2,7 @@
 
 A file inside a package is loaded within that package, so that its relative imports work, but the packages'
 `__init__.py` run only if something in them is requested: those of large libraries import much that a single file does
-not need. Folders that an author would have on the path are appended to it, where they cannot hide other modules.
+not need. Folders that the author would have on sys.path are appended to it, where they cannot hide other modules.
 """
 
 from __future__ import annotations

@@ -405,7 +405,7 @@ def test_a_filter_is_taken_in_training_and_a_penalty_is_explained(run: Run, writ
     for arguments in (["--sampling.repetition-penalty", "1.1"], [write("sampling:\n  presence_penalty: 1")]):
         code, _, err = run("grpo", *arguments)
         assert code == 2
-        assert "of another distribution than the answers" in err
+        assert "have another distribution than the answers" in err
     assert "Did you mean 'sampling.min_tokens'" in run("grpo", write("min_new_tokens: 3"))[2]
 
 

@@ -91,7 +91,7 @@ def test_a_discount_that_no_estimator_reads_is_left_out(tmp_path: Path, estimato
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (f"{FILTER}enable=True {FILTER}metric=seq_final_reward", {f"{FILTER}metric": "as by acc"}),
+        (f"{FILTER}enable=True {FILTER}metric=seq_final_reward", {f"{FILTER}metric": "as with acc"}),
         (
             f"{FILTER}enable=True {FILTER}max_num_gen_batches=0",
             {f"{FILTER}max_num_gen_batches": "0 sets no limit; algorithm.max_rounds sets one"},

@@ -106,7 +106,7 @@ def test_a_setting_of_trl_keeps_its_meaning(
         ("trl grpo --loss_type cispo --importance_sampling_level sequence", {"importance_sampling_level": "a token"}),
         ("trl grpo --scale_rewards other", {"scale_rewards": "qed has group"}),
         ("trl grpo --sync_ref_model true", {"sync_ref_model": "without a KL", "ref_model_sync_steps": "without a KL"}),
-        ("trl grpo --lr_scheduler_type inverse_sqrt", {"lr_scheduler_type": "the schedule of qed grpo stays"}),
+        ("trl grpo --lr_scheduler_type inverse_sqrt", {"lr_scheduler_type": "the schedule of qed grpo is kept"}),
         ("trl sft --lr_scheduler_type constant --warmup_steps 9", {"warmup_steps": "constant has no warm-up"}),
         ("trl sft --warmup_steps 9 --warmup_ratio 0.1", {"warmup_ratio": "warmup_steps takes precedence"}),
         ("trl sft --loss_type other", {"loss_type": "qed has nll and dft"}),

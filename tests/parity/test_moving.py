@@ -72,10 +72,10 @@ def test_its_state_is_whole() -> None:
 @pytest.mark.parametrize(
     ("method", "settings", "said"),
     [
-        ("grpo", {"reference_every": 1}, "none without algorithm.kl"),
+        ("grpo", {"reference_every": 1}, "with algorithm.kl=0 there is none"),
         ("grpo", {"kl": 0.1, "reference_every": -1}, "must not be negative"),
         ("grpo", {"kl": 0.1, "reference_mix": 0.0}, r"\(0, 1\]"),
-        ("dpo", {"reference_every": 1, "precompute_reference": True}, "scores it once"),
+        ("dpo", {"reference_every": 1, "precompute_reference": True}, "uses it only once"),
         ("dpo", {"reference_every": 1, "losses": ("sft",)}, "reads none"),
         ("online_dpo", {"reference_mix": 1.5}, r"\(0, 1\]"),
     ],

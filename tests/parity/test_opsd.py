@@ -161,8 +161,8 @@ def test_a_prompt_that_the_data_has_rendered_keeps_its_form() -> None:
         ({"skip_tokens": -1}, "algorithm.skip_tokens"),
         ({"divergence_clip": 0.0}, "algorithm.divergence_clip"),
         ({"teacher_top_k": 5}, "Set algorithm.divergence_clip=inf"),
-        ({"teacher_top_k": 5, "divergence_clip": math.inf, "divergence": "sampled"}, "sampled tokens alone"),
-        ({"kl": 0.1, "reference_every": 2}, "the reference model is the teacher"),
+        ({"teacher_top_k": 5, "divergence_clip": math.inf, "divergence": "sampled"}, "only the log-probs of sampled tokens"),
+        ({"kl": 0.1, "reference_every": 2}, "here it is the teacher"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -171,7 +171,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) 
 
 
 def test_the_teacher_of_opd_does_not_move() -> None:
-    with pytest.raises(UsageError, match="the reference model is the teacher"):
+    with pytest.raises(UsageError, match="here it is the teacher"):
         Opd(teacher="folder", kl=0.1, reference_every=2)
 
 
