@@ -76,7 +76,7 @@ def test_its_state_is_whole() -> None:
         ("grpo", {"kl": 0.1, "reference_every": -1}, "must not be negative"),
         ("grpo", {"kl": 0.1, "reference_mix": 0.0}, r"\(0, 1\]"),
         ("dpo", {"reference_every": 1, "precompute_reference": True}, "uses it only once"),
-        ("dpo", {"reference_every": 1, "losses": ("sft",)}, "reads none"),
+        ("dpo", {"reference_every": 1, "losses": ("sft",)}, "needs none"),
         ("online_dpo", {"reference_mix": 1.5}, r"\(0, 1\]"),
     ],
 )

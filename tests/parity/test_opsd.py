@@ -161,7 +161,7 @@ def test_a_prompt_that_the_data_has_rendered_keeps_its_form() -> None:
         ({"skip_tokens": -1}, "algorithm.skip_tokens"),
         ({"divergence_clip": 0.0}, "algorithm.divergence_clip"),
         ({"teacher_top_k": 5}, "Set algorithm.divergence_clip=inf"),
-        ({"teacher_top_k": 5, "divergence_clip": math.inf, "divergence": "sampled"}, "only the log-probs of sampled tokens"),
+        ({"teacher_top_k": 5, "divergence_clip": math.inf, "divergence": "sampled"}, "log-probs of sampled tokens"),
         ({"kl": 0.1, "reference_every": 2}, "here it is the teacher"),
     ],
 )
