@@ -178,7 +178,7 @@ def test_settings_that_a_server_cannot_serve_are_refused() -> None:
     assert Opd(teacher=address, teacher_model="large").teacher_server == (address, "large")
     with pytest.raises(UsageError, match="whole distributions"):
         Opd(teacher=address, divergence="jsd")
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not an address"):
         Opd(teacher="folder", teacher_model="large")
 
 

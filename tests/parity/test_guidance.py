@@ -331,7 +331,7 @@ def test_what_could_not_be_graded_is_in_no_statistic_of_own_answers() -> None:
 @pytest.mark.parametrize("settings", [{"estimator": "opo"}, {"whiten": True}, {"kl": 0.1, "kl_place": "reward"}])
 def test_settings_that_own_statistics_do_not_read(settings: dict[str, Any]) -> None:
     for make in (RlSft, lambda **own: Luffy(mixture=OffPolicyAdvantages(statistics="split"), **own)):
-        with pytest.raises(UsageError, match="own answers"):
+        with pytest.raises(UsageError, match="sampled answers"):
             make(**settings)
 
 
