@@ -154,7 +154,7 @@ def test_a_section_with_nothing_in_it_says_nothing(write: Write) -> None:
             ["--algorithm.mixture.statistics=split", "--algorithm.whiten"],
             "command line: Statistics over only a group's",
         ),
-        (["--algorithm.rejection", "none,token_k1"], "must name each rejection only once, and none only alone."),
+        (["--algorithm.rejection", "none,token_k1"], "must name each rejection once; none cannot be combined"),
         (["--algorithm.rejection_high", "1,2"], "must hold one number, or one for each of the 1"),
     ],
 )

@@ -95,7 +95,7 @@ class Correction:
         kinds = self.rejection
         require(
             len(set(kinds)) == len(kinds) and ("none" not in kinds or len(kinds) == 1),
-            "algorithm.rejection must name each rejection only once, and none only alone.",
+            "algorithm.rejection must name each rejection once; none cannot be combined with others.",
         )
         for name in ("rejection_low", "rejection_high"):
             count = len(getattr(self, name))
