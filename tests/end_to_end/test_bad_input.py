@@ -298,7 +298,7 @@ def test_a_path_without_a_model_is_refused_before_the_hub_is_asked(
         require_folder("runs/none")
     with pytest.raises(ModelError, match=r"no model folder runs/sft--c\. Did you mean 'sft--b'\?"):
         require_folder("runs/sft--c")
-    with pytest.raises(ModelError, match=r"no model folder runs/Qwen/hf\. runs/Qwen has no folder in it\."):
+    with pytest.raises(ModelError, match=r"no model folder runs/Qwen/hf\. runs/Qwen contains no folders\."):
         require_folder("runs/Qwen/hf")
     (tmp_path / "Qwen").mkdir()
     for name in ("runs/Qwen", "Qwen/Qwen3-8B", "gpt2"):

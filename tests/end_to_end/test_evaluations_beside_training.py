@@ -171,7 +171,7 @@ def test_without_a_validation_part_a_cut_off_evaluation_is_missed(tmp_path: Path
     assert list(manifest.list_checkpoints(run)) == [3]
     code, said = forked([*arguments, *BESIDE, "--out", run, "--resume"], log)
     assert code == 0, said
-    assert "Warning: step 2 has no evaluation: the run was stopped while it was made" in said
+    assert "Warning: step 2 has no evaluation: the run was stopped during it" in said
     assert sorted(figures(run)) == [step for step in range(STEPS + 1) if step != 2]
 
 

@@ -209,7 +209,7 @@ def test_a_disk_that_is_full_before_the_tokenizer_is_saved(tmp_path: Path, monke
     monkeypatch.setattr(tokenizer, "save_pretrained", fill)
     monkeypatch.setattr(export, "load_model", lambda _: (model, tokenizer))
     model.save_pretrained(tmp_path / "checkpoint" / "hf")
-    with pytest.raises(QedError, match=r"No space left on device.*Nothing of it is left behind"):
+    with pytest.raises(QedError, match=r"No space left on device.*Nothing is left behind"):
         export.write_export(export.Export(tmp_path / "checkpoint", tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 

@@ -204,7 +204,7 @@ def test_updates_may_be_passed_over(
     events = [row for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "not_finite"]
     assert [(event["step"], event["in_a_row"]) for event in events] == [(1, 1), (3, 1)]
     assert len(list((tmp_path / "run" / "dumps").iterdir())) == 2
-    assert "an update is skipped (1 in a row, at most 1)" in done.out
+    assert "skipped an update (1 in a row, at most 1)" in done.out
     spoilt(monkeypatch, {2, 3})
     done = qed(*arguments(method, tmp_path, "--run.on_non_finite", "skip:1", "--overwrite"))
     assert_stopped(done, tmp_path / "run", 3)

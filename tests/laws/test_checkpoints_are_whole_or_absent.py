@@ -263,7 +263,7 @@ def test_a_limit_on_the_size_of_files_is_told(run: Run, monkeypatch: pytest.Monk
         raise error
 
     monkeypatch.setattr(Words, "save_pretrained", refuse)
-    advice = r"Raise the limit on the size of files \(ulimit -f\), or fix the folder, and continue with --resume"
+    advice = r"Raise the limit on the size of files \(ulimit -f\), or fix the folder, and resume with --resume"
     with pytest.raises(QedError, match=rf"too large.*\. Earlier checkpoints are complete\. {advice}"):
         save(run, 6)
     for earlier in (run.folder / "checkpoints").glob("step_*"):

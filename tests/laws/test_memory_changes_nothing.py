@@ -239,7 +239,7 @@ def test_scores_are_the_undisturbed_ones() -> None:
 
 def test_what_cannot_be_cut_ends_the_run() -> None:
     learner = Learner(make_model(), Grpo(), LearnerSettings(), length=9)
-    with memory_for(learner.model, 3), pytest.raises(QedError, match=r"cannot be cut.*gradient_checkpointing=true"):
+    with memory_for(learner.model, 3), pytest.raises(QedError, match=r"cannot be split.*gradient_checkpointing=true"):
         learner.update(ROLLOUTS, 0)
     pairs = Learner(make_model(), Dpo(), LearnerSettings(), length=9)
     longest = max(len(row.prompt) + len(row.output) for row in ROLLOUTS)

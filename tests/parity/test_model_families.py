@@ -242,5 +242,5 @@ def test_checkpointed_layers_compute_what_sampling_does(name: str, noise: dict[s
 
 def test_experts_that_training_draws_are_refused() -> None:
     settings = ModelSettings(device="cpu", gradient_checkpointing=True)
-    with pytest.raises(UsageError, match="phimoe models draw the experts"):
+    with pytest.raises(UsageError, match="phimoe models choose the experts"):
         prepare_model(make_family("phimoe"), settings, torch.device("cpu"))
