@@ -258,7 +258,10 @@ def test_a_dry_run_counts_problems_without_an_answer_as_the_run_does(qed: Qed, t
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     settings = ("grpo", *TINY, "--tasks", data, "--evaluation.tasks", "arithmetic:test", "--data.prompt", "chat")
     assert "            5 problems have no answer to reward, and are left out" in qed(*settings, "--dry-run").out
-    assert "Left out 5 of 20 training problems, because they have no reference answer" in qed(*settings, "--out", tmp_path / "run").out
+    assert (
+        "Left out 5 of 20 training problems, because they have no reference answer"
+        in qed(*settings, "--out", tmp_path / "run").out
+    )
     data.write_text("".join(json.dumps({**row, "answer": None}) + "\n" for row in rows), encoding="utf-8")
     done = qed(*settings, "--dry-run")
     assert (done.code, "No training problem has a reference answer" in done.err) == (3, True)
