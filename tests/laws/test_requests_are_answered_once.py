@@ -133,7 +133,7 @@ def test_a_request_that_kills_every_server_is_given_up() -> None:
 def test_paused_servers_that_nothing_resumes_end_the_run() -> None:
     (server,) = servers = [Simulated("http://here", [], [])]
     server.paused = True
-    with pytest.raises(QedError, match="http://here are paused"):
+    with pytest.raises(QedError, match="http://here have been paused"):
         run(Balancer(servers, 1, 0.05, Hooks[Simulated]()), 1)
     ticks = list[bool]()
 
