@@ -37,13 +37,7 @@ SAMPLED = 1_000  # problems of large data that are checked first, until one fits
 ENOUGH = 300  # demonstrations that suffice to judge the others
 PROBED = 32  # rows that are rendered again for each key
 FORMAT = 1  # format version of the store's files
-CODE = (
-    "data",
-    "environments",
-    "grading",
-    "models",
-    "rewards",
-)  # the packages that determine how a demonstration is rendered
+CODE = ("data", "environments", "grading", "models", "rewards")  # determine how a demonstration is rendered
 LIBRARIES = ("jinja2", "tokenizers", "transformers")
 PARALLEL = "TOKENIZERS_PARALLELISM"
 

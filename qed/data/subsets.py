@@ -67,7 +67,7 @@ def _sort_by_strata(problems: Sequence[Problem], names: Sequence[str], seed: int
         def read(index: int) -> tuple[bool, Any]:
             value = problems[index].meta.get(names[0])
             is_number = isinstance(value, int | float)
-            return (not is_number, value) if is_number else (True, str(value))
+            return (False, value) if is_number else (True, str(value))
 
         strata = [list(own) for _, own in groupby(sorted(indices, key=read), key=read)]
         inner = [sort(own, names[1:]) for own in strata]

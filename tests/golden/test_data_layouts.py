@@ -238,6 +238,8 @@ def test_what_filters_leave_out_is_counted() -> None:
     assert [problem.id for problem in kept] == ["a"]
     assert left_out.total() == len(some) - len(kept)
     assert left_out["duplicate questions with another answer"] == 1
+    kept = filter_problems([some[0], some[5], some[1]], Filters(dedupe="rows"), asked(), Counter())
+    assert [problem.id for problem in kept] == ["a", "e"]  # the copy does not move the first row
     with pytest.raises(DataError, match="No problem is left of 6"):
         filter_problems(some, Filters(max_characters=1), asked(), Counter())
     assert normalize_question("2 + 3?") != normalize_question("2 - 3?")

@@ -175,6 +175,11 @@ def test_a_reply_of_a_preference_is_suggested_as_no_answer(row: Row) -> None:
     assert "columns are " + ", ".join(row) in str(raised.value)
 
 
+def test_a_suggested_column_is_named_whole() -> None:
+    with pytest.raises(DataError, match="Perhaps: --data.map answer=answer's$"):
+        read({"question": "x?", "answer's": "2"})
+
+
 FIRST = "\n\nHuman: Hi there\n\nAssistant: Hello. What do you need?"
 
 

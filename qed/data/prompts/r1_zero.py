@@ -14,13 +14,11 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 # Existing checkpoints were trained on exactly this text, so it must not change.
 TEXT = (
-    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The "
-    "Assistant first "
-    "thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
-    "process is "
-    "enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively, "
-    "i.e., <think> "
-    "reasoning process here </think> <answer> answer here </answer>.\nUser: {question}\nAssistant: <think>"
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
+    "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
+    "process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively, "
+    "i.e., <think> reasoning process here </think> <answer> answer here </answer>.\nUser: {question}\nAssistant: "
+    "<think>"
 )
 
 

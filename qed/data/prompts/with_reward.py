@@ -25,7 +25,7 @@ class PromptWithReward(WrappedLeaf):
     reward_options: tuple[str, ...] = ()
 
 
-def add_reward(leaf: Any, rewards: Sequence[str], own_options: Sequence[str], shared: Sequence[str] = ()) -> Any:
+def add_reward(leaf: Any, rewards: Sequence[str], own_options: Sequence[str], shared: Sequence[str]) -> Any:
     """Return a prompt with the rewards of a run; unchanged if the only reward is its own, without options.
 
     Args:

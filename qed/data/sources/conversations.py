@@ -53,10 +53,7 @@ def read_question(value: Any, place: Place, key: str) -> str:
     """Return the question of a prompt, given as text or as messages."""
     if not is_conversation(value):
         return convert_to_text(value, place, key)
-    texts = [text for role, text in read_turns(value, place, key) if role == "user"]
-    if len(texts) != 1:
-        raise SkippedRow("conversations that do not ask one question")
-    return texts[0]
+    return _read_only_turn(read_turns(value, place, key), "user", "conversations that do not ask one question")
 
 
 def read_reply(value: Any, place: Place, key: str) -> str:
@@ -66,9 +63,14 @@ def read_reply(value: Any, place: Place, key: str) -> str:
         return read_content(content, place, key)
     if not is_conversation(value):
         return convert_to_text(value, place, key)
-    texts = [text for role, text in read_turns(value, place, key) if role == "assistant"]
+    return _read_only_turn(read_turns(value, place, key), "assistant", "conversations that do not give one answer")
+
+
+def _read_only_turn(turns: list[tuple[str, str]], role: str, reason: str) -> str:
+    """Return the text of a role's only turn; skip the row with a reason if the role has no or several turns."""
+    texts = [text for own, text in turns if own == role]
     if len(texts) != 1:
-        raise SkippedRow("conversations that do not give one answer")
+        raise SkippedRow(reason)
     return texts[0]
 
 

@@ -78,6 +78,11 @@ def describe_nearest(row: Row) -> str:
     return f" The nearest known schema is {best}; it also needs {lacking}.{suggest_nearest(absent[0], names)}"
 
 
+def format_reasons(reasons: Mapping[str, int]) -> str:
+    """Format the number of left-out rows for each reason; reasons with a count of 0 are not named."""
+    return "; ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+
+
 def explain_no_problems(rows: Sequence[tuple[Place, Row]], schema: str, reasons: Mapping[str, int]) -> str:
     """Return why none of the rows is a problem.
 
@@ -88,8 +93,8 @@ def explain_no_problems(rows: Sequence[tuple[Place, Row]], schema: str, reasons:
     """
     (first, row), (last, _) = rows[0], rows[-1]
     place = f"{first}" if first == last else f"{first.source}, rows {first.number} to {last.number}"
-    counts = "; ".join(f"{count:,} {reason}" for reason, count in reasons.items())
     columns = ", ".join(map(str, row)) or "(none)"
     return (
-        f"{place}: no problems, because all rows are left out: {counts}. The columns are {columns}, read as {schema}."
+        f"{place}: no problems, because all rows are left out: {format_reasons(reasons)}. The columns are {columns}, "
+        f"read as {schema}."
     )

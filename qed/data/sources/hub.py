@@ -74,7 +74,7 @@ def load_rows(hub: HubDataset, task: str) -> Rows:
             yield from _number_rows(table, hub.name)
 
 
-def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
+def load_folder(folder: Path, split: str, configs: Sequence[str]) -> Rows:
     """Yield the rows of a split from a folder written by `save_to_disk`, or with the files of a hub dataset.
 
     Raises:
@@ -84,7 +84,7 @@ def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
         yield from _number_rows(_select_split(part, split, folder), str(folder))
 
 
-def list_folder_splits(folder: Path, configs: Sequence[str] = ()) -> list[str]:
+def list_folder_splits(folder: Path, configs: Sequence[str]) -> list[str]:
     """List the splits of a folder that `load_folder` reads; empty for data without splits.
 
     Raises:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from qed.data.sources.fields import SkippedRow, find_column, find_filled_column
+from qed.data.sources.fields import ANSWER, SkippedRow, find_column, find_filled_column
 from qed.data.sources.rows import Place, Row
 
 LABELS = ("label", "kto_tag", "is_correct")  # of TRL and axolotl, of LLaMA-Factory, of OpenMathInstruct
 REPLIES = ("completion", "response", "output", "messages", "conversations", "generated_solution", "target")
-GOLDS = (
-    *("answer", "final_answer", "expected_answer", "gold", "ground_truth", "solution"),
-    *("choices", "options", "reward_model"),
-)
+GOLDS = (*ANSWER, "solution", "choices", "options", "reward_model")
 
 
 def has_bad_reply(row: Row) -> bool:

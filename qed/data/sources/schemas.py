@@ -26,7 +26,7 @@ from qed.data.sources.fields import (
 )
 from qed.data.sources.finished import recognize_prompt
 from qed.data.sources.rows import Place, Row
-from qed.errors import DataError, UsageError, suggest_nearest
+from qed.errors import DataError, UsageError
 from qed.grading.extract import find_last_boxed
 
 QUESTION = ("question", "problem", "prompt")
@@ -52,6 +52,7 @@ FOLDED = {
     )
 }
 TYPO = 0.85  # a name this similar to one of qed's columns is taken for a typo, not a user-defined column
+ALIKE = 0.5  # a column this similar to one of qed's is suggested in its place
 OTHER_SCHEMAS = (
     "prompt and completion, messages, conversations, chosen and rejected, instruction and output, question and "
     "choices, prompt and reward_model"
@@ -312,18 +313,15 @@ NAMES: dict[Reader, str] = {
 
 
 def _explain_missing(row: Row, place: Place) -> str:
-    if set(row) & {"text"}:
+    if "text" in row:
         return (
             f"{place}: the rows are plain text (the column text), without a question. A reasoning model is trained on "
             "answers to questions: split the text into the columns prompt and completion."
         )
-    hints = {
-        ours: theirs
-        for ours, names in (("question", QUESTION), ("answer", ANSWER))
-        if find_column(row, names) is None
-        for theirs in [_find_nearest(row, names)]
-        if theirs
-    }
+    hints: dict[str, str] = {}
+    for ours, names in (("question", QUESTION), ("answer", ANSWER)):
+        if find_column(row, names) is None and (theirs := _find_nearest(row, names)):
+            hints[ours] = theirs
     how, perhaps = suggest_column_option(hints)
     expected = describe_expected(QUESTION, (*ANSWER, *SOLUTION), OTHER_SCHEMAS)
     return (
@@ -335,8 +333,8 @@ def _explain_missing(row: Row, place: Place) -> str:
 def _find_nearest(row: Row, names: tuple[str, ...]) -> str:
     """Return the column closest to one of the names, or an empty string; replies of a preference are not answers."""
     replies = (*preferences.CHOSEN, *preferences.REJECTED)
+    columns = [str(key) for key in row if str(key).casefold() not in replies]
     for name in names:
-        suggestion = suggest_nearest(name, [str(key) for key in row if str(key).casefold() not in replies])
-        if suggestion:
-            return suggestion.split("'")[1]
+        if near := difflib.get_close_matches(name, columns, 1, ALIKE):
+            return near[0]
     return ""

@@ -21,6 +21,18 @@ SUFFIXES = (*LINES, ".csv", ".parquet")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+def require_suffix(path: Path) -> str:
+    """Return the suffix of a file to write, such as .jsonl.gz.
+
+    Raises:
+        UsageError: the suffix is not a known format.
+    """
+    suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), "")
+    if not suffix:
+        raise UsageError(f"{path} must end in one of {', '.join(SUFFIXES)}.")
+    return suffix
+
+
 # Created once, because json.dumps creates an encoder in every call.
 _encode_json = json.JSONEncoder(ensure_ascii=True, default=str, allow_nan=False).encode
 
@@ -62,8 +74,7 @@ class Writer:
         self.exact = exact
         self.part = path.with_name(f"{path.name}.part")
         self.rows: list[Row] = []
-        if not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{path} must end in one of {', '.join(SUFFIXES)}.")
+        require_suffix(path)
         self._lines: IO[str] | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

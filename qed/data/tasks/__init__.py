@@ -13,8 +13,9 @@ from typing import Any
 from qed.config import plugins
 from qed.config.task_names import TaskName, parse_task
 from qed.data.sources import local
-from qed.data.tasks.checking import load_own
-from qed.errors import DataError, UsageError, suggest_nearest
+from qed.data.sources.explain import format_reasons
+from qed.data.tasks.checking import load_own, require_split
+from qed.errors import DataError, UsageError
 from qed.types import Problem
 
 MANIFEST = "MANIFEST.json"  # describes a snapshot of several tasks
@@ -63,7 +64,7 @@ def load_task(
     else:
         problems = load_own(task.leaf, module, task.split or split)
     if not problems:
-        reasons = "; ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+        reasons = format_reasons(counts)
         raise DataError(f"{name} has no problems: {f'left out are {reasons}' if reasons else 'there are no rows'}.")
     if left_out is not None:
         left_out.update(counts)
@@ -73,11 +74,8 @@ def load_task(
 def _check_split(task: TaskName, path: str, splits: Sequence[str]) -> None:
     """Raise if neither the task nor the folder has the split."""
     has_split = bool(task.split) and (Path(path) / task.split).is_dir()
-    if path and task.split and splits and task.split not in splits and not has_split:
-        raise UsageError(
-            f"{task.leaf} has no split '{task.split}'.{suggest_nearest(task.split, splits)} There are: "
-            f"{', '.join(splits)}."
-        )
+    if path and task.split and splits and not has_split:
+        require_split(task.leaf, task.split, splits)
 
 
 def _find_in_snapshot(task: TaskName) -> str:

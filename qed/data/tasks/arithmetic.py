@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 
-from qed.errors import UsageError, suggest_nearest
+from qed.data.tasks.checking import require_split
 from qed.randomness import derive_seed
 from qed.types import Problem
 
@@ -44,10 +44,7 @@ def load_worked(split: str) -> list[Problem]:
 def _draw_problems(split: str) -> list[tuple[Problem, float]]:
     name, _, level = split.partition("-level")
     names = [f"{base}{tail}" for base in SPLITS for tail in ("", "-level1", "-level2", "-level3")]
-    if split not in names:
-        raise UsageError(
-            f"arithmetic has no split '{split}'.{suggest_nearest(split, names)} There are: {', '.join(names)}."
-        )
+    require_split("arithmetic", split, names)
     # Both splits come from one stream of distinct questions, the test problems first, so they cannot overlap.
     indices = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
     return list(_draw_first(int(level or 1), indices.stop)[indices.start :])

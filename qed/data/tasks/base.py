@@ -13,7 +13,8 @@ from qed.data.sources.explain import explain_no_problems
 from qed.data.sources.fields import SkippedRow, build_problem
 from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Place, Row, Rows
-from qed.errors import DataError, UsageError, suggest_nearest
+from qed.data.tasks.checking import require_split
+from qed.errors import DataError
 from qed.types import Problem
 
 Originals = dict[str, list[Row]]  # the rows that were read, by problem id
@@ -64,19 +65,15 @@ class Benchmark:
             UsageError: the split does not exist.
             DataError: the data cannot be loaded, or a row is broken.
         """
-        place = self.splits.get(split)
-        if place is None and not path:
-            names = ", ".join(self.splits)
-            raise UsageError(
-                f"{self.name} has no split '{split}'.{suggest_nearest(split, self.splits)} There are: {names}."
-            )
-        if path:
-            rows = local.read_rows(path, split, place)
-        elif place is not None:
-            rows = hub.load_rows(replace(place, revision=revision or place.revision), f"{self.name}:{split}")
         counts = left_out if left_out is not None else Counter()
-        problems = build_problems(rows, self.name, mapping or {}, counts, self._adapt_row, originals)
-        return self._select_source(problems, split, counts) if path else problems
+        if path:
+            rows = local.read_rows(path, split, self.splits.get(split))
+            problems = build_problems(rows, self.name, mapping, counts, self._adapt_row, originals)
+            return self._select_source(problems, split, counts)
+        require_split(self.name, split, self.splits)
+        place = self.splits[split]
+        rows = hub.load_rows(replace(place, revision=revision or place.revision), f"{self.name}:{split}")
+        return build_problems(rows, self.name, mapping, counts, self._adapt_row, originals)
 
     def _select_source(self, problems: list[Problem], split: str, left_out: Counter[str]) -> list[Problem]:
         """Select this benchmark's problems from a file with several benchmarks, such as LUFFY's validation files."""
@@ -102,8 +99,8 @@ class Benchmark:
 def build_problems(
     rows: Rows,
     prefix: str,
-    mapping: Mapping[str, str],
-    left_out: Counter[str],
+    mapping: Mapping[str, str] | None,
+    left_out: Counter[str] | None,
     prepare: Callable[[Row], Row] = dict,
     originals: Originals | None = None,
 ) -> list[Problem]:
@@ -135,7 +132,8 @@ def build_problems(
             reasons[str(reason)] += 1
     if seen and not problems:
         raise DataError(explain_no_problems(seen, schemas.name_schema(seen[0][1]), reasons))
-    left_out.update(reasons)
+    if left_out is not None:
+        left_out.update(reasons)
     return fold_repeats(problems)
 
 

@@ -1,17 +1,29 @@
-"""Load the problems of a task that generates them, and reject values that would be misread later."""
+"""Load the problems of a task that generates them; reject unknown splits and values that would be misread later."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from qed.config import plugins
 from qed.config.user_code import require_callable
-from qed.errors import UsageError
+from qed.errors import UsageError, suggest_nearest
 from qed.types import Problem
 
 FORM = 'Problem(id="1", question="What is 1 + 2?", answer="3")'
+
+
+def require_split(task: str, split: str, splits: Collection[str]) -> None:
+    """Reject a split that a task does not have.
+
+    Raises:
+        UsageError: the task has no such split; the message suggests the nearest one.
+    """
+    if split not in splits:
+        raise UsageError(
+            f"{task} has no split '{split}'.{suggest_nearest(split, splits)} There are: {', '.join(splits)}."
+        )
 
 
 def load_own(name: str, module: ModuleType, split: str) -> list[Problem]:

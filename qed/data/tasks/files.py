@@ -39,5 +39,4 @@ def read(
     if not path:
         return load(split)
     rows = local.read_rows(path, split)
-    counts = left_out if left_out is not None else Counter()
-    return base.build_problems(rows, Path(path).stem, mapping or {}, counts, originals=originals)
+    return base.build_problems(rows, Path(path).stem, mapping, left_out, originals=originals)

@@ -49,5 +49,4 @@ def read(
     name, configs = "/".join(parts[:2]), tuple(parts[2:])
     place = hub.HubDataset(name, split, configs, revision=revision or hub.NEWEST)
     rows = local.read_rows(path, split, place) if path else hub.load_rows(place, f"hub:{source}:{split}")
-    counts = left_out if left_out is not None else Counter()
-    return base.build_problems(rows, name.rpartition("/")[2], mapping or {}, counts, originals=originals)
+    return base.build_problems(rows, name.rpartition("/")[2], mapping, left_out, originals=originals)

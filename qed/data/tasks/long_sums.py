@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
+from qed.data.tasks.checking import require_split
 from qed.environments.tags import make_tags
-from qed.errors import UsageError, suggest_nearest
 from qed.randomness import derive_seed
 from qed.types import Problem
 
@@ -24,10 +24,7 @@ CALLING = 1 / 2  # the share of demonstrations that call the calculator
 
 def load(split: str) -> list[Problem]:
     """Load the problems of a split: `train`, `test`, or `train-plain`, which has no demonstration with a call."""
-    if split not in SPLITS:
-        raise UsageError(
-            f"long_sums has no split '{split}'.{suggest_nearest(split, SPLITS)} There are: {', '.join(SPLITS)}."
-        )
+    require_split("long_sums", split, SPLITS)
     name, _, plain = split.partition("-")
     source = random.Random(derive_seed("long_sums"))
     drawn: dict[str, Problem] = {}

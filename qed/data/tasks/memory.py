@@ -34,5 +34,4 @@ def read(
     """
     if path:
         raise UsageError(f"The task 'memory' is data passed in Python and reads no file; name {path} itself.")
-    counts = left_out if left_out is not None else Counter()
-    return base.build_problems(memory.read_given(split), split, mapping or {}, counts, originals=originals)
+    return base.build_problems(memory.read_given(split), split, mapping, left_out, originals=originals)

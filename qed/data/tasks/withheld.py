@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qed.data.tasks import arithmetic
-from qed.errors import UsageError, suggest_nearest
+from qed.data.tasks.checking import require_split
 from qed.types import Problem
 
 SPLITS = ("base", "train", "few", "test", "cued")
@@ -24,10 +24,7 @@ FEW, SHOWN = 512, 64  # problems of the split `few`, and how many of them have a
 
 def load(split: str) -> list[Problem]:
     """Load the problems of a split."""
-    if split not in SPLITS:
-        raise UsageError(
-            f"withheld has no split '{split}'.{suggest_nearest(split, SPLITS)} There are: {', '.join(SPLITS)}."
-        )
+    require_split("withheld", split, SPLITS)
     if split in ("test", "cued"):
         problems = arithmetic.load_worked("test")
         return [_add_cue(problem) for problem in problems] if split == "cued" else problems

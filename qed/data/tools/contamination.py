@@ -49,7 +49,7 @@ class Index:
         n: number of words in an n-gram.
     """
 
-    def __init__(self, benches: Mapping[str, Sequence[Problem]], n: int = WORDS) -> None:
+    def __init__(self, benches: Mapping[str, Sequence[Problem]], n: int) -> None:
         self.n = n
         self.problems = [(bench, problem) for bench, members in benches.items() for problem in members]
         self.numbers: dict[str, int] = {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qed.data.prompts.demonstrations import find_reply
+from qed.data.sources.explain import format_reasons
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Row
-from qed.data.sources.writing import SUFFIXES
+from qed.data.sources.writing import require_suffix
 from qed.data.tools import snapshot
 from qed.data.tools.filters import Filters, filter_problems, split_problems
 from qed.data.tools.load import Data
@@ -19,9 +20,6 @@ from qed.data.tools.prompting import PromptView, check_chat, load_prompt_view
 from qed.data.tools.schemas import PLAIN, Layout, list_extra_columns
 from qed.errors import DataError, UsageError
 from qed.types import Problem
-
-# The default prompt of each schema; the others use `chat`.
-PROMPTS = {"luffy": "luffy"}
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,7 @@ class Target:
         Raises:
             UsageError: the file's suffix is not a known format, or does not match the schema.
         """
-        suffix = next((suffix for suffix in SUFFIXES if self.path.name.endswith(suffix)), "")
-        if not suffix:
-            raise UsageError(f"{self.path} must end in one of {', '.join(SUFFIXES)}.")
-        plain = suffix.split(".")[1]
+        plain = require_suffix(self.path).split(".")[1]
         if self.schema in PLAIN and self.schema != plain:
             raise UsageError(f"--to {self.schema} does not match {self.path}, which is a {plain} file.")
         return self.schema or plain
@@ -56,15 +51,15 @@ class Target:
         """
         snapshot.require_free_path(self.path, self.overwrite)
         self.choose_schema()
-        paths = {"train": self.path, **({"validation": self.build_part_path("validation")} if validation else {})}
+        paths = {"train": self.path, **({"validation": self._name_validation_file()} if validation else {})}
         for path in paths.values():
             snapshot.require_free_path(path, self.overwrite)
         return paths
 
-    def build_part_path(self, part: str) -> Path:
-        """Return the file of another part of the data: out-validation.parquet for out.parquet."""
+    def _name_validation_file(self) -> Path:
+        """Return the file of the validation part: out-validation.parquet for out.parquet."""
         stem, dot, suffixes = self.path.name.partition(".")
-        return self.path.with_name(f"{stem}-{part}{dot}{suffixes}")
+        return self.path.with_name(f"{stem}-validation{dot}{suffixes}")
 
 
 def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[str, Any]:
@@ -79,7 +74,7 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     """
     schema = target.choose_schema()
     paths = target.check(bool(filters.validation_split))
-    prompt = target.prompt or PROMPTS.get(schema, "chat")
+    prompt = target.prompt or ("luffy" if schema == "luffy" else "chat")
     view = load_prompt_view(prompt, target.prompt_options, model, data.problems)
     if schema in ("verl", "luffy"):
         check_chat(prompt, view.leaf, schema)
@@ -92,7 +87,7 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
         tables[str(path)] = build_rows(problems, schema, view, (data.folder, names[part]), left_out)
     if not all(tables.values()):
         empty = next(path for path, table in tables.items() if not table)
-        raise DataError(f"Nothing is left to write to {empty}: {_format_reasons(left_out)}.")
+        raise DataError(f"Nothing is left to write to {empty}: {format_reasons(left_out) or 'the part is empty'}.")
     for name, table in tables.items():
         snapshot.write_rows(Path(name), table)
     return {
@@ -131,7 +126,7 @@ def build_rows(
     Args:
         origin: the task and the split.
     """
-    columns = list_extra_columns(list(problems), simple=schema not in ("jsonl",))
+    columns = list_extra_columns(problems, simple=schema != "jsonl")
     layout = Layout(schema, view.leaf, *origin, columns)
     table: list[Row] = []
     for problem in problems:
@@ -145,7 +140,3 @@ def build_rows(
         # Without completions these are prompts for RL, which TRL recognises by the missing column.
         return [{name: value for name, value in row.items() if name != "completion"} for row in table]
     return table
-
-
-def _format_reasons(left_out: Mapping[str, int]) -> str:
-    return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count) or "the part is empty"

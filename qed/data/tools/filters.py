@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from qed.config.settings import DataSettings
 from qed.data.questions import normalize_question
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
+from qed.data.sources.explain import format_reasons
 from qed.data.tools.prompting import PromptView
 from qed.errors import DataError, UsageError
 from qed.types import Problem
@@ -64,8 +65,7 @@ def filter_problems(
         kept = select_problems(kept, DataSettings(correct_only=True), filters.seed, left_out)
     kept = _drop_long(kept, filters, view, left_out)
     if not kept:
-        reasons = "; ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
-        raise DataError(f"No problem is left of {len(problems):,}: {reasons}.")
+        raise DataError(f"No problem is left of {len(problems):,}: {format_reasons(left_out)}.")
     return kept
 
 
@@ -87,12 +87,14 @@ def split_problems(
 def _drop_duplicates(problems: Sequence[Problem], dedupe: str, left_out: Counter[str]) -> list[Problem]:
     if not dedupe:
         return list(problems)
-    kept = list({problem.id: problem for problem in reversed(problems)}.values())[::-1]
-    left_out["duplicate rows"] += len(problems) - len(kept)
+    rows: dict[str, Problem] = {}
+    for problem in problems:
+        rows.setdefault(problem.id, problem)
+    left_out["duplicate rows"] += len(problems) - len(rows)
     if dedupe == "rows":
-        return kept
+        return list(rows.values())
     first: dict[str, Problem] = {}
-    for problem in kept:
+    for problem in rows.values():
         same = first.setdefault(normalize_question(problem.question), problem)
         if same is not problem:
             other = " with another answer" if same.answer != problem.answer else ""

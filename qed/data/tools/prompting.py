@@ -23,11 +23,11 @@ class _Messages:
     MARK = "\0messages\0"
     chat_template = "messages"
 
-    def __init__(self, collected: list[list[dict[str, str]]]) -> None:
-        self.collected = collected
+    def __init__(self) -> None:
+        self.collected: list[dict[str, str]] = []
 
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        self.collected.append(messages)
+        self.collected = messages
         return self.MARK
 
 
@@ -93,10 +93,10 @@ def build_messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
 
 def _render_messages(leaf: Any, problem: Problem) -> tuple[str, list[dict[str, str]], str]:
     """Return the text that a chat prompt writes before its messages, the messages, and the text after them."""
-    messages: list[list[dict[str, str]]] = []
-    rendered = require_text("The prompt's render", leaf.render(problem, _Messages(messages)))
+    tokenizer = _Messages()
+    rendered = require_text("The prompt's render", leaf.render(problem, tokenizer))
     before, mark, behind = rendered.partition(_Messages.MARK)
-    return (before, messages[-1], behind) if mark else (rendered, [], "")
+    return (before, tokenizer.collected, behind) if mark else (rendered, [], "")
 
 
 def _show_messages(before: str, messages: Sequence[dict[str, str]], behind: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,7 +74,7 @@ class Layout:
         return kept
 
 
-def list_extra_columns(problems: list[Problem], simple: bool) -> tuple[str, ...]:
+def list_extra_columns(problems: Sequence[Problem], simple: bool) -> tuple[str, ...]:
     """List the columns of `meta` that rows can keep: those that do not determine the schema.
 
     Args:
