@@ -85,7 +85,7 @@ def run_ranks(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qed-ranks-")))
         environment = _build_environment(ranks, stack.enter_context(reserve_port()))
         started: list[Rank] = []
-        stack.callback(_kill, started)
+        stack.callback(kill_ranks, started)
         for number in range(ranks):
             started.append(_start(number, command, environment, folder, stdout))
         return Watch(started, signals, patience or Patience()).wait()
@@ -111,7 +111,8 @@ def _start(
     return Rank(number, process, errors)
 
 
-def _kill(ranks: Sequence[Rank]) -> None:
+def kill_ranks(ranks: Sequence[Rank]) -> None:
+    """Kill ranks and the processes that they started, and wait until the ranks have ended."""
     for rank in ranks:
         rank.send(signal.SIGKILL, group=True)
     for rank in ranks:

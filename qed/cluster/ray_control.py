@@ -207,7 +207,8 @@ class RemoteRank:
     def read_errors(self, otherwise: int = 0) -> list[str]:
         """Return the last error in the rank's stderr with its traceback; if none, the last `otherwise` lines."""
         state = self._read()
-        return list(state.lines or state.tail[-otherwise:] if otherwise else state.lines)
+        last = state.tail[-otherwise:] if otherwise else ()
+        return list(state.lines or last)
 
 
 def describe_end(ranks: Sequence[RemoteRank]) -> str:

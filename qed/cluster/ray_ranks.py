@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -28,7 +27,7 @@ import ray.train
 from ray.train.backend import Backend, BackendConfig
 
 from qed.cluster.environment import share_cores
-from qed.cluster.launch import Rank
+from qed.cluster.launch import Rank, kill_ranks
 from qed.cluster.ray_control import DONE, Orders, RankState, Start, choose_arguments, read_inode
 from qed.cluster.ray_engines import Relay
 from qed.cluster.watch import TAIL
@@ -117,7 +116,7 @@ def run_rank(config: Mapping[str, Any]) -> None:
             state = RankState(place, getattr(error, "exit_code", 1), (f"error: {error}",))
             orders = _wait_for_verdict(control, attempt, number, state)
         else:
-            stack.callback(_kill, rank)
+            stack.callback(kill_ranks, [rank])
             orders = _relay(control, attempt, rank, place, Path(folder), relay.tick if relay else lambda: None)
     if orders.verdict != DONE:
         raise RankLost(f"Rank {number} ({place}) has ended, and all ranks restart.")
@@ -220,8 +219,3 @@ def _wait_for_verdict(control: Any, attempt: int, number: int, state: RankState)
         if orders.verdict:
             return orders
         time.sleep(TICK)
-
-
-def _kill(rank: Rank) -> None:
-    rank.send(signal.SIGKILL, group=True)
-    rank.process.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -116,7 +116,7 @@ async def follow(
         ends,
     )
     with metrics.time_answer(len(generation.prompt)) as timer:
-        async with aclosing(as_generator(engine.generate(generation))) as stream:
+        async with aclosing(engine.generate(generation)) as stream:
             async for progress in stream:
                 piece = reader.read(progress)
                 timer.count(len(piece.tokens), piece.finish_reason)
@@ -124,12 +124,6 @@ async def follow(
                 if piece.finish_reason is not None:
                     return
     raise QedError("The engine ended an answer without a reason.")
-
-
-def as_generator(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """Return an iterator typed as what it is, a generator that can be closed."""
-    assert isinstance(stream, AsyncGenerator)
-    return stream
 
 
 async def answer_whole(engine: Engine, question: Question, text: ModelText, metrics: Metrics) -> list[Piece]:

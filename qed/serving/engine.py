@@ -12,7 +12,7 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -112,8 +112,8 @@ class Engine:
             await asyncio.to_thread(_wait, self._process, END_SECONDS)
         self._end("it was stopped")
 
-    async def generate(self, generation: Generation) -> AsyncIterator[Progress]:
-        """Sample an answer; closing the iterator aborts it.
+    def generate(self, generation: Generation) -> AsyncGenerator[Progress]:
+        """Sample an answer; closing the generator aborts it.
 
         Yields:
             New tokens as they are sampled, or all at once without `generation.stream`; the last has a `stop_reason`.
@@ -123,9 +123,7 @@ class Engine:
             AnswerAborted: a pause aborted it.
             EngineDied: the process has ended.
         """
-        async with aclosing(self._call(generation)) as replies:
-            async for progress in replies:
-                yield progress
+        return self._call(generation)
 
     async def batch(self, batch: Batch, on_step: Callable[[int], None] | None = None) -> list[list[Completion]]:
         """Sample batches apart from the API's answers, bitwise equal to the native sampler; cancelling aborts them.

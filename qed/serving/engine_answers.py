@@ -33,7 +33,7 @@ STREAM_SECONDS = 0.05  # between two messages of a streamed answer
 
 @dataclass
 class _Running:
-    """A running answer: its id in the batch, the number of tokens sent, and the most likely tokens at each position."""
+    """A running answer: its id in the batch, its request, and the number of its tokens that have been sent."""
 
     id: SequenceId
     generation: Generation

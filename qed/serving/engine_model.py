@@ -67,7 +67,6 @@ class EngineModel:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             handed_over=self.sampler.handed_over,
             vocabulary=self.vocabulary,
-            rows_per_batch=self.source.rows_per_batch,
             process=process,
         )
 

@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from qed.errors import QedError
@@ -22,7 +23,6 @@ HEAD_BYTES = 2**16
 REST_BYTES, REST_SECONDS = 2**20, 2.0  # of a refused request to read, so that its sender gets to read the error
 PIECE = 2**16
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-PHRASES = {401: "Unauthorized", 502: "Bad Gateway"}
 
 
 class Gate:
@@ -103,7 +103,7 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, st
     """Reply in OpenAI's format, then read the rest of the request, because closing at once could lose the reply."""
     error: dict[str, Any] = {"message": message, "type": "server_error", "param": None, "code": status}
     body = json.dumps({"error": error}).encode()
-    head = f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\nConnection: close\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     await writer.drain()
     writer.write_eof()

@@ -13,7 +13,7 @@ from qed.errors import QedError
 from qed.serving.engine import Engine
 from qed.serving.engine_start import EngineProcess
 from qed.serving.messages import EngineInfo, ModelSource
-from qed.serving.refusals import Refused
+from qed.serving.refusals import RETRY, Refused
 
 MOST_STARTS = 5  # failed starts in a row, after which the server gives up
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two starts, doubled each time
@@ -194,6 +194,3 @@ class EngineKeeper:
         self._use(engine)
         self.restarts += 1
         self._say(f"The engine is running again, with the weights of version {self.version}.")
-
-
-RETRY = {"retry-after": "1"}

@@ -7,7 +7,7 @@ of `generate_batches`, sampled apart from these, so that it returns the same bit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from qed.config.settings import ModelSettings
@@ -66,9 +66,8 @@ class EngineInfo:
     threads: int
     exact_logps: bool
     parameters: int
+    vocabulary: int
     handed_over: str | None = None
-    vocabulary: int = 0
-    rows_per_batch: int = 0
     process: int = 0
 
 
@@ -149,7 +148,6 @@ class EngineStats:
     version: int = 0
     paused: bool = False
     asleep: bool = False
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from qed.serving.messages import EngineStats
@@ -15,20 +15,20 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """Counts of values by upper bound."""
+    """Counts of times by upper bound, for the bounds in `SECONDS`."""
 
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self.bounds, self.counts, self.sum = tuple(bounds), [0] * (len(bounds) + 1), 0.0
+    def __init__(self) -> None:
+        self.counts, self.sum = [0] * (len(SECONDS) + 1), 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        """Count a time."""
+        self.counts[bisect_left(SECONDS, value)] += 1
         self.sum += value
 
     def format(self, name: str, label: str) -> Iterator[str]:
         """Yield the lines of the histogram."""
         total = 0
-        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*SECONDS, "+Inf"), self.counts, strict=True):
             total += count
             yield f'{name}_bucket{{{label},le="{bound}"}} {total}'
         yield f"{name}_sum{{{label}}} {self.sum}"
@@ -98,7 +98,6 @@ class Metrics:
                 "num_requests_waiting": stats.waiting,
                 "weight_version": stats.version,
                 "paused": float(stats.paused),
-                **stats.extra,
             }
             counters |= {
                 "engine_prompt_tokens_total": stats.prompt_tokens,

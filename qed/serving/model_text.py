@@ -15,7 +15,7 @@ from qed.serving.refusals import Refused
 INLINE = 4_000  # characters to tokenise in the event loop; longer texts are tokenised in a thread
 # If a text has more characters than this multiple of the window, that part is tokenised first, and the text is refused
 # if the part has more tokens than the window. The margin allows for tokens that depend on what follows.
-BEGIN, MARGIN = 16, 2
+BEGINNING, MARGIN = 16, 2
 
 
 class ModelText:
@@ -59,14 +59,14 @@ class ModelText:
         if len(text) <= INLINE:
             return self._encode(text, special)
         run = asyncio.get_running_loop().run_in_executor
-        begin = BEGIN * self.window
-        if len(text) > begin:
+        beginning = BEGINNING * self.window
+        if len(text) > beginning:
             # A long text may take seconds, so its beginning is tokenised first.
-            count = len(await run(self._thread, self._encode, text[:begin], special))
+            count = len(await run(self._thread, self._encode, text[:beginning], special))
             if count > MARGIN * self.window:
                 raise Refused(
                     400,
-                    f"{name} has {len(text)} characters, of which the first {begin} alone are {count} tokens; the "
+                    f"{name} has {len(text)} characters, of which the first {beginning} alone are {count} tokens; the "
                     f"model's window has {self.window}. Shorten it.",
                     name,
                 )

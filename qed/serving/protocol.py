@@ -107,8 +107,7 @@ async def read_completion(fields: Fields, text: ModelText) -> Question:
     prompts, texts = await _read_prompts(fields, text)
     echo = fields.read_switch("echo")
     asked = _read_most_tokens(fields, ("max_tokens",), 0 if echo else 1)
-    logprobs = None if fields.find("logprobs") is None else fields.read_integer("logprobs", 0, 0, MOST_TOP)
-    own = {"chat": False, "prompt_texts": tuple(texts), "logprobs": logprobs, "echo": echo}
+    own = {"chat": False, "prompt_texts": tuple(texts), "logprobs": _read_top(fields, "logprobs"), "echo": echo}
     return _build(fields, text, prompts, asked, DEFAULT_TOKENS, **own)
 
 
@@ -193,6 +192,11 @@ def _read_content(content: Any, name: str) -> str:
     raise Refused(400, f"{name}.content must be a string, or a list of parts of the type text.", "messages")
 
 
+def _read_top(fields: Fields, name: str) -> int | None:
+    """Return the requested number of most likely tokens; None if the request asks for no log-probs."""
+    return None if fields.find(name) is None else fields.read_integer(name, 0, 0, MOST_TOP)
+
+
 def _read_most_tokens(fields: Fields, names: tuple[str, ...], least: int) -> int | None:
     """Return the requested maximum of tokens; None if the request gives none."""
     for name in names:
@@ -218,9 +222,7 @@ def _build(
         raise fields.refuse("stream_options", "must be an object")
     stop = fields.read_texts("stop", MOST_STOPS, LONGEST_STOP)
     seeds = tuple(fields.read_integer("seed", secrets.randbits(63), -INT64, INT64 - 1) for _ in prompts)
-    scored = None
-    if fields.find("prompt_logprobs") is not None:
-        scored = fields.read_integer("prompt_logprobs", 0, 0, MOST_TOP)
+    scored = _read_top(fields, "prompt_logprobs")
     return Question(
         prompts=tuple(map(tuple, prompts)),
         sampling=_read_sampling(fields, _fit(prompts, text.window, asked, default), stop),

@@ -23,6 +23,7 @@ TYPES = {
     500: "InternalServerError",
     503: "ServiceUnavailableError",
 }
+RETRY = {"retry-after": "1"}  # headers of a reply to a request that may succeed in a second
 
 
 class Refused(QedError):

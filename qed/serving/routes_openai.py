@@ -18,7 +18,7 @@ from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_cl
 from qed.serving.fields import Fields, require_ids
 from qed.serving.model_text import ModelText
 from qed.serving.protocol import Question, read_chat, read_completion, read_conversation, require_model
-from qed.serving.refusals import Refused
+from qed.serving.refusals import RETRY, Refused
 from qed.serving.state import ServerState, find_state, refuse_error
 
 MOST_OPEN = 8_192  # running and waiting answers of all requests
@@ -81,11 +81,7 @@ async def _answer(request: Request, read: Read) -> Response:
     require_model(fields, state.names)
     question = await read(fields, state.text)
     if state.metrics.open_answers + len(question.prompts) * question.n > MOST_OPEN:
-        raise Refused(
-            429,
-            f"{state.metrics.open_answers} answers are already pending. Try again later.",
-            headers={"retry-after": "1"},
-        )
+        raise Refused(429, f"{state.metrics.open_answers} answers are already pending. Try again later.", headers=RETRY)
     if not question.stream:
         return await run_for_client(request, _answer_whole(state, question))
     events = _write_events(state, question)

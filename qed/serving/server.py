@@ -79,7 +79,7 @@ async def _serve(
             if ending.received is not None:
                 return ending.code
             info = keeper.info
-            text = ModelText(tokenizer, info.vocabulary or len(tokenizer), info.window)
+            text = ModelText(tokenizer, info.vocabulary, info.window)
             state = ServerState(keeper, text, (options.name, *options.others), options.body_limit)
             server = _build_server(state, options.token)
             url = format_url(listener)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from qed.errors import ModelError, QedError, UsageError
-from qed.serving.keeper import RETRY, EngineKeeper
+from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import AnswerAborted, EngineDied, EngineInfo, PauseTimeout
 from qed.serving.metrics import Metrics
 from qed.serving.model_text import ModelText
-from qed.serving.refusals import Refused
+from qed.serving.refusals import RETRY, Refused
 
 
 @dataclass

@@ -493,7 +493,7 @@ def test_long_bodies_and_prompts_are_refused_at_once(url: str, monkeypatch: pyte
     assert status == 400
     assert "the model's window has 64" in reply["error"]["message"]
     monkeypatch.setattr(model_text, "INLINE", 0)
-    monkeypatch.setattr(model_text, "BEGIN", 4)
+    monkeypatch.setattr(model_text, "BEGINNING", 4)
     status, reply = complete(url, prompt="€" * 700)  # it would fit if every token were the longest
     assert (status, "of which the first 256 alone are" in reply["error"]["message"]) == (400, True), reply
     with connect_raw(url) as raw:
