@@ -81,7 +81,7 @@ class Evaluation:
         if measure not in found:
             hint = suggest_nearest(measure, found)
             raise UsageError(f"The evaluation has no {measure}.{hint} It has: {', '.join(found)}.")
-        return Estimate(*(found[measure][name] for name in ("value", "ci_lo", "ci_hi")))
+        return Estimate(*(found[measure][part] for part in ("value", "ci_lo", "ci_hi")))
 
     def rows(self, task: str = "") -> Records:
         """Return the answers, one row each: question, gold, text, extracted, correct, reason, tokens and more.

@@ -57,12 +57,13 @@ def list_options(texts: Mapping[str, str]) -> list[str]:
     flags = {flag.name for flag in fields(Flags)}
     if refused := [key for key in texts if key in flags and key not in LAUNCH]:
         raise UsageError(f"{refused[0]} is an option of the command line, and has no effect in Python.")
-    switches = {"true": [""], "false": []}
-    return [
-        f"--{key}{value}"
-        for key, text in texts.items()
-        for value in (switches.get(text.lower(), [f"={text}"]) if key in LAUNCH else [f"={text}"])
-    ]
+    options = []
+    for key, text in texts.items():
+        if key in LAUNCH and text.lower() == "true":
+            options.append(f"--{key}")
+        elif key not in LAUNCH or text.lower() != "false":
+            options.append(f"--{key}={text}")
+    return options
 
 
 def _flatten(keywords: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -104,6 +104,11 @@ def _equal(before: Any, after: Any) -> bool:
 
 
 def read_saved(file: Path) -> dict[str, Any]:
+    """Return the settings of a settings.yaml, by section.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     try:
         saved = load_yaml(file.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:

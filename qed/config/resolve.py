@@ -24,8 +24,6 @@ from qed.config.training_commands import PIPELINES
 from qed.config.values import COMMAND_LINE, coerce_value
 from qed.errors import UsageError
 
-__all__ = ["Resolved", "Source", "Value", "list_defaults", "read_sources", "resolve_settings"]
-
 DEFAULT = "default"
 # Settings that only a pipeline has.
 OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for part in fields(Settings)}
@@ -43,6 +41,10 @@ class Resolved:
     settings: Settings | PipelineSettings
     origins: dict[str, str]
     flags: Flags
+
+    def list_given(self) -> list[str]:
+        """Return the keys of the settings that a file or the command line sets."""
+        return [key for key, origin in self.origins.items() if not origin.startswith(DEFAULT)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from qed.config.keys import list_values
 from qed.config.phases import Settings
-from qed.config.resolve import DEFAULT, resolve_settings
+from qed.config.resolve import resolve_settings
 from qed.config.screens import format_columns
 from qed.doctor.fit import MARGIN
 from qed.doctor.trial import Lengths
@@ -131,16 +131,14 @@ class ComputedFit:
             yield f"# Does not fit: {way}: it needs at least {taken:.1f} GB, and {budget:.1f} are available: {parts}"
 
     def _format_table(self) -> Iterator[str]:
-        rows = [
-            ["# GB on a device:", *COLUMNS, "a row", "rest", "host", "learner rows", "sampler rows"],
-        ]
+        rows = [["# GB on a device:", *COLUMNS, "a row", "rest", "host", "learner rows", "sampler rows"]]
         for choice in self.choices:
             memory = choice.one_row
             parts = [memory.parts.get(part, 0) for part in COLUMNS.values()]
             row = choice.row_bytes
             rest = memory.total - sum(parts) - row
             fitted = [str(choice.rows.learner or "-"), str(choice.rows.sampler or "-")]
-            sizes = [f"{size / GB:.1f}" for size in [*parts]]
+            sizes = [f"{size / GB:.1f}" for size in parts]
             sizes += [f"{row / GB:.2f}", f"{rest / GB:.1f}", f"{sum(memory.host.values()) / GB:.1f}"]
             rows.append([f"# {choice.describe()}", *sizes, *fitted])
         return iter(format_columns(rows).splitlines())
@@ -229,7 +227,7 @@ def _resolve_given(fixed: Mapping[str, Any], arguments: Sequence[str]) -> tuple[
                 "one of them."
             )
     require_quantizable(settings.model)
-    return settings, {key: values[key] for key, origin in resolved.origins.items() if not origin.startswith(DEFAULT)}
+    return settings, {key: values[key] for key in resolved.list_given()}
 
 
 def _asks_for_adapters(given: Mapping[str, Any]) -> bool:

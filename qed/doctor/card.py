@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +18,7 @@ class Finding:
 
     lines: tuple[str, ...]
     facts: Mapping[str, Any]
-    advice: tuple[str, ...] = field(default=())
+    advice: tuple[str, ...] = ()
 
 
 # The checks in the order of the card, each with the module that defines `check_NAME`.

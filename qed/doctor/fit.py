@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qed.config.keys import list_values
-from qed.config.resolve import DEFAULT, resolve_settings
-from qed.doctor.trial import ROLES, Lengths, Peak, Role, TrialRequest, TrialResult, resolve_trial_settings, run_trial
+from qed.config.resolve import resolve_settings
+from qed.doctor.trial import ROLES, Lengths, Peak, Role, TrialRequest, TrialResult, run_trial
 from qed.errors import ModelError
 
 MARGIN = 0.1  # share of the memory to leave free for fragmentation, longer steps and other uses of the process
@@ -120,13 +120,13 @@ def _explain_too_large(role: Role, trial: TrialResult, limit: int, lengths: Leng
 
 def _list_settings(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int]) -> dict[str, Any]:
     """Return the given and the measured settings, with at most the rows of a step, because more have no effect."""
-    settings = resolve_trial_settings(arguments)
-    origins, values = resolve_settings("grpo", arguments).origins, list_values(settings)
-    given = {key: values[key] for key, origin in origins.items() if not origin.startswith(DEFAULT)}
-    step = settings.sampling.problems_per_step * settings.sampling.group_size
+    resolved = resolve_settings("grpo", arguments)
+    values, sampling = list_values(resolved.settings), resolved.settings.sampling
+    given = {key: values[key] for key in resolved.list_given()}
+    step = sampling.problems_per_step * sampling.group_size
     return given | {
         "sampling.max_tokens": lengths.answer,
-        "sampling.group_size": settings.sampling.group_size,
+        "sampling.group_size": sampling.group_size,
         "sampling.rows_per_batch": min(rows["sampler"], step),
         "learner.tokens_per_microbatch": min(rows["learner"], step) * lengths.row,
     }

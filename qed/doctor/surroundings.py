@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from qed import host
+from qed.config.values import TRUE
 from qed.doctor.card import Finding
 
 GIB = 2**30
@@ -20,7 +21,6 @@ OPTIONAL = ("bitsandbytes", "trl", "reasoning-gym", "flash-attn")
 LONG_SPIN = 10_000  # spins of a waiting thread; libgomp's default, 300,000, occupies a core for about a millisecond
 BUSY_SHARE = 0.5  # load per core above which a warning is given
 LITTLE_DISK = 5 * GIB
-TRUE = ("1", "on", "yes", "true")
 OPENMP = (*host.WAITING, "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,10 +103,6 @@ class Options:
     def has(self, *names: str) -> bool:
         """Return whether any of these settings is set."""
         return any(self.given.get(name) is not None for name in names)
-
-    def unread(self) -> Iterator[tuple[str, Any]]:
-        """Yield the settings that are set but have not been read."""
-        return ((name, value) for name, value in self.given.items() if name not in self.read)
 
 
 @dataclass
