@@ -94,6 +94,19 @@ class Interrupted(QedError):
         self.exit_code = exit_code
 
 
+def find_exit_code(stopped: Interrupted | KeyboardInterrupt) -> int:
+    """Return the exit code of a command that a signal stopped."""
+    return stopped.exit_code if isinstance(stopped, Interrupted) else INTERRUPTED
+
+
+def describe_unexpected(error: Exception, cause: str = "") -> str:
+    """Describe an error that is not a QedError in one line: what it is, its cause, and where to find its traceback."""
+    log = getattr(error, "qed_log", None)
+    where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
+    text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
+    return f"{text} ({cause}; {where})" if cause else f"{text} ({where})"
+
+
 def follows_interrupt(error: Exception) -> bool:
     """Return whether Ctrl-C caused the error: a library's clean-up failed on work that was left half done."""
     return isinstance(error.__context__, KeyboardInterrupt) and not isinstance(error, QedError)

@@ -12,9 +12,9 @@ import re
 import shlex
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin
 
 from qed.cli.commands.base import Parser, ParserRevealed, reveal_parsers
@@ -31,21 +31,26 @@ OPTION = re.compile(r"--[a-z][\w-]*")
 ROOT_OPTIONS = ("--help", "--version", "--completion")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Words:
     """What can be completed.
 
-    `commands` maps each command to a line of help, `actions` a command to its second words, `options` a command, or
-    `COMMAND ACTION`, to its options, and `choices` an option to its values. An option without choices takes any value
-    or a file; `switches` take no value.
+    `commands` maps each command to a line of help, `training` lists those that train, `actions` maps a command to its
+    second words, `options` a command, or `COMMAND ACTION`, to its options, and `choices` an option to its values. An
+    option without choices takes any value or a file; `switches` take no value.
     """
 
-    commands: dict[str, str]
-    actions: dict[str, tuple[str, ...]]
-    options: dict[str, tuple[str, ...]]
-    choices: dict[str, tuple[str, ...]]
-    switches: frozenset[str]
-    configs: tuple[str, ...]
+    configs: list[str]
+    commands: dict[str, str] = field(default_factory=dict)
+    training: list[str] = field(default_factory=list)
+    actions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    switches: set[str] = field(default_factory=set)
+
+    def add_choices(self, option: str, choices: Iterable[str]) -> None:
+        """Add values of an option; other commands may have the same option with other values."""
+        self.choices[option] = tuple(dict.fromkeys((*self.choices.get(option, ()), *choices)))
 
 
 def write_script(shell: str) -> str:
@@ -64,13 +69,12 @@ def write_script(shell: str) -> str:
 @functools.cache
 def collect_words() -> Words:
     """Collect the words of all commands from the tables of settings and the parsers."""
-    words = Words({}, {}, {}, {}, frozenset(), tuple(_list_configs()))
-    switches: set[str] = set()
-    methods = plugins.list_leaves("algorithms")
-    for name, line in (PIPELINES | methods).items():
+    words = Words(configs=_list_configs())
+    for name, line in (PIPELINES | plugins.list_leaves("algorithms")).items():
         command = name.replace("_", "-")
+        words.training.append(command)
         words.commands[command] = line
-        words.options[command] = tuple(_add_table(read_sources(name, []).table, words.choices, switches))
+        words.options[command] = tuple(_add_table(read_sources(name, []).table, words))
     for name, line in plugins.list_leaves("commands").items():
         command = name.replace("_", "-")
         words.commands[command] = line
@@ -82,32 +86,31 @@ def collect_words() -> Words:
             parser = _find_parser(module.run, [action] if action else [])
             key = f"{command} {action}".strip()
             usage = dict.fromkeys((*OPTION.findall(getattr(module, "USAGE", "")), "--help"))
-            words.options[key] = tuple(_add_parser(parser, words.choices, switches) if parser else usage)
-    return Words(words.commands, words.actions, words.options, words.choices, frozenset(switches), words.configs)
+            words.options[key] = tuple(_add_parser(parser, words) if parser else usage)
+    return words
 
 
-def _list_configs() -> Iterator[str]:
-    yield from sorted(path.stem for path in find_shipped_configs().iterdir() if path.suffix in SUFFIXES)
+def _list_configs() -> list[str]:
+    return sorted(path.stem for path in find_shipped_configs().iterdir() if path.suffix in SUFFIXES)
 
 
-def _add_table(table: Table, choices: dict[str, tuple[str, ...]], switches: set[str]) -> Iterator[str]:
-    """Yield the options of a training command, and add their choices and switches to the given collections."""
+def _add_table(table: Table, words: Words) -> Iterator[str]:
+    """Yield the options of a training command, and add their choices and switches to the words."""
     names = {name: table.expand_key(name)[-1] for name in SHORTCUTS if table.expand_key(name)}
     names |= {key: key for key in table.settings}
     for name, key in names.items():
         option, setting = f"--{name.replace('_', '-')}", table.settings[key]
         if setting.kind is bool:
-            switches.add(option)
+            words.switches.update((option, f"--no-{option[2:]}"))
             yield f"--no-{option[2:]}"
-            switches.add(f"--no-{option[2:]}")
         found = tuple(_list_leaves(setting.shelf, key) or _list_choices(setting.kind))
         if found:
-            choices[option] = tuple(dict.fromkeys((*choices.get(option, ()), *found)))
+            words.add_choices(option, found)
         yield option
     for flag in fields(Flags):
         option = f"--{flag.name.replace('_', '-')}"
         if str(flag.type) == "bool":
-            switches.add(option)
+            words.switches.add(option)
         yield option
 
 
@@ -145,13 +148,13 @@ def _find_parser(run: Callable[[list[str]], Any], words: list[str]) -> Parser | 
     return None
 
 
-def _add_parser(parser: Parser, choices: dict[str, tuple[str, ...]], switches: set[str]) -> Iterator[str]:
+def _add_parser(parser: Parser, words: Words) -> Iterator[str]:
     for action in parser._actions:
         for option in (name for name in action.option_strings if name.startswith("--")):
             if action.nargs == 0:
-                switches.add(option)
+                words.switches.add(option)
             elif action.choices:
-                choices[option] = tuple(dict.fromkeys((*choices.get(option, ()), *map(str, action.choices))))
+                words.add_choices(option, map(str, action.choices))
             yield option
 
 
@@ -175,12 +178,8 @@ def _write_bash(words: Words) -> str:
         acting="|".join(words.actions),
         options=options,
         configs=" ".join(words.configs),
-        training="|".join(command for command in words.commands if command in _list_training()),
+        training="|".join(words.training),
     )
-
-
-def _list_training() -> set[str]:
-    return {*PIPELINES, *(name.replace("_", "-") for name in plugins.list_leaves("algorithms"))}
 
 
 def _group_commands(options: Mapping[str, tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
@@ -206,7 +205,7 @@ def _write_fish(words: Words) -> str:
     lines += [f"complete -c qed -n __fish_use_subcommand -l {option[2:]}" for option in ROOT_OPTIONS]
     for command, found in words.actions.items():
         lines.append(f"complete -c qed -n '__fish_seen_subcommand_from {command}' -f -a {_quote_fish(' '.join(found))}")
-    training = " ".join(command for command in words.commands if command in _list_training())
+    training = " ".join(words.training)
     configs = _quote_fish(" ".join(words.configs))
     lines.append(f"complete -c qed -n '__fish_seen_subcommand_from {training}' -a {configs}")
     holders: dict[str, list[str]] = {}

@@ -21,7 +21,16 @@ from qed.cluster.environment import describe_idle_rank
 from qed.config import plugins
 from qed.config.user_code import find_users_line
 from qed.console.unread import drop_unread
-from qed.errors import INTERRUPTED, DataError, QedError, UsageError, advise_space, follows_interrupt, is_out_of_memory
+from qed.errors import (
+    INTERRUPTED,
+    DataError,
+    QedError,
+    UsageError,
+    advise_space,
+    describe_unexpected,
+    follows_interrupt,
+    is_out_of_memory,
+)
 from qed.guards.interpreter import require_usable_process
 from qed.guards.parents import die_with_launcher
 from qed.guards.ranks import claim_failure, forget_ranks
@@ -92,15 +101,12 @@ def _report_error(error: Exception, debug: bool) -> int:
 
 def _describe(error: Exception) -> str:
     """Describe an unexpected error in one line: what it is, its likely cause, and where to find its traceback."""
-    log = getattr(error, "qed_log", None)
-    where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
-    text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
     cause = "a bug in qed, or an unusual environment"
     if is_out_of_memory(error):
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         own = "" if limit == resource.RLIM_INFINITY else f"ulimit -v allows {limit / 2**30:.1f} GiB here: raise it, or "
         cause = f"out of memory: {own}use a smaller model, batch or length; qed doctor --fit measures what fits"
-    return f"{text} ({find_users_line(error) or cause}; {where})"
+    return describe_unexpected(error, find_users_line(error) or cause)
 
 
 def _explain_refusal(error: OSError) -> str:

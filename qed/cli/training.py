@@ -21,7 +21,7 @@ from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.config.training_commands import resolve_training_command
-from qed.errors import QedError, UsageError, follows_interrupt
+from qed.errors import QedError, UsageError, describe_unexpected, follows_interrupt
 from qed.guards.parents import build_child_command
 from qed.guards.redaction import redact, strip_control
 
@@ -172,10 +172,7 @@ def _explain(error: Exception, debug: bool) -> str:
     """Describe an unexpected error in one line, with the place of its traceback; `debug` prints that too."""
     if debug:
         traceback.print_exception(error)
-    log = getattr(error, "qed_log", None)
-    where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
-    text = " ".join([f"{type(error).__name__}:", *str(error).split()]).removesuffix(":")
-    return strip_control(redact(f"{text} ({where})"))
+    return strip_control(redact(describe_unexpected(error)))
 
 
 def _ends_sweep(error: Exception) -> bool:

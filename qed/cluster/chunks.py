@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
 from typing import Any
 
 from qed.cluster.ray_session import Session, load_ray, read_worker_environment, require_shared
 from qed.console.live import Console
-from qed.errors import Interrupted, QedError, UsageError
+from qed.errors import Interrupted, QedError, UsageError, find_exit_code
 from qed.evaluation.shards import Shard, is_made
-from qed.guards.signals import EXIT_CODES, check_signals, watch_signals
+from qed.guards.signals import check_signals, watch_signals
 from qed.runs.run import Row
 
 RETRIES = 3  # of a task whose worker or node is lost
@@ -46,10 +45,8 @@ def explain_stops(folder: Path, console: Console) -> Iterator[None]:
         with watch_signals():
             yield
     except (Interrupted, KeyboardInterrupt) as stopped:
-        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
-        raise Interrupted(
-            f"Interrupted. Finished chunks are in {folder}; the same command continues.", code
-        ) from stopped
+        message = f"Interrupted. Finished chunks are in {folder}; the same command continues."
+        raise Interrupted(message, find_exit_code(stopped)) from stopped
     finally:
         console.end_phase()
         with suppress(OSError):  # it is empty if the command has written no shard

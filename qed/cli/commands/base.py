@@ -40,6 +40,11 @@ def add_lists_option(add: Callable[..., object], lead: str = "") -> None:
     add("--lists", choices=LISTS, default="", help=lead + about)
 
 
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the comma-separated words of an option's value."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that allows no abbreviations and raises UsageError instead of printing usage and exiting."""
 

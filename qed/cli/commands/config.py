@@ -18,7 +18,7 @@ from qed.cli.commands.base import Parser
 from qed.config.keys import list_origins, list_values
 from qed.config.layers import list_config_folders, list_configs, read_title
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import DEFAULT, Resolved, resolve_settings
+from qed.config.resolve import Resolved, resolve_settings
 from qed.config.screens import format_columns, format_listing
 from qed.config.training_commands import resolve_training_command
 from qed.config.unread import describe_unread
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     if action == "show":
         print(_format_settings(resolved))
     else:
-        given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
+        given = len(resolved.list_given())
         for line in describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins)):
             print(f"Warning: {line}")
         print(f"Valid: {given} of {len(resolved.origins)} settings are given, the others are defaults.")

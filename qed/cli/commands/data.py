@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qed.cli.commands.base import Parser
+from qed.cli.commands.base import Parser, split_words
 from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, UsageError, suggest_nearest
 
@@ -142,7 +142,7 @@ def _inspect(args: argparse.Namespace) -> int:
     for name in args.names:
         data = load_data(name, _parse_pairs(args.map, "--map"))
         prompt = args.prompt or tasks.suggest_prompt(name)
-        view = load_prompt_view(prompt, _split_words(args.prompt_options), args.model, data.problems)
+        view = load_prompt_view(prompt, split_words(args.prompt_options), args.model, data.problems)
         reports.append({**inspect.inspect_data(data, view), "prompt": prompt})
         tables.show_figures(console, reports[-1])
         tables.show_samples(console, prompt, view, data.problems)
@@ -155,7 +155,7 @@ def _convert(args: argparse.Namespace) -> int:
     from qed.data.tools import convert, tables
     from qed.data.tools.load import load_data
 
-    target = convert.Target(args.out, args.to, args.prompt, _split_words(args.prompt_options), args.overwrite)
+    target = convert.Target(args.out, args.to, args.prompt, split_words(args.prompt_options), args.overwrite)
     target.check(bool(filters.validation_split))
     data = load_data(args.name, _parse_pairs(args.map, "--map"))
     result = convert.convert(data, target, filters, args.model)
@@ -165,7 +165,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> int:
     filters = _read_filters(args)
-    if not _split_words(args.tasks):
+    if not split_words(args.tasks):
         raise UsageError("--tasks names no task.")
     if args.words < 1:
         raise UsageError("--words must be at least 1.")
@@ -177,10 +177,10 @@ def _prepare(args: argparse.Namespace) -> int:
 
     snapshot.require_free_folder(args.to, args.overwrite)
     mapping, revisions = _parse_pairs(args.map, "--map"), _parse_pairs(args.revisions, "--revisions")
-    loaded = [load_data(name, mapping, revisions) for name in _split_words(args.tasks)]
+    loaded = [load_data(name, mapping, revisions) for name in split_words(args.tasks)]
     prepare.check_names(loaded)
-    against = prepare.label_benchmarks([load_data(name, {}, revisions, "test") for name in _split_words(args.against)])
-    options = (args.prompt, _split_words(args.prompt_options))
+    against = prepare.label_benchmarks([load_data(name, {}, revisions, "test") for name in split_words(args.against)])
+    options = (args.prompt, split_words(args.prompt_options))
     plan = prepare.Plan(filters, against, args.words, args.drop_contaminated, args.model, options, revisions)
     manifest = prepare.prepare(loaded, args.to, plan, args.overwrite)
     tables.show_prepared(Console(args.json), manifest, str(args.to))
@@ -230,11 +230,7 @@ def _print_json(args: argparse.Namespace, figures: Mapping[str, Any]) -> int:
 def _parse_pairs(text: str, option: str) -> dict[str, str]:
     from qed.data.splits import parse_pairs
 
-    return parse_pairs(_split_words(text), option)
-
-
-def _split_words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    return parse_pairs(split_words(text), option)
 
 
 ACTIONS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {

@@ -87,10 +87,10 @@ def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | 
 
 def resolve_endpoint_settings(args: argparse.Namespace) -> tuple[Settings, str]:
     """Return the settings of a model behind an endpoint with its prompt, and a display name."""
-    from qed.cli.commands.policy_options import PASSED
+    from qed.cli.commands.policy_options import list_passed
     from qed.rollout.trained import resolve_model_settings
 
-    options = {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
+    options = list_passed(args)
     options.setdefault("data.prompt", "question_only" if args.api == "completions" else "chat")
     return resolve_model_settings(None, args.model, options, args.allow_user_code), args.model
 

@@ -13,18 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
+from qed.cli.commands import policy_options
+from qed.cli.commands.base import Parser, add_extract_option, add_lists_option, split_words
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
 from qed.cli.commands.evaluate_modes import check_greedy, check_modes, list_given
 from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
 from qed.cli.commands.likelihood_options import add_likelihood_options, check_likelihood
-from qed.cli.commands.policy_options import add_chat_option
-from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
+from qed.cli.commands.policy_options import add_chat_option, add_sampling_options
+from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also, read_rewards
 from qed.cli.evaluation_file import pick_own_options, read_options, report_training_sampling
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
 from qed.config.settings import can_sample_at
-from qed.config.values import split_items
 from qed.data.sources.explain import use_column_option
 from qed.errors import DataError, UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run, suggest_run
@@ -46,25 +46,14 @@ EPILOG = """examples:
 TIES = ("split", "first", "lowest")
 MODES = ("strict", "flexible", "lenient", "last-line")
 # Maps options that are settings of a run to the name of the setting.
-PASSED = {
-    "prompt": "data.prompt",
-    "prompt_options": "data.prompt_options",
+PASSED = policy_options.PASSED | {
     "system_prompt": "data.system_prompt",
-    "chat_template_options": "data.chat_template_options",
     "environment": "data.environment",
     "environment_options": "data.environment_options",
     "stop": "sampling.stop",
     "reward": "data.reward",
     "reward_options": "data.reward_options",
     "map": "data.map",
-    "device": "model.device",
-    "precision": "model.precision",
-    "attention": "model.attention",
-    "revision": "model.revision",
-    "rows_per_batch": "sampling.rows_per_batch",
-    "seed": "run.seed",
-    "threads": "run.threads",
-    "sampler": "sampling.sampler",
     "watchdog": "run.watchdog",
     "preflight": "run.preflight",
     "url": "sampling.url",
@@ -149,10 +138,7 @@ def _add_model_options(add: Any) -> None:
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add_likelihood_options(add)
     add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
-    add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature (default: 0.6)")
-    add("--top-p", type=float, default=0.95, metavar="P", help="nucleus sampling (default: 0.95)")
-    add("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens (default: all)")
-    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the top token's probability")
+    add_sampling_options(add, "sampling temperature (default: 0.6)")
     add("--max-tokens", type=int, metavar="N", help="longest answer (default: the run's, or up to 2048; AIME: 32768)")
     add(
         "--limit",
@@ -191,7 +177,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     endpoint = read_endpoint(args, "evaluate")
     run_folder, model, step = _choose_model(args)
     settings = _resolve_settings(args, run_folder, model)
-    tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
+    tasks = split_words(args.tasks)
     if not tasks and run_folder is None:
         known = f"Only a run has default tasks, and {args.model} is not a run.{suggest_run(Path(args.model))}"
         raise UsageError(f"qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test. {known}")
@@ -272,7 +258,7 @@ def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: 
     from qed.rollout.trained import UNGRADED, resolve_model_settings
 
     asked = ("url", "request_seconds") if is_endpoint(args.model) else ()
-    options = {key: getattr(args, name) for name, key in PASSED.items() if getattr(args, name) and name not in asked}
+    options = {key: text for name, key in PASSED.items() if (text := getattr(args, name, None)) and name not in asked}
     options |= {"evaluation.tasks": args.tasks} if args.tasks else {}
     options |= {} if grades else UNGRADED
     return resolve_model_settings(run_folder, model, options, args.allow_user_code)
@@ -304,9 +290,7 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     keys = tuple(key.strip() for key in args.response_key.split(","))
     scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists, policy=args.policy)
     scoring = replace(scoring, ties=args.ties, also=read_also(args.also_grade))
-    names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
-    options = tuple(item.text for item in split_items(args.reward_options or ""))
-    job = ScoreJob(str(args.responses), scoring, names, options)
+    job = ScoreJob(str(args.responses), scoring, *read_rewards(args))
     console = Console(args.json)
     if not (args.shard or args.cluster):
         return job.score(args.out, console)

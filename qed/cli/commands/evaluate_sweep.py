@@ -11,14 +11,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
 from qed.config.sweep import name_folder
 from qed.config.values import split_items
-from qed.errors import Interrupted, QedError, UsageError, follows_interrupt, suggest_nearest
-from qed.guards.signals import EXIT_CODES
+from qed.errors import Interrupted, QedError, UsageError, find_exit_code, follows_interrupt, suggest_nearest
 
 if TYPE_CHECKING:
     from qed.evaluation.sweeping import Cell, CellOutcome, SweepTable
@@ -76,11 +74,10 @@ def run_sweep(
             table.add(outcomes[-1])
     except (Interrupted, KeyboardInterrupt) as stopped:
         print(format_outcomes(outcomes), file=sys.stderr, flush=True)
-        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
         raise Interrupted(
             f"Interrupted after {len(outcomes)} of {len(cells)} evaluations. Finished ones are saved in {folder}; "
             f"continue with the same command and --out {folder}.",
-            code,
+            find_exit_code(stopped),
         ) from stopped
     print(f"\n{format_outcomes(outcomes)}", file=sys.stderr if args.json else sys.stdout, flush=True)
     more = len(table.outcomes) - len(outcomes)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         target = Target(args.push, args.public)
     title = target.name.rpartition("/")[2] if target else args.run.resolve().name
     card = _build_card(args, settings, export, step, title)
-    write_export(Export(checkpoint, out, adapter, args.dtype, card, args.overwrite))
+    write_export(replace(export, card=card))
     size = sum(file.stat().st_size for file in out.iterdir())
     what = "adapter" if adapter else "model"
     console.say(f"The {what} of step {step} is in {out} ({choose_dtype(export)}, {size / 2**20:,.1f} MiB).")

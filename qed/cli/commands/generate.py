@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
@@ -29,7 +28,7 @@ from qed.cli.commands.policy_options import (
     resolve_policy_settings,
 )
 from qed.data.sources.explain import use_column_option
-from qed.errors import DataError, Interrupted, UsageError
+from qed.errors import DataError, Interrupted, UsageError, find_exit_code
 
 if TYPE_CHECKING:
     from qed.config.phases import Settings
@@ -98,7 +97,7 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     from qed.console.live import Console
     from qed.evaluation.endpoint.generate import generate_at_endpoint
     from qed.evaluation.generate import Output, generate
-    from qed.guards.signals import EXIT_CODES, watch_signals
+    from qed.guards.signals import watch_signals
     from qed.rollout.policy import Policy
 
     console = Console(args.json)
@@ -114,9 +113,8 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
             answer: Any = generate if endpoint is None else generate_at_endpoint
             left_out += answer(policy, questions, output, sampling, args.n, settings.run.seed, console)
     except (Interrupted, KeyboardInterrupt) as stopped:
-        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
         hint = f"The finished answers are in {out}; the same command continues."
-        raise Interrupted(f"Interrupted. {hint}", code) from stopped
+        raise Interrupted(f"Interrupted. {hint}", find_exit_code(stopped)) from stopped
     finally:
         console.end_phase()
     if not output.prompts and isinstance(policy, Policy):

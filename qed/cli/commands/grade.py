@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
-from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
+from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also, read_rewards
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
-from qed.config.values import split_items
 from qed.errors import DataError, UsageError
 from qed.grading.policy import find_policy
 from qed.guards.redaction import strip_control
@@ -86,8 +85,7 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     from qed.evaluation.grade_run import GradeJob
 
     console = Console(args.json)
-    names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
-    options = tuple(item.text for item in split_items(args.reward_options))
+    names, options = read_rewards(args)
     files = tuple(map(str, args.files))
     job = GradeJob(
         files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds, lists=args.lists
@@ -110,7 +108,6 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--seconds must be more than 0 and at most {MAX_SECONDS:,}, not {args.seconds:g}.")
     check_sharing(args)
     if args.shard or args.cluster:
-        from qed.data.sources.writing import SUFFIXES
+        from qed.data.sources.writing import require_suffix
 
-        if not args.out.name.endswith(SUFFIXES):
-            raise UsageError(f"{args.out} must end in one of {', '.join(SUFFIXES)}.")
+        require_suffix(args.out)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qed.config.settings import is_temperature
 from qed.errors import UsageError
@@ -51,10 +51,7 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
     add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the model's chat template)")
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
     add_chat_option(add)
-    add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature, 0 is greedy (default: 0.6)")
-    add("--top-p", type=float, default=0.95, metavar="P", help="nucleus sampling (default: 0.95)")
-    add("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens (default: all)")
-    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the top token's probability")
+    add_sampling_options(add, "sampling temperature, 0 is greedy (default: 0.6)")
     add("--max-tokens", type=int, metavar="N", help="longest answer (default: the run's, or up to 2048)")
     add("--seed", metavar="N", help="random seed (default: 0, or the run's)")
     add("--revision", metavar="REV", help="the hub revision of the model")
@@ -63,6 +60,14 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
     add("--threads", metavar="N", help="CPU threads")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add("--allow-user-code", action="store_true", help="allow the run's settings to name code outside of qed")
+
+
+def add_sampling_options(add: Callable[..., object], temperature: str) -> None:
+    """Add the options of sampling; `temperature` is the help text of the first."""
+    add("--temperature", type=float, default=0.6, metavar="T", help=temperature)
+    add("--top-p", type=float, default=0.95, metavar="P", help="nucleus sampling (default: 0.95)")
+    add("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens (default: all)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the top token's probability")
 
 
 def add_chat_option(add: Callable[..., object]) -> None:
@@ -88,6 +93,11 @@ def check_numbers(args: argparse.Namespace, command: str) -> None:
             raise UsageError(f"qed {command}: {message}.")
 
 
+def list_passed(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of a run that the options set, by key."""
+    return {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
+
+
 def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
     """Return the settings of the model with its folder or name, and a display name, with the step for a run.
 
@@ -97,7 +107,7 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
     from qed.models import load
     from qed.rollout.trained import UNGRADED, resolve_model_settings
 
-    options = {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
+    options = list_passed(args)
     # No environment runs here: an answer is one turn.
     options |= {"data.environment": "single", "data.environment_options": "[]", **UNGRADED}
     run_folder = Path(args.model)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
-from qed.cli.commands.policy_options import resolve_policy_settings
+from qed.cli.commands.policy_options import PASSED, resolve_policy_settings
 from qed.cli.evaluation_file import read_options
 from qed.cli.serve_vllm import add_vllm_options, install, serve_vllm
 from qed.config.layers import SUFFIXES
@@ -41,17 +41,6 @@ EPILOG = """examples:
   qed serve runs/first --engine vllm"""
 ENGINES = ("native", "vllm")
 TOKEN = "QED_SERVE_TOKEN"  # environment variable
-# Maps options that are settings of a run to the name of the setting.
-PASSED = {
-    "model": "model.name",
-    "device": "model.device",
-    "precision": "model.precision",
-    "dtype": "model.dtype",
-    "attention": "model.attention",
-    "revision": "model.revision",
-    "threads": "run.threads",
-    "rows_per_batch": "sampling.rows_per_batch",
-}
 
 
 def run(arguments: Sequence[str]) -> int:

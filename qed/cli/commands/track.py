@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from qed.cli.commands.base import Parser
+from qed.cli.commands.base import Parser, split_words
 from qed.config import plugins
 from qed.errors import QedError, UsageError
 
@@ -39,8 +39,10 @@ def run(arguments: Sequence[str]) -> int:
     from qed.trackers.start import require_installed
 
     require_installed([args.to])
-    tags = [tag.strip() for tag in args.tags.split(",") if tag.strip()]
-    given = {"tags": tags, **{name: getattr(args, name) for name in ("name", "project", "entity", "group")}}
+    given = {
+        "tags": list(split_words(args.tags)),
+        **{name: getattr(args, name) for name in ("name", "project", "entity", "group")},
+    }
     try:
         state = track_run(args.run, args.to, given, wait=lambda seconds: True)
     except QedError:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
+from qed.config.values import split_items
 from qed.grading.policy import NAMES
 
 
@@ -28,6 +30,12 @@ def add_also_option(add: Any) -> None:
         help="a second verdict on every answer, by a policy, a reward such as math_verify, or a reward with an option "
         "such as question_only.grader=slow",
     )
+
+
+def read_rewards(args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of `--reward`, and the options of `--reward-options`."""
+    names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
+    return names, tuple(item.text for item in split_items(args.reward_options or ""))
 
 
 def read_also(text: str) -> tuple[str, ...]:
