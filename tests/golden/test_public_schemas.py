@@ -176,7 +176,7 @@ def test_a_reply_of_a_preference_is_suggested_as_no_answer(row: Row) -> None:
 
 
 def test_a_suggested_column_is_named_whole() -> None:
-    with pytest.raises(DataError, match="Perhaps: --data.map answer=answer's$"):
+    with pytest.raises(DataError, match=r"Perhaps: --data\.map answer=answer's$"):
         read({"question": "x?", "answer's": "2"})
 
 
