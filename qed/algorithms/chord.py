@@ -86,10 +86,6 @@ class Chord(PolicyGradient):
         weights = super().weights(batch, length)
         return (self.mu * weights).where(find_imitated(batch)[:, None], (1 - self.mu) * weights)
 
-    def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the weights of a mean over all imitated tokens of the step."""
-        return mask / mask.sum().clamp(min=1)
-
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """Compute the surrogate of sampled tokens, and - phi log pi of the imitated ones."""
         terms, stats = super().terms(batch, logps)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, Divergence, require
+from qed.algorithms.base import Average, require
 from qed.algorithms.parts.distillation import (
     Distillation,
     add_opinions,
@@ -86,26 +86,6 @@ class Opd(PolicyGradient):
     def scores_reference(self) -> bool:
         """Whether the sampled divergence or a KL to the teacher reads the teacher's log-probs of sampled tokens."""
         return not self._is_served and (self.distillation.by_sampled_tokens or self.regularizer.kl > 0)
-
-    @property
-    def scored_before_credit(self) -> bool:
-        """Also true with the sampled divergence, which is part of the advantages."""
-        return self.distillation.by_sampled_tokens or super().scored_before_credit
-
-    @property
-    def teacher_divergence(self) -> Divergence | None:
-        """The divergence over the vocabulary, unless only sampled tokens are compared."""
-        return self.distillation.over_vocabulary
-
-    @property
-    def reads_rewards(self) -> bool:
-        """Whether the reward has a weight; a teacher alone needs none."""
-        return self.distillation.reward > 0
-
-    def check(self, group_size: int) -> None:
-        """Check the group size only if a reward is used, because only rewards are compared within a group."""
-        if self.distillation.reward:
-            super().check(group_size)
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Compute the advantages of the reward, and with the sampled divergence add the teacher's log-ratios."""

@@ -26,8 +26,6 @@ from qed.algorithms.parts.surrogates import Surrogate
 from qed.types import Group, Groups, Rollout
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from qed.rollout.replay import ReplayBuffer
 
 
@@ -68,10 +66,6 @@ class Relift(PolicyGradient):
             return []
         oldest, pool.waiting = pool.waiting[:size], pool.waiting[size:]
         return [oldest]
-
-    def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the weights of a mean over all tokens of the update."""
-        return mask / mask.sum().clamp(min=1)
 
 
 def is_unsolved(group: Group) -> bool:

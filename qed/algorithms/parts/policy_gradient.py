@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from qed.algorithms.base import Algorithm, Average, StepContext, require
+from qed.algorithms.base import Algorithm, Average, Divergence, StepContext, compute_token_weights, require
 from qed.algorithms.parts import (
     corrections,
     crediting,
@@ -24,6 +24,7 @@ from qed.algorithms.parts import (
 )
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.corrections import Correction
+from qed.algorithms.parts.distillation import Distillation
 from qed.algorithms.parts.guidance import Guidance
 from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.regularizer import Regularizer
@@ -54,7 +55,7 @@ READERS = {
 class PolicyGradient(Algorithm):
     """Policy gradient: changes the probability of tokens in proportion to their advantage.
 
-    An algorithm with demonstrations has a field `guidance`; one that imitates them defines `weigh_imitated`.
+    An algorithm with demonstrations has a field `guidance`, and one with a teacher a field `distillation`.
     """
 
     average: Average = "sequence"
@@ -114,7 +115,7 @@ class PolicyGradient(Algorithm):
 
     def _find_unread_without_reward(self, parts: Sequence[str]) -> dict[str, str]:
         """Return the settings of these parts that distillation without a reward does not read."""
-        distillation = getattr(self, "distillation", None)
+        distillation = self._distillation
         if "distillation" not in parts or distillation is None or distillation.reward:
             return {}
         silent = ["advantage"]
@@ -143,6 +144,22 @@ class PolicyGradient(Algorithm):
         return guidance
 
     @property
+    def _distillation(self) -> Distillation | None:
+        """The settings of the divergence to a teacher; None without a field `distillation`."""
+        distillation: Distillation | None = getattr(self, "distillation", None)
+        return distillation
+
+    @property
+    def teacher_divergence(self) -> Divergence | None:
+        """The divergence over the vocabulary, unless only sampled tokens are compared."""
+        return None if self._distillation is None else self._distillation.over_vocabulary
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether the reward has a weight; a teacher alone needs none."""
+        return self._distillation is None or self._distillation.reward > 0
+
+    @property
     def guided(self) -> bool:
         """Whether the guidance settings use demonstrations."""
         return self.demonstrations is not None and self.demonstrations.active
@@ -169,8 +186,9 @@ class PolicyGradient(Algorithm):
 
     @property
     def scored_before_credit(self) -> bool:
-        """Whether a KL in the reward compares the old policy with the reference."""
-        return self.regularizer.kl_in_reward
+        """Whether a KL in the reward or the sampled divergence to a teacher is part of the advantages."""
+        samples = self._distillation is not None and self._distillation.by_sampled_tokens
+        return samples or self.regularizer.kl_in_reward
 
     @property
     def needs_correctness(self) -> bool:
@@ -183,10 +201,10 @@ class PolicyGradient(Algorithm):
         return self.selection.top_entropy < 1
 
     def check(self, group_size: int) -> None:
-        """Reject groups of one completion if the estimator compares completions within a group."""
+        """Reject groups of one completion if rewards are used and the estimator compares completions within a group."""
         estimator = self.advantage.estimator
         require(
-            group_size > 1 or estimator not in estimators.COMPARING,
+            group_size > 1 or estimator not in estimators.COMPARING or not self.reads_rewards,
             f"sampling.group_size is 1, but algorithm.estimator={estimator} compares the answers to a problem "
             "with each other, so every advantage would be 0. Sample at least 2, or use the estimator none, "
             "returns or remax.",
@@ -244,8 +262,11 @@ class PolicyGradient(Algorithm):
         return super().weights(batch, length) * compute_factor(self.scale, self.average, len(batch))
 
     def weigh_imitated(self, mask: Tensor) -> Tensor:
-        """Compute the weight c_t of every imitated token of the step, [B, T], from a mask of these tokens, [B, T]."""
-        raise NotImplementedError
+        """Compute the weight c_t of every imitated token of the step, [B, T], from a mask of these tokens, [B, T].
+
+        By default, the weights of a mean over all of them.
+        """
+        return compute_token_weights(mask, "token", 0)
 
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
         """Compute the metrics of the correction, if there is one, and the share of imitated rows."""
