@@ -88,16 +88,6 @@ class ExGrpo(PolicyGradient):
         return super().needs_old_logps or not self.corrected
 
     @property
-    def two_pass(self) -> bool:
-        """True with `drop_above`: tokens above it must be known before the average is computed."""
-        return super().two_pass or self.shaping.drop_above > 0
-
-    @property
-    def has_ratio(self) -> bool:
-        """Also true if sampled tokens are shaped, because shaping applies to their ratio."""
-        return super().has_ratio or self.shaping.own_kind != "none"
-
-    @property
     def needs_correctness(self) -> bool:
         """True, because it replays correct completions."""
         return True
@@ -147,11 +137,6 @@ class ExGrpo(PolicyGradient):
         """Start replay permanently once enough completions are correct."""
         adapted = super().adapt(stats)
         return replace(adapted, mixed=True) if stats.get("accuracy", 0.0) > self.mixed_above else adapted
-
-    def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Mask tokens with a probability above `drop_above`, if it is set."""
-        batch = super().prepare(batch, logps, entropy)
-        return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """Compute the surrogate of fresh tokens, clipped until replay starts, and - A f(r) of replayed ones."""

@@ -47,16 +47,6 @@ class Luffy(PolicyGradient):
         if self.mixture.statistics == "split":
             requirements.require_split_statistics(self.advantage, self.regularizer)
 
-    @property
-    def two_pass(self) -> bool:
-        """True with `drop_above`: tokens above it must be known before the average is computed."""
-        return super().two_pass or self.shaping.drop_above > 0
-
-    @property
-    def has_ratio(self) -> bool:
-        """Also true if sampled tokens are shaped, because shaping applies to their ratio."""
-        return super().has_ratio or self.shaping.own_kind != "none"
-
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Compute each group's advantages, weighted by whether the policy sampled the token."""
         if self.mixture.statistics == "shared":
@@ -65,11 +55,6 @@ class Luffy(PolicyGradient):
             settings = self.advantage
             advantages = [split_group(group, settings.normalize_std, settings.std_epsilon) for group in groups]
         return [self.mixture.weigh(group, values) for group, values in zip(groups, advantages, strict=True)]
-
-    def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Mask tokens with a probability above `drop_above`, if it is set."""
-        batch = super().prepare(batch, logps, entropy)
-        return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """Compute the surrogate of sampled tokens, and - A f(p) of demonstration tokens."""

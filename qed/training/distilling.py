@@ -16,7 +16,7 @@ from qed.training.attention import supports_packing
 from qed.training.batch import Batch
 from qed.training.flops import FlopCounter
 from qed.training.fused_divergence import OutputStates, compute_linear_divergence
-from qed.training.logps import compute_distilled_scores, compute_output_states, compute_scores, compute_valued_scores
+from qed.training.logps import apply_scalar_head, compute_more_scores, compute_output_states, compute_scores
 from qed.training.offload import lend_device
 from qed.training.packing import Layout, pack_batch
 from qed.training.parallel import call_scores
@@ -56,25 +56,14 @@ def compute_part_scores(
         observe: computes the teacher's output states for the micro-batch; called if the divergence is needed.
         value_head: value head of a critic on the model's trunk; None without one.
     """
+    score_more = partial(call_scores, model, compute_more_scores, part, temperature, layout=layout)
     if value_head is not None:
-        logps, entropy, predicted = call_scores(
-            model, compute_valued_scores, part, temperature, head=value_head, layout=layout, into_grad=True
-        )
+        logps, entropy, predicted = score_more(measure=lambda states: apply_scalar_head(value_head, states.hidden))
         return logps, entropy, replace(part, predicted=predicted)
     if algorithm.teacher_divergence is not None:
-        logps, entropy, divergence = call_scores(
-            model,
-            compute_distilled_scores,
-            part,
-            temperature,
-            measure=partial(
-                compute_linear_divergence,
-                teacher=observe(part),
-                **algorithm.teacher_divergence._asdict(),
-            ),
-            layout=layout,
-            into_grad=True,
-        )
+        settings = {"temperature": temperature, "into_grad": True, **algorithm.teacher_divergence._asdict()}
+        measure = partial(compute_linear_divergence, teacher=observe(part), **settings)
+        logps, entropy, divergence = score_more(measure=measure)
         return logps, entropy, replace(part, divergence=divergence)
     logps, entropy, log_squares = call_scores(
         model, compute_scores, part, temperature, squares=algorithm.log_squares, layout=layout, into_grad=True

@@ -57,30 +57,27 @@ def compute_scores(
     )
 
 
-def compute_distilled_scores(
+def compute_more_scores(
     model: nn.Module,
     batch: Batch,
     temperature: float,
     *,
-    measure: Callable[..., Tensor],
+    measure: Callable[[OutputStates], Tensor],
     layout: Layout | None = None,
-    into_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute log-probs, entropies and the divergence to a teacher over the whole vocabulary, [B, T] each.
+    """Compute log-probs, entropies and one more measure of the same output states for a loss, [B, T] each.
 
     Args:
-        model: the student.
+        model: the policy.
         batch: batch of rows.
-        temperature: divides the logits of both.
-        measure: `compute_linear_divergence` with the teacher's states at the same labels, in the order of the rows.
+        temperature: divides the logits.
+        measure: computes one number per trained label, [N], such as the divergence to a teacher.
         layout: layout of packed rows.
-        into_grad: see `compute_scores`.
     """
     labels = _read_labels(batch)
     states = compute_output_states(model, batch, layout)
-    logps, entropy, _ = _score_states(states, labels, batch, temperature, squares=False, into_grad=into_grad)
-    divergence = measure(states, temperature=temperature, into_grad=into_grad)
-    return _spread(logps, batch), _spread(entropy, batch), _spread(divergence, batch)
+    logps, entropy, _ = _score_states(states, labels, batch, temperature, squares=False, into_grad=True)
+    return _spread(logps, batch), _spread(entropy, batch), _spread(measure(states), batch)
 
 
 def compute_values(
@@ -99,23 +96,6 @@ def compute_trunk_values(
 ) -> tuple[Tensor]:
     """Compute a value head's values on a policy's trunk at each trained label, [B, T]; see `compute_values`."""
     return (_spread(apply_scalar_head(head, compute_states(model, batch, layout)), batch),)
-
-
-def compute_valued_scores(
-    model: nn.Module,
-    batch: Batch,
-    temperature: float,
-    *,
-    head: nn.Linear,
-    layout: Layout | None = None,
-    into_grad: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute log-probs, entropies and the values of a value head on the trunk, [B, T] each; see `compute_scores`."""
-    labels = _read_labels(batch)
-    states = compute_output_states(model, batch, layout)
-    logps, entropy, _ = _score_states(states, labels, batch, temperature, squares=False, into_grad=into_grad)
-    values = apply_scalar_head(head, states.hidden)
-    return _spread(logps, batch), _spread(entropy, batch), _spread(values, batch)
 
 
 def apply_scalar_head(head: nn.Linear, hidden: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.regularizer import Regularizer
 from qed.algorithms.parts.scales import Scale, compute_factor
 from qed.algorithms.parts.selection import Selection
+from qed.algorithms.parts.shaping import TokenShaping
 from qed.algorithms.parts.surrogates import Surrogate
 from qed.config.field_names import find_shadowed, flatten_fields
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
@@ -55,7 +56,8 @@ READERS = {
 class PolicyGradient(Algorithm):
     """Policy gradient: changes the probability of tokens in proportion to their advantage.
 
-    An algorithm with demonstrations has a field `guidance`, and one with a teacher a field `distillation`.
+    An algorithm with demonstrations has a field `guidance`, one with a teacher has `distillation`, and one that
+    weights given tokens by their probability has `shaping`.
     """
 
     average: Average = "sequence"
@@ -106,12 +108,12 @@ class PolicyGradient(Algorithm):
 
     def _find_unread_in(self, part: str) -> dict[str, str]:
         """Return the settings of a part that have no effect; a shaped ratio of sampled tokens uses only the clip."""
-        own_kind = getattr(getattr(self, "shaping", None), "own_kind", "none")
-        if part != "surrogate" or own_kind == "none":
+        shaping = self._shaping
+        if part != "surrogate" or shaping is None or shaping.own_kind == "none":
             unread: dict[str, str] = getattr(self, part).unread
             return unread
         names = {one.name for one in fields(self.surrogate)} - {"kind", *surrogates.CLIP}
-        return dict.fromkeys(sorted(names), f"shaping.own_kind={own_kind}")
+        return dict.fromkeys(sorted(names), f"shaping.own_kind={shaping.own_kind}")
 
     def _find_unread_without_reward(self, parts: Sequence[str]) -> dict[str, str]:
         """Return the settings of these parts that distillation without a reward does not read."""
@@ -146,8 +148,14 @@ class PolicyGradient(Algorithm):
     @property
     def _distillation(self) -> Distillation | None:
         """The settings of the divergence to a teacher; None without a field `distillation`."""
-        distillation: Distillation | None = getattr(self, "distillation", None)
-        return distillation
+        distillation = getattr(self, "distillation", None)
+        return distillation if isinstance(distillation, Distillation) else None
+
+    @property
+    def _shaping(self) -> TokenShaping | None:
+        """The settings of the weights of given and sampled tokens; None without a field `shaping`."""
+        shaping = getattr(self, "shaping", None)
+        return shaping if isinstance(shaping, TokenShaping) else None
 
     @property
     def teacher_divergence(self) -> Divergence | None:
@@ -181,7 +189,9 @@ class PolicyGradient(Algorithm):
 
     @property
     def has_ratio(self) -> bool:
-        """False for plain, and for dppo, ipo and `bypass`, which compare with the sampler by design."""
+        """False for plain, and for dppo, ipo and `bypass`, which compare with the sampler; true if it is shaped."""
+        if self._shaping is not None and self._shaping.own_kind != "none":
+            return True
         return self.surrogate.kind != "plain" and not self.surrogate.to_sampler and self.correction.kind != "bypass"
 
     @property
@@ -197,8 +207,8 @@ class PolicyGradient(Algorithm):
 
     @property
     def two_pass(self) -> bool:
-        """Whether `top_entropy` needs a quantile of the entropy over all rows."""
-        return self.selection.top_entropy < 1
+        """Whether `top_entropy` needs all rows, or `drop_above` drops tokens before the average is computed."""
+        return self.selection.top_entropy < 1 or (self._shaping is not None and self._shaping.drop_above > 0)
 
     def check(self, group_size: int) -> None:
         """Reject groups of one completion if rewards are used and the estimator compares completions within a group."""
@@ -278,11 +288,11 @@ class PolicyGradient(Algorithm):
         )
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Apply the correction for the sampler, and keep advantages only on tokens selected by `top_entropy`."""
+        """Apply the correction for the sampler, then `top_entropy` to advantages and `drop_above` to the mask."""
         batch = corrections.apply_correction(batch, self.correction, in_ratio=self.surrogate.kind == "vespo")
-        if self.selection.top_entropy == 1 or entropy is None:
-            return batch
-        return exploration.keep_top_entropy(batch, entropy, self.selection.top_entropy)
+        if self.selection.top_entropy < 1 and entropy is not None:
+            batch = exploration.keep_top_entropy(batch, entropy, self.selection.top_entropy)
+        return batch if self._shaping is None else self._shaping.drop_likely_tokens(batch, logps, self.average)
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return rows with an advantage or an imitated token; all rows if the loss has a KL or entropy term."""

@@ -100,7 +100,7 @@ class TokenShaping:
 
         In a constant average or a sequence sum, the weight of a token does not depend on other tokens.
         """
-        if logps is None:
+        if logps is None or not self.drop_above:
             return batch
         dropped = batch.mask.bool() & (logps.exp() > self.drop_above)
         mask = batch.mask.masked_fill(dropped, 0.0)
