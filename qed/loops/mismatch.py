@@ -9,7 +9,6 @@ from statistics import fmean
 from qed.rollout.ahead import measure_staleness
 from qed.rollout.stages import flatten
 from qed.sampling.base import Sampler, has_exact_logps, is_remote
-from qed.training.batch import split_rows
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
@@ -65,7 +64,7 @@ def _measure_gap(learner: Learner, answers: Sequence[Rollout], others: Sequence[
     scored = scored or [each for each in others if each[0].source == "policy"]
     if not scored:
         some = answers[:: max(1, len(answers) // ANSWERS)][:ANSWERS]
-        scored = list(zip(some, _score(learner, some), strict=True))
+        scored = list(zip(some, learner.score_outputs(learner.model, some), strict=True))
     gaps = sorted(
         abs(sampled - own)
         for rollout, logps in scored
@@ -76,11 +75,3 @@ def _measure_gap(learner: Learner, answers: Sequence[Rollout], others: Sequence[
         return {}
     rare = gaps[math.ceil(RARE * len(gaps)) - 1]
     return {"sampler/logp_gap_mean": fmean(gaps), "sampler/logp_gap_p99": rare, "sampler/logp_gap_max": gaps[-1]}
-
-
-def _score(learner: Learner, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
-    """Compute the learner's log-probs of the outputs without changing the rollouts."""
-    if not rollouts:
-        return []
-    logps, _ = learner.forward_logps(learner.model, learner.collate(rollouts))
-    return list(split_rows(logps, rollouts))

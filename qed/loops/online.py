@@ -81,10 +81,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                 source.load(step)
             learner.adapt(phase.record(step, stats, collected.sampled, counts, collected.groups))
             source.release(step, learner.algorithm)
-            phase.end_step(step)
-            phase.evaluate_if_due(step)
-            phase.save_if_due(step)
-            phase.stop_if_asked()
+            phase.finish_step(step)
     phase.finish()
 
 
@@ -142,7 +139,7 @@ def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollec
         window=read_window(setup.model),
         say=setup.console.say,
     )
-    phase.attach_collector(collector)
+    phase.checkpointer.restore_collector(collector)
     return collector
 
 

@@ -8,10 +8,7 @@ two. The loops in `online.py`, `sft.py` and `preferences.py` share this structur
         phase.begin_step(step)
         ...                                # the step itself, its stages timed: with timer("update"): ...
         phase.record(step, stats)
-        phase.end_step(step)               # the step is complete
-        phase.evaluate_if_due(step)
-        phase.save_if_due(step)
-        phase.stop_if_asked()
+        phase.finish_step(step)            # evaluates and saves where that is due
     phase.finish()
 """
 
@@ -46,7 +43,6 @@ from qed.loops.teacher import open_teacher
 from qed.models.block_attention import list_faults
 from qed.models.load import is_new
 from qed.models.precision import read_precision
-from qed.rollout.collector import RolloutCollector
 from qed.rollout.policy import load_policy
 from qed.rollout.stages import Stream
 from qed.runs.metric_names import read_metrics
@@ -131,10 +127,6 @@ class Phase:
         self.checkpointer.stream = stream
         return stream
 
-    def attach_collector(self, collector: RolloutCollector) -> None:
-        """Save the collector's state with every checkpoint, and restore it if the phase resumes from a checkpoint."""
-        self.checkpointer.restore_collector(collector)
-
     def begin(self) -> None:
         """Evaluate and save before the first step, if that is due.
 
@@ -143,9 +135,7 @@ class Phase:
         self.setup.timer.begin_step(self.first)
         self.end_step(self.first)
         self._repeat_evaluations()
-        self.evaluate_if_due(self.first)
-        self.save_if_due(self.first)
-        self.stop_if_asked()
+        self._settle_step(self.first)
         if self.first < self.last:
             self.setup.console.phase(f"{self.name}: steps {self.first + 1} to {self.last}", self.first)
 
@@ -229,6 +219,16 @@ class Phase:
             self.setup.profiler.end_step(step)
         self.setup.parallel.agree_on_stop(self.setup.stop)
         self.failures.settle()
+
+    def finish_step(self, step: int) -> None:
+        """End a step, evaluate and save if due, and stop if a signal asked for it."""
+        self.end_step(step)
+        self._settle_step(step)
+
+    def _settle_step(self, step: int) -> None:
+        self.evaluate_if_due(step)
+        self.save_if_due(step)
+        self.stop_if_asked()
 
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate if it is due: before the first step, after the last, or every `evaluation.every` steps."""

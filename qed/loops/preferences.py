@@ -68,10 +68,7 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
         with setup.timer("update"):
             stats = phase.update(rows, step)
         phase.record(step, [stats])
-        phase.end_step(step)
-        phase.evaluate_if_due(step)
-        phase.save_if_due(step)
-        phase.stop_if_asked()
+        phase.finish_step(step)
     phase.finish()
 
 

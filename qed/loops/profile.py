@@ -37,7 +37,7 @@ ENTRIES = 1_000_000  # most allocations to record on a CUDA device
 
 
 class StepProfiler:
-    """Records the steps of `run.profile`; does nothing if it is not set.
+    """Records the steps of `run.profile`.
 
     Args:
         steps: first and last step to profile.
@@ -50,7 +50,7 @@ class StepProfiler:
 
     def __init__(
         self,
-        steps: tuple[int, int] | None,
+        steps: tuple[int, int],
         folder: Path,
         rank: int,
         device: torch.device,
@@ -72,7 +72,7 @@ class StepProfiler:
 
     def begin_step(self, step: int) -> None:
         """Start recording if the step is to be profiled; a resumed run may start in the middle."""
-        if self.steps is None or not self.steps[0] <= step <= self.steps[1]:
+        if not self.steps[0] <= step <= self.steps[1]:
             return
         self._last = step
         if self._recording is None:
@@ -81,7 +81,7 @@ class StepProfiler:
 
     def end_step(self, step: int) -> None:
         """Write the files after the last step to profile."""
-        if self._recording is not None and self.steps is not None and step >= self.steps[1]:
+        if self._recording is not None and step >= self.steps[1]:
             with self.timer("profile"):
                 self._write()
 
@@ -126,10 +126,12 @@ class StepProfiler:
 @contextmanager
 def open_profiler(setup: Setup) -> Iterator[None]:
     """Record the steps of `run.profile`, even if an error interrupts them."""
-    run = setup.settings.run
-    profiler = StepProfiler(
-        run.profile_steps, setup.run.folder, setup.parallel.rank, setup.device, setup.timer, setup.console.say
-    )
+    steps = setup.settings.run.profile_steps
+    if steps is None:
+        yield
+        return
+    rank = setup.parallel.rank
+    profiler = StepProfiler(steps, setup.run.folder, rank, setup.device, setup.timer, setup.console.say)
     setup.profiler = profiler
     try:
         yield

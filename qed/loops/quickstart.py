@@ -18,6 +18,7 @@ from qed.loops.setup import Setup, open_run
 from qed.loops.train import collect_figures, run_phases
 from qed.report.write import write_report
 from qed.runs.run import Launch, Row, read_evaluations, read_lines
+from qed.training.checkpoints import name_folder
 
 CONTROL = "control"
 CONTROL_EVALUATIONS = 3
@@ -65,7 +66,7 @@ def _run_control(setup: Setup, settings: PipelineSettings) -> None:
     boundary = settings.sft.learner.steps
     steps = compute_control_steps(read_lines(setup.run.folder / "metrics.jsonl"), boundary)
     sft = settings.phase("sft")
-    initial = setup.run.folder / "checkpoints" / f"step_{boundary:06d}" / "hf"
+    initial = name_folder(setup.run.folder, boundary) / "hf"
     control = replace(
         sft,
         learner=replace(sft.learner, steps=steps),

@@ -195,7 +195,7 @@ def _build_keys(
     digests = [hashlib.sha256(settings) for _ in parts]
     for digest, part in zip(digests, parts, strict=True):
         for rollout in part:
-            # Only trained tokens are scored. Without a mask the key is that of earlier versions.
+            # Only trained tokens are scored; without a mask, all are.
             mask = [list(rollout.loss_mask)] if rollout.loss_mask else []
             digest.update(json.dumps([list(rollout.prompt), list(rollout.output), *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):

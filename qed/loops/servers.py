@@ -37,6 +37,7 @@ from qed.rollout.weights_folder import (
     WeightsFolder,
     Writes,
     choose_place,
+    name_version,
     write_adapter,
     write_base,
     write_full,
@@ -173,7 +174,7 @@ class RunServers:
         """Write the model that servers start from: the current weights, or the base weights if adapters are trained."""
         adapted, folder = self._kind == "adapter", self.folder
         files = write_base(policy.model, policy.tokenizer, self._dtype) if adapted else self._write(policy)
-        name = BASE if adapted else f"step_{version:06d}"
+        name = BASE if adapted else name_version(version)
         if folder is None:
             files(Path(), self.parallel.rank)
         self.parallel.run_on_first(lambda: folder and folder.write(name, version, "full", files))

@@ -90,7 +90,7 @@ class Setup:
     best: int | None = None  # the step that BEST names
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # saves checkpoints if run.save_async is set
     timer: StageTimer = field(default_factory=StageTimer)  # times the stages of every step
-    profiler: StepProfiler | None = None  # profiles the steps of `run.profile`
+    profiler: StepProfiler | None = None  # profiles the steps of `run.profile`; None if it is not set
     background: BackgroundEvaluator | None = None  # if evaluations have dedicated servers
     # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
     lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None

@@ -47,10 +47,7 @@ def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> N
         with setup.timer("update"):
             stats = phase.update(rows, step)
         phase.record(step, [stats])
-        phase.end_step(step)
-        phase.evaluate_if_due(step)
-        phase.save_if_due(step)
-        phase.stop_if_asked()
+        phase.finish_step(step)
     phase.finish()
 
 

@@ -42,6 +42,11 @@ class Writes(Protocol):
         ...
 
 
+def name_version(version: int) -> str:
+    """Return the name of a version's folder, as `WeightsFolder.list_versions` finds it."""
+    return f"step_{version:06d}"
+
+
 def write_full(model: Any, tokenizer: Any, dtype: str) -> Writes:
     """Return a writer of complete weights with config and tokenizer; an empty `dtype` keeps the weights' own."""
     return lambda folder, rank: ModelFiles(model, dtype).write(folder, tokenizer, rank)

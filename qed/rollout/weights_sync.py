@@ -21,7 +21,7 @@ import torch
 from qed.errors import QedError, ServersGone
 from qed.guards.signals import check_signals
 from qed.rollout.probe import Learner, Reading, Stale, Values, read_probe, require_change, require_reading
-from qed.rollout.weights_folder import Format, WeightsFolder, Writes
+from qed.rollout.weights_folder import Format, WeightsFolder, Writes, name_version
 from qed.sampling.server.dialect import NotDrained, Server, ServerLost
 from qed.sampling.server.sampler import ServerSampler
 from qed.training.parallel import ALONE, Parallel
@@ -186,7 +186,7 @@ class WeightsSync:
     def _write(self, model: Any, version: int) -> Path:
         """Write the version on the first rank; the others take part in gathering."""
         began = time.perf_counter()
-        files, folder, name = self.write(model), self.folder, f"step_{version:06d}"
+        files, folder, name = self.write(model), self.folder, name_version(version)
         # Servers may have been started with the same weights that they get first.
         found = self.parallel.run_on_first(lambda: folder.find(name) if folder and self.version is None else None)
         if found is not None:

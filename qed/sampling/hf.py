@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from qed.guards.out_of_memory import call_if_it_fits
 from qed.guards.signals import check_signals
 from qed.models.precision import compute_in
 from qed.randomness import draw_uniforms
-from qed.sampling.base import Sampling
+from qed.sampling.base import PromptBatch, Sampling
 from qed.sampling.draw import draw_tokens, shape_logits
 from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
@@ -80,20 +79,20 @@ class HFSampler:
         prefix_lengths: Sequence[int] = (),
     ) -> list[list[Completion]]:
         """Generate one completion for each seed of each prompt, in batches of similar length; see `Sampler`."""
-        rows = [(index, seed) for index, prompt_seeds in enumerate(seeds) for seed in prompt_seeds]
-        max_lengths = [sampling.max_tokens - length for length in prefix_lengths or [0] * len(prompts)]
-        order = sorted(range(len(rows)), key=lambda row: len(prompts[rows[row][0]]))
+        requests = list(PromptBatch(prompts, seeds, sampling, prefix_lengths).list_prompts())
+        rows = [(request, seed) for request in requests for seed in request.seeds]
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row][0].prompt))
         completions: list[Completion | None] = [None] * len(rows)
 
         def sample_missing() -> None:
             # `model.generate` has one maximum length per batch, so rows with different limits go to different batches.
-            for length in sorted(set(max_lengths)):
-                missing = [row for row in order if max_lengths[rows[row][0]] == length and completions[row] is None]
+            for own in sorted({request.sampling for request in requests}, key=lambda own: own.max_tokens):
+                missing = [row for row in order if rows[row][0].sampling == own and completions[row] is None]
                 for start in range(0, len(missing), self.rows_per_batch):
                     batch = missing[start : start + self.rows_per_batch]
                     self.admitted = len(batch)
-                    batch_prompts, batch_seeds = [prompts[rows[r][0]] for r in batch], [rows[r][1] for r in batch]
-                    sampled = self._generate_batch(batch_prompts, batch_seeds, _shorten(sampling, length))
+                    batch_prompts, batch_seeds = [rows[r][0].prompt for r in batch], [rows[r][1] for r in batch]
+                    sampled = self._generate_batch(batch_prompts, batch_seeds, own)
                     for row, completion in zip(batch, sampled, strict=True):
                         completions[row] = completion
 
@@ -185,12 +184,6 @@ class HFSampler:
             )
             for row, (t, lp, n) in enumerate(zip(tokens, logps, lengths, strict=True))
         ]
-
-
-def _shorten(sampling: Sampling, max_tokens: int) -> Sampling:
-    """Return the parameters for a continuation, where the answer's other tokens are given."""
-    given = sampling.max_tokens - max_tokens
-    return replace(sampling, max_tokens=max_tokens, min_tokens=max(0, sampling.min_tokens - given))
 
 
 def find_stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:

@@ -153,7 +153,6 @@ def _write_adapter(export: Export, folder: Path) -> None:
         _require_range(name, weight, dtype)
     save_file({name: weight.to(dtype) for name, weight in weights.items()}, folder / adapters.WEIGHTS, {"format": "pt"})
     shutil.copy(source / adapters.CONFIG, folder / adapters.CONFIG)
-    # The adapters of earlier versions have no tokenizer, and the checkpoint's is the same.
     tokenizer, _ = load_tokenizer(str(export.checkpoint / "hf"))
     tokenizer.save_pretrained(folder)
 

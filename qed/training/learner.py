@@ -143,10 +143,10 @@ class Learner:
             batch = batch if len(set(live)) == 1 else None  # otherwise each part has its own batch
             # Use the same micro-batches as the update, so that bfloat16 rounds in the same way.
             for part in split_by_gradient(rollouts, live):
-                for rollout, logps in zip(part, self._score_outputs(self.model, part, batch), strict=True):
+                for rollout, logps in zip(part, self.score_outputs(self.model, part, batch), strict=True):
                     rollout.old_logps = None if is_older(rollout, version) else logps
         if reference is not None or self.served or self.algorithm.scores_reference:
-            score = self.served or partial(self._score_outputs, reference or self.reference or self.model)
+            score = self.served or partial(self.score_outputs, reference or self.reference or self.model)
             for rollout, logps in zip(rollouts, score(show_teacher(rollouts)), strict=True):
                 rollout.ref_logps = logps
 
@@ -311,13 +311,13 @@ class Learner:
     def _autocast(self) -> AbstractContextManager[object]:
         return compute_batches_in(self.device.type, self.precision, self.settings.compile)
 
-    def _score_outputs(self, model: Any, rows: Sequence[Rollout], whole: Batch | None = None) -> list[Sequence[float]]:
+    def score_outputs(self, model: Any, rows: Sequence[Rollout], whole: Batch | None = None) -> list[Sequence[float]]:
         """Compute the log-probs of each output, 0 where it is not trained; `whole` is the rows' batch, if known."""
         if not rows:
             return []
         if isinstance(model, AdapterDisabled):
             with disable_adapters(model.model):
-                return self._score_outputs(model.model, rows)
+                return self.score_outputs(model.model, rows)
         with lend_device(model, self.device):
             logps, _ = self.forward_logps(model, whole or self.collate(rows))
         return split_rows(logps, rows)

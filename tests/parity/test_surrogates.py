@@ -443,7 +443,7 @@ def updates(algorithm: PolicyGradient, forget: bool, **settings: Any) -> None:
     learner.score(rollouts, old=True)
     for step in range(2):
         if forget:
-            for rollout, logps in zip(rollouts, learner._score_outputs(learner.model, rollouts), strict=True):
+            for rollout, logps in zip(rollouts, learner.score_outputs(learner.model, rollouts), strict=True):
                 rollout.old_logps = logps
         learner.update(rollouts, step)
 

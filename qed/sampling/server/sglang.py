@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,22 @@ from qed.errors import QedError, UsageError
 from qed.net.deadlines import CancelScope
 from qed.sampling.base import Sampling
 from qed.sampling.server.checks import Answer, read_completion
-from qed.sampling.server.dialect import LOADING, MAX_REPLY, AskAgain, Job, Mode, NotDrained, Server, ServerLost
+from qed.sampling.server.dialect import LOADING, MAX_REPLY, AskAgain, Mode, NotDrained
+from qed.sampling.server.engine import EngineServer, read_named_version
 from qed.types import Completion
 
 SEED_BITS = 31  # its kernels hash 32-bit seeds, and negative ones are rejected
 
 
-class SglangServer(Server):
+class SglangServer(EngineServer):
     """A server of SGLang; with --enable-deterministic-inference its answers are reproducible by seed."""
 
     dialect = "sglang"
-    adapters: tuple[str, ...] = ()  # loaded adapters, the newest last
 
-    def complete(
-        self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
-    ) -> list[list[Completion]]:
-        """Sample the answers of a job, one request each; see `Server.complete`."""
-        return [
-            [self._complete(prompt, seed, sampling, scope) for seed in seeds]
-            for prompt, seeds, sampling in job.list_prompts()
-        ]
-
-    def _complete(self, prompt: Sequence[int], seed: int, sampling: Sampling, scope: CancelScope | None) -> Completion:
+    def complete_one(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, scope: CancelScope | None
+    ) -> Completion:
+        """Sample one answer; see `Server.complete`."""
         body: dict[str, Any] = {
             "input_ids": list(prompt),
             "sampling_params": self._build_parameters(seed, sampling),
@@ -55,8 +48,8 @@ class SglangServer(Server):
                 raise QedError(f"The server {self.url} answered a different prompt than it was sent.")
         except (KeyError, TypeError, IndexError) as error:
             raise QedError(f"The reply of the server {self.url} is not SGLang's: {str(reply)[:200]}") from error
-        named = str(meta.get("weight_version"))
-        version = int(named) if named.isdecimal() and flight.adapter is None else flight.version
+        named = read_named_version(meta)
+        version = flight.version if named is None or flight.adapter is not None else named
         return read_completion(self.url, self.reader, sampling, Answer(tokens, logps, reason, None, version))
 
     def _build_parameters(self, seed: int, sampling: Sampling) -> dict[str, Any]:
@@ -115,12 +108,7 @@ class SglangServer(Server):
         if name not in self.adapters:
             body = {"lora_name": name, "lora_path": path}
             self._require(self.ask("POST", "/load_lora_adapter", body, LOADING), f"load the adapter in {path}")
-        self.adapters = (*(each for each in self.adapters if each != name), name)
-        self.adapter, self.version = name, int(name.rpartition("@")[2])
-        for old in self.adapters[:-2]:
-            with suppress(QedError, ServerLost):
-                self.ask("POST", "/unload_lora_adapter", {"lora_name": old})
-        self.adapters = self.adapters[-2:]
+        self.use_adapter(name, "/unload_lora_adapter")
 
     def clear_caches(self) -> None:
         """Clear cached prompts; see `Server.clear_caches`."""
@@ -137,8 +125,7 @@ class SglangServer(Server):
     def read_version(self) -> int | None:
         """Return the version reported by the server."""
         if self.adapter is None:
-            named = str(self.ask("GET", "/get_model_info").get("weight_version"))
-            self.version = int(named) if named.isdecimal() else None
+            self.version = read_named_version(self.ask("GET", "/get_model_info"))
         return self.version
 
     def _require(self, reply: Any, what: str) -> None:

@@ -11,28 +11,24 @@ from qed.errors import QedError, UsageError
 from qed.net.deadlines import CancelScope
 from qed.sampling.base import Sampling
 from qed.sampling.server import openai
-from qed.sampling.server.dialect import LOADING, Job, Mode, NotDrained, Server, ServerLost, find_status, has_timed_out
+from qed.sampling.server.dialect import LOADING, Mode, NotDrained, ServerLost, find_status, has_timed_out
+from qed.sampling.server.engine import EngineServer, read_named_version
 from qed.types import Completion
 
-KEPT_ADAPTERS = 2  # per run: the one that running answers may still use, and the newest
 DEV_MODE = "It accepts weights only if started with VLLM_SERVER_DEV_MODE=1, on loopback, as the sampler vllm does."
 
 
-class VllmServer(Server):
+class VllmServer(EngineServer):
     """A server of vLLM, started with --logprobs-mode processed_logprobs."""
 
     dialect = "vllm"
-    adapters: tuple[str, ...] = ()  # loaded adapters, the newest last
     folder: str = ""  # of its current weights; empty for those that it was started with
 
-    def complete(
-        self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
-    ) -> list[list[Completion]]:
-        """Sample the answers of a job, one request each; see `Server.complete`."""
-        return [
-            [openai.complete(self, self.capabilities.model, prompt, seed, sampling, scope) for seed in seeds]
-            for prompt, seeds, sampling in job.list_prompts()
-        ]
+    def complete_one(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, scope: CancelScope | None
+    ) -> Completion:
+        """Sample one answer; see `Server.complete`."""
+        return openai.complete(self, self.capabilities.model, prompt, seed, sampling, scope)
 
     def score(
         self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
@@ -120,12 +116,7 @@ class VllmServer(Server):
                 # the engine stays alive.
                 if find_status(error) != 200:
                     raise QedError(f"The server {self.url} cannot load the adapter in {path}: {error}") from error
-        self.adapters = (*(each for each in self.adapters if each != name), name)
-        self.adapter, self.version = name, int(name.rpartition("@")[2])
-        for old in self.adapters[:-KEPT_ADAPTERS]:
-            with suppress(QedError, ServerLost):
-                self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": old})
-        self.adapters = self.adapters[-KEPT_ADAPTERS:]
+        self.use_adapter(name, "/v1/unload_lora_adapter")
 
     def clear_caches(self) -> None:
         """Clear cached prompts; see `Server.clear_caches`.
@@ -141,8 +132,7 @@ class VllmServer(Server):
         """Return the version reported by the server, or the adapter's; None if it has been restarted since."""
         if self.adapter is None:
             with suppress(QedError, ServerLost):
-                named = str(self.ask("GET", "/weight_info").get("weight_version"))
-                self.version = int(named) if named.isdecimal() else None
+                self.version = read_named_version(self.ask("GET", "/weight_info"))
         else:
             served = {card["id"] for card in self.ask("GET", "/v1/models")["data"]}
             self.version = self.version if self.adapter in served else None
