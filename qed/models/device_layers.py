@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from qed.kernels.functions import has_half_kernels
 from qed.kernels.trials import try_kernels
 from qed.models.adapted_layer import multiply_adapted
+from qed.models.families import read_head_width
 from qed.models.layer_windows import compute_layer_windows
 from qed.models.precision import read_compute_dtype
 
@@ -43,8 +44,7 @@ def suits_kernels(body: Any) -> bool:
 
 def has_layer_kernels(config: Any) -> bool:
     """Return whether there are kernels for layers of these sizes."""
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return config.hidden_act == "silu" and fits_kernels(config.hidden_size, width)
+    return config.hidden_act == "silu" and fits_kernels(config.hidden_size, read_head_width(config))
 
 
 def fits_kernels(width: int, head_width: int) -> bool:

@@ -47,6 +47,11 @@ def read_text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def read_head_width(config: Any) -> int:
+    """Return the width of an attention head from a text configuration."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
 def require_known_layers(name: str, config: Any, kind: type | None) -> None:
     """Reject a model whose layers carry a recurrent state.
 

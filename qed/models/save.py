@@ -176,12 +176,9 @@ def _rounds(sources: Iterable[Source], dtype: torch.dtype) -> bool:
     return any(torch.promote_types(kind, dtype) != dtype for kind in kinds)
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path, dtype: str = "") -> None:
-    """Write a model and its tokenizer for `from_pretrained`, with adapters merged into the weights.
-
-    `dtype` is the dtype of the weights in the folder; empty keeps the model's.
-    """
-    ModelFiles(model, dtype).write(folder, tokenizer)
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a model and its tokenizer for `from_pretrained`, with adapters merged into the weights."""
+    ModelFiles(model).write(folder, tokenizer)
 
 
 def list_exact_weights(model: Any) -> dict[str, Tensor]:

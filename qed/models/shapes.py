@@ -19,6 +19,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, lora
 from qed.models.device_layers import fits_kernels, has_layer_kernels
+from qed.models.families import read_head_width
 from qed.models.initial_weights import build_turn
 from qed.models.load import SIZES, is_new
 from qed.models.own_layers import LLAMA_LIKE
@@ -206,7 +207,7 @@ def measure_shape(model: Any) -> ModelShape:
         inner=_read_inner(config),
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        head_width=read_head_width(config),
         vocabulary=model.get_input_embeddings().weight.shape[0],
         layer_weights=layers // config.num_hidden_layers,
         other_weights=sum(counts.values()) - adapters - layers + layers % config.num_hidden_layers,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qed.grading.extract import find_last_boxed
 from qed.grading.extraction.marks import cut_at_turn
 from qed.grading.policy import PolicyName, find_policy
-from qed.rewards.verdicts import judge_answer
+from qed.rewards.verdicts import grade_by_verdict, judge_answer
 from qed.types import Grade, Rollout
 
 
@@ -20,9 +20,7 @@ class Boxed:
 
     def __call__(self, rollout: Rollout) -> Grade:
         answer = find_last_boxed(cut_at_turn(rollout.text))
-        verdict = judge_answer(rollout.problem.answer, answer, find_policy(self.policy))
-        score, parts = float(verdict.correct), {"correct": float(verdict.correct)}
-        return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)
+        return grade_by_verdict(judge_answer(rollout.problem.answer, answer, find_policy(self.policy)), answer)
 
 
 reward = Boxed()

@@ -70,6 +70,32 @@ class Grader(Protocol):
 
 
 @dataclass(frozen=True)
+class WrappedGrader:
+    """Base of graders that call another grader and share its properties."""
+
+    grader: Grader
+
+    @property
+    def judge(self) -> str | None:
+        """The name of what decides correctness; see `Grader`."""
+        return self.grader.judge
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether the grades say if the format is correct."""
+        return self.grader.checks_format
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Descriptions of user-defined functions."""
+        return self.grader.functions
+
+    def close(self) -> None:
+        """Close the grader."""
+        self.grader.close()
+
+
+@dataclass(frozen=True)
 class InProcessGrader:
     """Grades in this process."""
 

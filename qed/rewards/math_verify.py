@@ -13,7 +13,7 @@ from qed.grading import symbolic
 from qed.grading.bounds import MAX_ANSWER_CHARS
 from qed.grading.equal import TOO_LONG, Verdict
 from qed.grading.extract import extract_final_answer
-from qed.rewards.verdicts import NO_ANSWER
+from qed.rewards.verdicts import NO_ANSWER, grade_by_verdict
 from qed.types import Grade, Rollout
 
 
@@ -27,10 +27,7 @@ class MathVerify:
     def __call__(self, rollout: Rollout) -> Grade:
         found = extract_final_answer(rollout.text, self.mode)
         answer = found.answer if found else None
-        verdict = NO_ANSWER if answer is None else _compare(rollout.problem.answer, answer)
-        score = float(verdict.correct)
-        parts = {"correct": score}
-        return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)
+        return grade_by_verdict(NO_ANSWER if answer is None else _compare(rollout.problem.answer, answer), answer)
 
 
 def _compare(gold: str, answer: str) -> Verdict:

@@ -29,16 +29,14 @@ def judge_found(gold: str, found: Extracted | Refusal, policy: Policy = MATH) ->
 
 def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Policy = MATH) -> Grade:
     """Grade the final answer of the text, wherever it is: 1 if correct. The format is correct if there is an answer."""
-    verdict, answer = judge_found(rollout.problem.answer, find_final_answer(rollout.text, mode), policy)
-    return Grade(
-        float(verdict.correct),
-        verdict.correct,
-        answer is not None,
-        answer,
-        {"correct": float(verdict.correct)},
-        verdict.tier,
-        verdict.reason,
-    )
+    return grade_by_verdict(*judge_found(rollout.problem.answer, find_final_answer(rollout.text, mode), policy))
+
+
+def grade_by_verdict(verdict: Verdict, answer: str | None) -> Grade:
+    """Return the grade of a verdict: 1 if correct. The format is correct if there is an answer."""
+    score = float(verdict.correct)
+    parts = {"correct": score}
+    return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)
 
 
 def grade_by_number(number: Any, rollout: Rollout) -> Grade:

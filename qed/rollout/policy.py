@@ -55,6 +55,10 @@ def load_policy(
     prompt = load_prompt(settings.data)
     network, tokenizer = _load_network(settings, problems, prompt, checkpoint)
     network = load.prepare_model(network, settings.model, device)
+    return _build_policy(network, tokenizer, prompt, settings)
+
+
+def _build_policy(network: Any, tokenizer: Any, prompt: Any, settings: Settings) -> Policy:
     if hasattr(prompt, "chat_template"):
         # Saved with every checkpoint, so that other programs use the prompt of training.
         tokenizer.chat_template = prompt.chat_template
@@ -110,11 +114,7 @@ def load_remote_policy(settings: Settings) -> Policy:
     """
     prompt = load_prompt(settings.data)
     tokenizer, model = load.load_tokenizer(settings.model.name, settings.model.revision)
-    if hasattr(prompt, "chat_template"):
-        tokenizer.chat_template = prompt.chat_template
-    ends = load.find_end_ids(model, tokenizer, prompt.CHAT)
-    template = PromptTemplate(prompt, tokenizer, ends, settings.sampling.stop)
-    return Policy(model, tokenizer, template, build_sampler(model, tokenizer, ends, settings))
+    return _build_policy(model, tokenizer, prompt, settings)
 
 
 def build_sampler(model: Any, tokenizer: Any, ends: Sequence[int], settings: Settings) -> Sampler:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from qed.rewards.grader import Grader
+from qed.rewards.grader import Grader, WrappedGrader
 from qed.sampling.base import PromptBatch, Sampler, Sampling, generate_batches, is_remote, keep_prefixes
 from qed.sampling.parts import Place, join_parts, list_places, split_places, take_part
 from qed.sampling.prefixes import PrefixTable
@@ -100,40 +101,15 @@ class SharedSampler:
         self.sampler.load(weights, version)
 
 
-class SharedGrader:
-    """Splits grading across all ranks, which must all call it with the same groups.
+@dataclass(frozen=True)
+class SharedGrader(WrappedGrader):
+    """Splits grading across all ranks, which must all call it with the same groups."""
 
-    Args:
-        grader: grader of this rank.
-        parallel: the ranks.
-    """
-
-    def __init__(self, grader: Grader, parallel: Parallel) -> None:
-        self.grader = grader
-        self.parallel = parallel
-
-    @property
-    def judge(self) -> str | None:
-        """The name of what decides correctness; see `Grader`."""
-        return self.grader.judge
-
-    @property
-    def checks_format(self) -> bool:
-        """Whether the grades tell if the format is correct."""
-        return self.grader.checks_format
-
-    @property
-    def functions(self) -> list[dict[str, Any]]:
-        """Descriptions of user-defined functions."""
-        return self.grader.functions
+    parallel: Parallel
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """Grade the answers of each group."""
         return self.parallel.map_split(self.grader, groups)
-
-    def close(self) -> None:
-        """Stop the workers of this rank."""
-        self.grader.close()
 
 
 def share_sampler(sampler: Sampler, model: nn.Module, parallel: Parallel) -> Sampler:

@@ -58,18 +58,17 @@ class RequestBatch(NamedTuple):
     address: tuple[int | str, ...]  # of the random numbers
 
 
-def sample(  # noqa: PLR0913 -- requests, sampler, and the address of the random numbers
+def sample(
     requests: Sequence[Request],
     sampler: Sampler,
     template: PromptTemplate,
     sampling: Sampling,
     address: tuple[int | str, ...],
     version: int = 0,
-    counts: Counter[str] | None = None,
     grader: Grader | None = None,
 ) -> list[Group]:
     """Sample a group of answers for each request; see `sample_batches`."""
-    return sample_batches([RequestBatch(requests, sampling, address)], sampler, template, version, counts, grader)[0]
+    return sample_batches([RequestBatch(requests, sampling, address)], sampler, template, version, grader=grader)[0]
 
 
 def sample_batches(

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import Environment, State
 from qed.environments.calls import ask_grade, ask_replies
 from qed.errors import UsageError
-from qed.rewards.grader import Grader
+from qed.rewards.grader import Grader, WrappedGrader
 from qed.rollout.append import append_tokens
 from qed.sampling.base import Sampler, share_work
 from qed.types import Grade, Group, Rollout
@@ -101,26 +100,10 @@ def read_turns(rollout: Rollout, template: PromptTemplate) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class TurnGrader:
+class TurnGrader(WrappedGrader):
     """Grades final answers, with rewards as adjusted by the environment."""
 
-    grader: Grader
     environment: Environment
-
-    @property
-    def judge(self) -> str | None:
-        """The name of what decides correctness."""
-        return self.grader.judge
-
-    @property
-    def checks_format(self) -> bool:
-        """Whether the grader checks the format."""
-        return self.grader.checks_format
-
-    @property
-    def functions(self) -> list[dict[str, Any]]:
-        """Descriptions of user-defined functions, from the grader."""
-        return self.grader.functions
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """Grade the answers of each group."""
@@ -131,7 +114,3 @@ class TurnGrader:
             ]
             for group, grades in zip(groups, self.grader(groups), strict=True)
         ]
-
-    def close(self) -> None:
-        """Close the grader."""
-        self.grader.close()

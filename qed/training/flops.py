@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import nn
 
-from qed.models.families import read_text_config, split_head
+from qed.models.families import read_head_width, read_text_config, split_head
 from qed.training.batch import Batch
 from qed.training.packing import list_prompts
 from qed.types import Groups
@@ -80,8 +80,7 @@ def measure_size(model: nn.Module) -> ModelSize:
     """Return the sizes of a causal language model, also of a sharded, quantized or adapted one."""
     body, head = split_head(model)
     config = read_text_config(model)
-    heads = config.num_attention_heads
-    width = (getattr(config, "head_dim", None) or config.hidden_size // heads) * heads
+    width = read_head_width(config) * config.num_attention_heads
     chosen = getattr(config, "num_experts_per_tok", None)
     experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
     total = trained = 0

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from qed.config.settings import ModelSettings
 from qed.errors import QedError
 from qed.models import lora
-from qed.models.save import save_model
+from qed.models.save import ModelFiles, save_model
 from qed.runs import manifest
 from qed.runs.run import Run
 from qed.training import checkpoint_writer
@@ -180,7 +180,7 @@ def test_checkpoints_of_three_ranks_are_resumed_by_one_and_two(tmp_path: Path) -
     exact = read_slices(tmp_path / "checkpoints" / "step_000002", EXACT)
     model = make_policy(adapted=False)
     model.load_state_dict(exact, strict=False)
-    save_model(model, Words(), tmp_path / "hf", "bfloat16")
+    ModelFiles(model, "bfloat16").write(tmp_path / "hf", Words())
     written = tmp_path / "checkpoints" / "step_000002" / "hf"
     assert {path.name: path.read_bytes() for path in written.iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "hf").iterdir()

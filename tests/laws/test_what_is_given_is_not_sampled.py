@@ -23,7 +23,7 @@ from qed.data.prompts.base import PromptTemplate
 from qed.errors import UsageError
 from qed.rollout.describe import describe_groups
 from qed.rollout.replay import ReplayBuffer
-from qed.rollout.stages import sample
+from qed.rollout.stages import RequestBatch, sample_batches
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
@@ -77,7 +77,8 @@ def sampled(
     requests: Sequence[Request], stop: tuple[str, ...] = (), most: int = 12
 ) -> tuple[list[Group], Counter[str], int]:
     sampler, counts = Counting(make_model(), Letters(), ends=(END,)), Counter[str]()
-    groups = sample(requests, sampler, template(stop), Sampling(1.0, most), (5, "rollout", 1), 7, counts)
+    batch = RequestBatch(requests, Sampling(1.0, most), (5, "rollout", 1))
+    (groups,) = sample_batches([batch], sampler, template(stop), 7, counts)
     return groups, counts, sampler.asked
 
 

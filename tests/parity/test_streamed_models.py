@@ -52,7 +52,7 @@ def test_a_streamed_model_is_the_saved_one(name: str, tmp_path: Path) -> None:
 def test_a_model_may_be_rounded_and_cut_into_files(tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(dtype=torch.float32, tie_word_embeddings=tied)
     monkeypatch.setattr(save, "SHARD_BYTES", 4000)
-    save_model(model, Words(), tmp_path / "hf", "bfloat16")
+    ModelFiles(model, "bfloat16").write(tmp_path / "hf", Words())
     files = sorted(path.name for path in (tmp_path / "hf").glob("*.safetensors"))
     assert len(files) > 2
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"

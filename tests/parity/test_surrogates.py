@@ -395,7 +395,7 @@ def test_scales_by_hand() -> None:
             == compute_factor(scale, "sequence_sum", 64)
             == 1
         )
-    assert [compute_factor(scale, "constant", 64, ranks=8) for scale in get_args(Scale)] == [1, 1, 8, 1, 8]
+    assert [compute_factor(scale, "constant", 64) for scale in get_args(Scale)] == [1, 1, 64, 1, 64]
     rows = batch_of(answer((-1.0,), (-1.0,)), answer((-1.0, -1.0), (-1.0, -1.0)))
     weights = PolicyGradient(average="constant", scale="luffy").weights(rows, 10)
     assert weights.tolist() == [[pytest.approx(0.1), 0], [pytest.approx(0.1)] * 2]

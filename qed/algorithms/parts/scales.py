@@ -13,11 +13,11 @@ from qed.algorithms.base import Average
 Scale = Literal["qed", "cs336", "verl", "trl", "luffy"]
 
 
-def compute_factor(scale: Scale, average: Average, rows: int, ranks: int = 1) -> float:
+def compute_factor(scale: Scale, average: Average, rows: int) -> float:
     """Return the factor on the weights of a step of `rows` rows that reproduces a library's gradient scale.
 
     `verl` is the revision of January 2026, whose seq-mean-token-sum-norm is not divided by the number of rows; `luffy`
-    divides the sum only by the budget, too. Both average gradients over ranks, so the factor is the rows per rank. The
-    row means of CS336 and the averages of TRL equal those of qed, as does verl from August 2026 on.
+    divides the sum only by the budget, too. The factor is for one rank; with more ranks, both average gradients over
+    them. The row means of CS336 and the averages of TRL equal those of qed, as does verl from August 2026 on.
     """
-    return rows / ranks if average == "constant" and scale in ("verl", "luffy") else 1.0
+    return float(rows) if average == "constant" and scale in ("verl", "luffy") else 1.0

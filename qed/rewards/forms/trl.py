@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from qed.errors import UsageError
 from qed.rewards.forms.calling import GradeFunction, Grades, filter_accepted, list_named, read_later
 from qed.rewards.forms.golds import choose_solution, name_golds, read_gold, reads_mathematics
-from qed.rewards.verdicts import grade_by_final_answer
+from qed.rewards.verdicts import grade_by_number
 from qed.types import Rollout
 
 # The logging arguments of TRL's trainer; qed logs only the scores.
@@ -42,7 +41,7 @@ def wrap_trl(name: str, function: Callable[..., Any], conversational: bool) -> G
 def grade_scores(rollouts: Sequence[Rollout], scores: Sequence[float | None]) -> Grades:
     """Return grades with these rewards, and with the verdict of qed's own grader on the final answer."""
     return [
-        None if score is None else replace(grade_by_final_answer(rollout), reward=score, parts={})
+        None if score is None else grade_by_number(score, rollout)
         for rollout, score in zip(rollouts, scores, strict=True)
     ]
 

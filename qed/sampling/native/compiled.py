@@ -18,7 +18,9 @@ from qed.kernels import decoding
 from qed.kernels.decoding import Linear, Norm, TileLinear
 from qed.kernels.functions import KINDS, LANES, find_function, has_kernels
 from qed.kernels.structures import Attention, Layer, Model, Rows
+from qed.models.families import read_head_width
 from qed.models.layer_windows import compute_reached_windows
+from qed.sampling.native.decoder import compute_angles
 from qed.sampling.native.projection import Projections, Rounded
 from qed.sampling.native.sequences import Sequences
 
@@ -28,14 +30,13 @@ SINGLE_CALL = {Linear}, {TileLinear}  # a step is a single call if all its produ
 def can_compile(model: Any) -> bool:
     """Return whether `CompiledDecoder` computes a Llama-like model, in the current autocast."""
     cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    width = getattr(model.config, "head_dim", None) or model.config.hidden_size // model.config.num_attention_heads
     body = model.base_model
     # The functions read these weights in place.
     norms = [weight for name, weight in body.named_parameters() if name.endswith("norm.weight")]
     return (
         model.device.type == "cpu"
         and cast in KINDS
-        and width % LANES == 0
+        and read_head_width(model.config) % LANES == 0
         and all(weight.dtype == torch.float32 for weight in (body.embed_tokens.weight, *norms))
         and all(weight.is_contiguous() for weight in norms)
         and has_kernels()
@@ -53,10 +54,7 @@ class CompiledDecoder:
         self.embed: nn.Module = body.embed_tokens
         projections = Projections(model)
         self.copied_bytes, dtype = projections.copied_bytes, projections.cast or torch.float32
-        cos, sin = body.rotary_emb(body.embed_tokens.weight[:1], torch.arange(columns)[None])
-        # x cos + rotate_half(x) sin, with the sign of the rotated half moved into the sine.
-        half = cos.shape[-1] // 2
-        self.angles = cos[0].contiguous(), torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1).contiguous()
+        self.angles = compute_angles(body, columns)
         self.rows, self.memory = Rows(), (Layer * len(body.layers))()
         for attention, window in zip((each.attention for each in self.memory), windows, strict=True):
             attention.heads, attention.window = model.config.num_key_value_heads, window or 0

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qed.kernels.functions import has_half_kernels
+from qed.models.families import read_head_width
 from qed.models.precision import read_compute_dtype
 from qed.sampling.native.decoder import LlamaDecoder
 from qed.sampling.native.decoding_trial import find_fault
@@ -25,7 +26,7 @@ def can_use_kernels(model: Any) -> bool:
     config, device = model.config, model.device
     dtype = read_compute_dtype(model)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    width = read_head_width(config)
     return (
         width in WIDTHS
         and heads <= MOST_GROUPED * kv_heads

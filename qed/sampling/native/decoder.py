@@ -66,6 +66,17 @@ def _list_parts(body: Any) -> Iterator[nn.Module]:
             yield from (each for name, each in part.named_children() if not name.endswith("_proj"))
 
 
+def compute_angles(body: Any, columns: int) -> tuple[Tensor, Tensor]:
+    """Compute the cos and sin of the rotations at the first `columns` positions, [columns, D] each.
+
+    In x cos + rotate_half(x) sin the sign of the rotated half is moved into the sin, so that a roll is enough.
+    """
+    embedded = body.embed_tokens.weight
+    cos, sin = body.rotary_emb(embedded[:1], torch.arange(columns, device=embedded.device)[None])
+    half = cos.shape[-1] // 2
+    return cos[0].contiguous(), torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+
+
 class ForwardDecoder:
     """Computes a step with the model's own forward pass.
 
@@ -120,12 +131,7 @@ class LlamaDecoder:
         self.copied_bytes = projections.copied_bytes
         self.norm, self.head = _Norm(body.norm), projections.take(model.get_output_embeddings())
         self.layers = [_Layer(layer, projections) for layer in body.layers]
-        embedded = body.embed_tokens.weight
-        cos, sin = body.rotary_emb(embedded[:1], torch.arange(columns, device=embedded.device)[None])
-        # x cos + rotate_half(x) sin, with the sign of the rotated half moved into the sine, so that a roll is enough.
-        half = cos.shape[-1] // 2
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        self.cos, self.sin = cos[0, :, None], sin[0, :, None]
+        self.cos, self.sin = (angles[:, None] for angles in compute_angles(body, columns))
 
     def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """Compute the logits of the next token of every row; see `Decoder`."""

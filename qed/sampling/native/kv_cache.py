@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import DynamicLayer
 
+from qed.models.families import read_head_width
+
 SPARE = 64  # columns that are allocated ahead
 # A forward pass takes the cache as `past_key_values` up to transformers 5.23, then as `cache`.
 CACHE_ARGUMENT = next(
@@ -128,8 +130,7 @@ def count_token_bytes(config: Any, dtype: torch.dtype) -> int:
     """Return the bytes of a token's keys and values in all layers."""
     text = config.get_text_config(decoder=True)
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return 2 * dtype.itemsize * int(text.num_hidden_layers) * int(heads) * int(width)
+    return 2 * dtype.itemsize * int(text.num_hidden_layers) * int(heads) * read_head_width(text)
 
 
 def _widen(states: Tensor, used: int, columns: int) -> Tensor:
