@@ -144,7 +144,9 @@ def watch(report: HangReport, seconds: float, heartbeat: Path | None = None) -> 
     dog = Watchdog(heartbeat, seconds, report)
     _watching.append(dog)
     if seconds > 0:
-        threading.Thread(target=dog.watch, args=(partial(_end_process, report),), name="watchdog", daemon=True).start()
+        threading.Thread(
+            target=dog.watch, args=(partial(_end_hung_process, report),), name="watchdog", daemon=True
+        ).start()
     try:
         yield dog
     finally:
@@ -163,7 +165,7 @@ def find_watchdog() -> Watchdog | None:
     return _watching[-1] if _watching else None
 
 
-def _end_process(report: HangReport, breach: Breach) -> None:
+def _end_hung_process(report: HangReport, breach: Breach) -> None:
     """Report a hang, and end the process with all its children."""
     reasons = []
     for explain in explanations:

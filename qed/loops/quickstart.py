@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from qed.config.phases import PipelineSettings, Settings
+from qed.config.phases import PipelineSettings
 from qed.errors import UsageError
 from qed.loops.setup import Setup, open_run
 from qed.loops.train import collect_figures, run_phases
@@ -49,9 +50,10 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
         run_phases(setup, settings.phases())
         _run_control(setup, settings)
         report = write_report([setup.run.folder], setup.run.folder / "report.html")
-        result = _build_result(setup, settings)
+        arms = _read_arms(setup, settings)
+        result = _build_result(arms)
         result |= {"seconds": round(time.perf_counter() - began, 1), "run": str(setup.run.folder)}
-        _print_result(setup, settings, result, report)
+        _print_result(setup, settings, arms, result["seconds"], report)
     return result
 
 
@@ -75,7 +77,10 @@ def _run_control(setup: Setup, settings: PipelineSettings) -> None:
         run=replace(sft.run, out=str(folder), save_every=0),
     )
     setup.console.say(f"Control: SFT continues with as much compute as RL took, {steps} steps.")
-    run_control(setup, control)
+    command = (*setup.launch.command, f"# {CONTROL}")
+    launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
+    with open_run(control, launch, CONTROL) as run:
+        run_phases(run, [control])
 
 
 def compute_control_steps(rows: list[Row], boundary: int) -> int:
@@ -91,55 +96,47 @@ def compute_control_steps(rows: list[Row], boundary: int) -> int:
     return max(1, steps)
 
 
-def run_control(setup: Setup, settings: Settings) -> None:
-    """Run one phase as a separate run, in its own folder but in this process."""
-    command = (*setup.launch.command, f"# {CONTROL}")
-    launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
-    with open_run(settings, launch, CONTROL) as control:
-        run_phases(control, [settings])
-
-
-def _build_result(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
-    """Return the figures of the first held-out task."""
+def _read_arms(setup: Setup, settings: PipelineSettings) -> dict[str, dict[str, Row]]:
+    """Return the figures of the first held-out task by decoding: after SFT, after RL and after the control."""
     task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
     evaluations = dict(read_evaluations(setup.run.folder))
-    before, after = evaluations[boundary], evaluations[boundary + settings.rl.learner.steps]
-    control = list(read_evaluations(setup.run.folder / CONTROL))[-1][1]
-    decoding = "sampled" if "sampled" in after[task] else "greedy"
+    (*_, (_, control)) = read_evaluations(setup.run.folder / CONTROL)
+    last = evaluations[boundary + settings.rl.learner.steps]
+    return {"sft": evaluations[boundary][task], "rl": last[task], "control": control[task]}
+
+
+def _build_result(arms: Mapping[str, dict[str, Row]]) -> dict[str, Any]:
+    """Return the figures of each arm."""
+    decoding = "sampled" if "sampled" in arms["rl"] else "greedy"
     return {
-        "sft": collect_figures(before)[task],
-        "rl": collect_figures(after)[task],
-        "control": collect_figures(control)[task],
-        "mean_tokens_before": before[task][decoding]["mean_tokens"],
-        "mean_tokens_after": after[task][decoding]["mean_tokens"],
+        **collect_figures(dict(arms)),
+        "mean_tokens_before": arms["sft"][decoding]["mean_tokens"],
+        "mean_tokens_after": arms["rl"][decoding]["mean_tokens"],
     }
 
 
-def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, Any], report: Path) -> None:
+def _print_result(
+    setup: Setup, settings: PipelineSettings, arms: Mapping[str, dict[str, Row]], seconds: float, report: Path
+) -> None:
     console = setup.console
     task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
     last = boundary + settings.rl.learner.steps
-    evaluations = dict(read_evaluations(setup.run.folder))
-    arms = [
-        ("after SFT", evaluations[boundary][task]),
-        (f"after {settings.rl.method}", evaluations[last][task]),
-        ("control: SFT", list(read_evaluations(setup.run.folder / CONTROL))[-1][1][task]),
-    ]
-    columns = ["% [95 %]", *arms[0][1], "format", "tokens"]
+    names = {"sft": "after SFT", "rl": f"after {settings.rl.method}", "control": "control: SFT"}
+    columns = ["% [95 %]", *arms["sft"], "format", "tokens"]
     rows = [
-        [name, *map(_format_interval, arm.values()), f"{100 * arm['greedy']['format']:.1f}", _format_lengths(arm)]
-        for name, arm in arms
+        [names[key], *map(_format_interval, arm.values()), f"{100 * arm['greedy']['format']:.1f}", _format_lengths(arm)]
+        for key, arm in arms.items()
     ]
     console.say()
-    console.table(f"{task}: {arms[0][1]['greedy']['n']} held-out problems answered right", columns, rows)
+    console.table(f"{task}: {arms['sft']['greedy']['n']} held-out problems answered right", columns, rows)
     for before, after in _collect_examples(setup, task, boundary, last):
         console.say(f"\n{before['question'].strip()[:MAX_CHARACTERS]}  (answer: {before['gold']})")
         for name, row in (("before", before), ("after ", after)):
             console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:MAX_CHARACTERS]}")
     console.say(f"\nReport: {report}")
-    console.say(f"Total time: {result['seconds']:.0f} s. Next steps:")
+    console.say(f"Total time: {seconds:.0f} s. Next steps:")
     console.say(f"  every answer     qed view {shlex.quote(str(report.parent))}")
     console.say("  your own data    qed pipeline small --tasks your.jsonl --out runs/mine")
     console.say("  a real model     qed grpo --model Qwen/Qwen2.5-0.5B --tasks your.jsonl --prompt r1_zero")

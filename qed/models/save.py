@@ -91,7 +91,7 @@ class ModelFiles:
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
         sources = _drop_tied(model, sources)
         # A dtype more precise than the weights' would only waste space.
-        dtype = dtype if dtype and _rounds(sources.values(), getattr(torch, dtype)) else ""
+        dtype = dtype if dtype and rounds((source.dtype for source in sources.values()), dtype) else ""
         kinds = {
             str(source.dtype).removeprefix("torch.") for source in sources.values() if source.dtype.is_floating_point
         }
@@ -170,10 +170,10 @@ class ModelFiles:
             (folder / "config.json").write_text(json.dumps(config | {"dtype": self.dtype}, indent=2), encoding="utf-8")
 
 
-def _rounds(sources: Iterable[Source], dtype: torch.dtype) -> bool:
-    """Return whether a dtype cannot hold some weights exactly."""
-    kinds = (source.dtype for source in sources if source.dtype.is_floating_point)
-    return any(torch.promote_types(kind, dtype) != dtype for kind in kinds)
+def rounds(dtypes: Iterable[torch.dtype], precision: str) -> bool:
+    """Return whether a precision cannot hold weights of all these dtypes exactly."""
+    dtype: torch.dtype = getattr(torch, precision)
+    return any(torch.promote_types(kind, dtype) != dtype for kind in dtypes if kind.is_floating_point)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

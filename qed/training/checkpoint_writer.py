@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from qed.errors import QedError, advise_space
 from qed.guards import faults
 from qed.models import lora
-from qed.models.save import ModelFiles, is_disk_error, list_exact_weights
+from qed.models.save import ModelFiles, is_disk_error, list_exact_weights, rounds
 from qed.runs import disk, manifest
 from qed.runs.run import Row, Run
 from qed.training import folders
@@ -128,7 +127,7 @@ class CheckpointWriter:
             self.files[self.temporary / "critic"] = ModelFiles(content.critic, dtype)
         self.slices: dict[str, Mapping[str, Part]] = {}
         if content is not None:
-            if _rounds(model, dtype) and not lora.has_adapters(model):
+            if rounds((weight.dtype for weight in model.parameters()), dtype) and not lora.has_adapters(model):
                 self.slices[EXACT] = list_exact_weights(model)
             self.slices[STATE] = content.tensors
             self.state = json.dumps({"step": step, **content.state}, indent=1)
@@ -283,12 +282,6 @@ class CheckpointWriter:
                 f"Cannot write {self.target}: {error}. {earlier}{advise_space(error) or 'Free some space'}, or fix the "
                 f"folder, and resume with --resume --out {self.run.home}."
             ) from error
-
-
-def _rounds(model: Any, dtype: str) -> bool:
-    """Return whether a dtype cannot hold all weights of a model exactly."""
-    kind: torch.dtype = getattr(torch, dtype)
-    return any(torch.promote_types(weight.dtype, kind) != kind for weight in model.parameters())
 
 
 def save_checkpoint(writer: CheckpointWriter, then: Callable[[], None], saver: BackgroundSaver | None = None) -> None:
