@@ -101,7 +101,7 @@ def _read_arms(setup: Setup, settings: PipelineSettings) -> dict[str, dict[str, 
     task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
     evaluations = dict(read_evaluations(setup.run.folder))
-    (*_, (_, control)) = read_evaluations(setup.run.folder / CONTROL)
+    control = list(read_evaluations(setup.run.folder / CONTROL))[-1][1]
     last = evaluations[boundary + settings.rl.learner.steps]
     return {"sft": evaluations[boundary][task], "rl": last[task], "control": control[task]}
 

@@ -61,8 +61,13 @@ def compute_part_scores(
         logps, entropy, predicted = score_more(measure=lambda states: apply_scalar_head(value_head, states.hidden))
         return logps, entropy, replace(part, predicted=predicted)
     if algorithm.teacher_divergence is not None:
-        settings = {"temperature": temperature, "into_grad": True, **algorithm.teacher_divergence._asdict()}
-        measure = partial(compute_linear_divergence, teacher=observe(part), **settings)
+        measure = partial(
+            compute_linear_divergence,
+            teacher=observe(part),
+            temperature=temperature,
+            into_grad=True,
+            **algorithm.teacher_divergence._asdict(),
+        )
         logps, entropy, divergence = score_more(measure=measure)
         return logps, entropy, replace(part, divergence=divergence)
     logps, entropy, log_squares = call_scores(
