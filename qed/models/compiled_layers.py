@@ -87,13 +87,16 @@ class PackedRow(NamedTuple):
     segments: Sequence[Segment]  # in order
 
 
-def compute_compiled_states(body: Any, row: PackedRow, read: Tensor | None) -> Tensor:
+def compute_compiled_states(
+    body: Any, row: PackedRow, read: Tensor | None, kept: list[tuple[Tensor, Tensor]] | None = None
+) -> Tensor:
     """Compute the hidden states of a packed row, [N, H], or only those at some positions.
 
     Args:
         body: decoder that `can_compile_layers` accepts.
         row: its inputs.
         read: [R] int64, positions of the states to return, [R, H]; None for all.
+        kept: receives the keys and values of each layer, [N, kv_heads * D], without a gradient.
     """
     embedded = body.embed_tokens(row.ids)
     cos, sin = (angles[0].contiguous() for angles in body.rotary_emb(embedded, row.positions))
@@ -114,6 +117,7 @@ def compute_compiled_states(body: Any, row: PackedRow, read: Tensor | None) -> T
             layer.self_attn.q_norm.variance_epsilon if hasattr(layer.self_attn, "q_norm") else 0.0,
             dtype,
             graph,
+            kept,
         )
         states = _Layer.apply(shape, states, *_list_weights(layer))
     states = body.norm(states)  # of M inputs
@@ -136,6 +140,7 @@ class _Shape(NamedTuple):
     head_epsilon: float  # of the norms of queries and keys
     dtype: torch.dtype  # of products
     graph: bool  # whether there will be a backward pass
+    kept: list[tuple[Tensor, Tensor]] | None  # receives keys and values
 
     def select(self, states: Tensor) -> Tensor:
         """Select the inputs that are computed."""
@@ -181,6 +186,8 @@ class _Layer(torch.autograd.Function):
         value = multiply(first.normed, weights.value, weights.value_bias)
         rotations = _list_rotations(shape, weights)
         query, key = (training.rotate(each, rotation) for each, rotation in zip(raw, rotations, strict=True))
+        if shape.kept is not None:
+            shape.kept.append((key, value))
         attended, sums = training.attend(shape.attention, query, key, value)
         changes = multiply(attended, weights.out)
         second = training.norm(shape.select(states), changes, weights.feed_forward_norm, epsilon, dtype)
