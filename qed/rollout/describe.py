@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
 from qed.algorithms.parts.guidance import is_right_trace
-from qed.rollout.inversions import compute_inverted_share
 from qed.rollout.stages import flatten
 from qed.types import UNGRADED, Grade, Group, Groups, Rollout
 
@@ -42,6 +42,26 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **({"turns/mean": fmean(turns)} if max(turns) > 1 else {}),
         **_describe_demonstrations([rollout for rollout in everything if rollout.source == "expert"]),
     }
+
+
+def compute_inverted_share(groups: Groups) -> float | None:
+    """Compute the share of (correct, wrong) pairs of answers to a problem in which the wrong one earns more.
+
+    Args:
+        groups: the answers to each problem, with their grades.
+
+    Returns:
+        The share over all pairs of all groups; None if no group has both a correct and a wrong answer with a reward.
+    """
+    pairs = inverted = 0
+    for group in groups:
+        graded = [(one.grade.correct, one.reward) for one in group if one.grade is not None and one.has_reward]
+        right = sorted(reward for correct, reward in graded if correct)
+        wrong = [reward for correct, reward in graded if not correct]
+        pairs += len(right) * len(wrong)
+        # Count the correct answers that earn less than each wrong one.
+        inverted += sum(bisect_left(right, reward) for reward in wrong)
+    return inverted / pairs if pairs else None
 
 
 def _describe_mean(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -9,8 +9,8 @@ import pytest
 from qed.config.settings import DataSettings
 from qed.grading.session import Limits
 from qed.rewards import accuracy, grader, gsm8k_xml, r1_zero, working_out
+from qed.rollout.describe import compute_inverted_share
 from qed.rollout.grader import load_grader
-from qed.rollout.inversions import compute_inverted_share
 from qed.types import Grade, Problem, Rollout
 
 RIGHT = ("42", " 42 ", "42.0", "6*7", "42 apples", "\\frac{84}{2}", "\\boxed{42}", "The answer is 42.")
