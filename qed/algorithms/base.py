@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from qed.algorithms.parts.estimators import call_for_group
 from qed.config.field_names import find_short_names, flatten_fields, replace_fields
-from qed.errors import UsageError
+from qed.config.settings import require as require
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 
 if TYPE_CHECKING:
@@ -328,12 +328,6 @@ class Algorithm(metaclass=BuiltByAnyName):
     def adapt(self, stats: Mapping[str, float]) -> Self:
         """Return the algorithm for the next step, given this step's metrics: itself or a copy with new coefficients."""
         return self
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise a UsageError with the message unless the condition holds."""
-    if not condition:
-        raise UsageError(message)
 
 
 def require_moves(every: int, mix: float, setting: str = "reference") -> None:
