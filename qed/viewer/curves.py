@@ -7,7 +7,6 @@ import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,16 @@ from qed.runs.run import Row
 from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.line_file import parse_line
+from qed.viewer.memo import FileMemo
 from qed.viewer.params import Params
-from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines
+from qed.viewer.run_files import find_file, iterate_whole_lines
 
 MAX_ROWS = 20_000
 MAX_NAMES = 1_000  # a run has about a hundred metrics
 NAMES = ("step", "phase")  # columns that are not metrics
 EVALUATED = (b'"eval/', b'"time/evaluat')  # in the lines of evaluations, by this version and earlier ones
 ACCURACY = re.compile(r"(eval/.+/[^/]+)/avg@\d+")
+CURVES = FileMemo(16)
 Accuracy = tuple[int, float, float | None, float | None, int | None]
 
 
@@ -83,14 +84,12 @@ class Curves:
 
 def load_curves(place: RunPlace) -> Curves:
     """Return the metrics in a run's file at this moment; empty if there is no file."""
-    found = find_file(place, "metrics.jsonl")
-    return Curves() if found is None else _read_curves(*found)
+    path = find_file(place, "metrics.jsonl")
+    return Curves() if path is None else CURVES.read(path, [path], lambda: _read_curves(path))
 
 
-@lru_cache(maxsize=16)
-def _read_curves(path: Path, stamp: Stamp) -> Curves:
-    """Read the metrics line by line; `stamp` is part of the cache key."""
-    del stamp
+def _read_curves(path: Path) -> Curves:
+    """Read the metrics line by line."""
     curves, last = Curves(), b""
     number = 0
     for line in _iterate_lines(path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,17 @@ from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.line_file import read_last_rows
 from qed.viewer.logs import list_attempts
+from qed.viewer.memo import FileMemo
 from qed.viewer.params import Params
-from qed.viewer.run_files import Stamp, find_file, list_folder, read_object, read_text
+from qed.viewer.run_files import find_file, list_folder, read_object, read_text
 
 MAX_EVENTS = 2_000
 LAST_BYTES = 8 << 20  # of the events; each takes a few hundred bytes
 MAX_SETTINGS = 2_000
 ROLLOUTS = re.compile(r"step_([0-9]{1,12})\.jsonl\.zst")
 ALARM = "alarm"
+SETTINGS = FileMemo(256)
+EVENTS = FileMemo(64)
 
 
 def describe_run(library: Library, params: Params) -> dict[str, Any]:
@@ -69,21 +71,18 @@ def list_answer_steps(place: RunPlace) -> list[int]:
     return sorted({int(found[1]) for name in names if (found := ROLLOUTS.fullmatch(name))})
 
 
-def find_answers(place: RunPlace, step: int) -> tuple[Path, Stamp] | None:
-    """Return the file with the answers of a training step and its stamp; None if they were not saved."""
+def find_answers(place: RunPlace, step: int) -> Path | None:
+    """Return the file with the answers of a training step; None if they were not saved."""
     return find_file(place, "rollouts", f"step_{step:06d}.jsonl.zst")
 
 
 def load_settings(place: RunPlace) -> Row:
     """Return the settings of a run, nested as in its file; empty if the file is missing or damaged."""
-    found = find_file(place, "settings.yaml")
-    return {} if found is None else _read_settings(*found)
+    path = find_file(place, "settings.yaml")
+    return {} if path is None else SETTINGS.read(path, [path], lambda: _read_settings(path))
 
 
-@lru_cache(maxsize=256)
-def _read_settings(path: Path, stamp: Stamp) -> Row:
-    """Read the settings; `stamp` is part of the cache key."""
-    del stamp
+def _read_settings(path: Path) -> Row:
     try:
         return read_settings(path)
     except (DataError, TypeError, RecursionError):
@@ -124,14 +123,11 @@ def _show_setting(key: str, value: Any) -> Any:
 
 def load_events(place: RunPlace) -> list[Row]:
     """Return the last MAX_EVENTS events of a run, cleaned; damaged lines are skipped."""
-    found = find_file(place, "events.jsonl")
-    return [] if found is None else _read_events(*found)
+    path = find_file(place, "events.jsonl")
+    return [] if path is None else EVENTS.read(path, [path], lambda: _read_events(path))
 
 
-@lru_cache(maxsize=64)
-def _read_events(path: Path, stamp: Stamp) -> list[Row]:
-    """Read the events; `stamp` is part of the cache key."""
-    del stamp
+def _read_events(path: Path) -> list[Row]:
     try:
         rows = read_last_rows(path, LAST_BYTES)[-MAX_EVENTS:]
     except OSError:

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ from qed.runs.run import Row, name_step_folder
 from qed.runs.step_index import StepIndex
 from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library, RunPlace
+from qed.viewer.memo import FileMemo
 from qed.viewer.outcomes import build_rows, load_index, split_rows
 from qed.viewer.params import Params, Refused
 from qed.viewer.replies import find_neighbours
-from qed.viewer.run_files import Stamp, find_file, list_folder, read_object
+from qed.viewer.run_files import find_file, list_folder, read_object
 
 FOLDER = re.compile(r"step_([0-9]{1,12})")
+SUMMARIES = FileMemo(4096)
 
 
 @dataclass(frozen=True)
@@ -53,21 +54,18 @@ def list_steps(place: RunPlace) -> list[int]:
 
 
 def _load_step(place: RunPlace, step: int) -> list[Evaluation]:
-    found = find_file(place, name_step_folder(step), "summary.json")
-    return [] if found is None else list(_read_summary(place, found, step))
+    path = find_file(place, name_step_folder(step), "summary.json")
+    return [] if path is None else SUMMARIES.read((path, step), [path], lambda: _read_summary(place, step))
 
 
-@lru_cache(maxsize=4096)
-def _read_summary(place: RunPlace, found: tuple[Path, Stamp], step: int) -> tuple[Evaluation, ...]:
-    """Read the summary of a step; its stamp in `found` is part of the cache key."""
-    del found
-    return tuple(
+def _read_summary(place: RunPlace, step: int) -> list[Evaluation]:
+    return [
         Evaluation(step, str(task), str(decoding), clean_value(figures))
         for task, decodings in read_object(place, name_step_folder(step), "summary.json").items()
         if isinstance(decodings, Mapping)
         for decoding, figures in decodings.items()
         if isinstance(figures, Mapping) and all(read_number(figures.get(name)) is not None for name in REQUIRED)
-    )
+    ]
 
 
 def list_accuracies(place: RunPlace) -> list[dict[str, Any]]:
@@ -105,7 +103,7 @@ def list_evaluations(library: Library, params: Params) -> dict[str, Any]:
     }
 
 
-def find_rows(place: RunPlace, step: int, task: str) -> tuple[Path, Stamp] | None:
+def find_rows(place: RunPlace, step: int, task: str) -> Path | None:
     """Return the file with the answers of an evaluation; None if they were not stored. The task is a file name."""
     return None if "/" in task else find_file(place, name_step_folder(step), f"{task}.jsonl")
 
@@ -146,7 +144,7 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
 def _measure_rows(library: Library, place: RunPlace, evaluation: Evaluation) -> dict[str, Any]:
     """Return figures of the stored answers that the summary lacks; computed once, because it takes a while."""
     file = find_rows(place, evaluation.step, evaluation.task)
-    data = file[0] if file else place.folder
+    data = file or place.folder
 
     def compute() -> dict[str, Any]:
         index = load_index(library, data) if file else None
@@ -189,5 +187,5 @@ def _count_problems(rows: Sequence[Row]) -> list[dict[str, int]]:
 
 def load_evaluation_index(library: Library, place: RunPlace, step: int, task: str) -> StepIndex | None:
     """Return the index of the stored answers of an evaluation; None if there are none."""
-    found = find_rows(place, step, task)
-    return load_index(library, found[0]) if found else None
+    data = find_rows(place, step, task)
+    return load_index(library, data) if data else None

@@ -22,12 +22,13 @@ from qed.viewer.details import ROLLOUTS
 from qed.viewer.evaluations import FOLDER
 from qed.viewer.library import MOST_ENTRIES, Library, RunPlace
 from qed.viewer.outcomes import load_groups, read_count
-from qed.viewer.run_files import Stamp, find_file, list_folder
+from qed.viewer.run_files import find_file, list_folder
 
 MAX_RUNS = 8  # histories in memory
 SECONDS = 3.0  # the most reading time for one reply
 TRAINING = ("", "")  # the task and the decoding of a training step
 Source = tuple[int, str, tuple[str, ...]]  # a step, the task of an evaluation or "" for training, and the file
+Stamp = tuple[int, int]  # the time and the size of a file, which change when it is written
 ROWS = ".jsonl"
 
 
@@ -203,6 +204,6 @@ def _read_sources(library: Library, place: RunPlace, history: History, stamps: d
             return
         step, task, parts = source
         history.stamps[source] = stamps[source]
-        if (file := find_file(place, *parts)) and (groups := load_groups(library, file[0])):
+        if (data := find_file(place, *parts)) and (groups := load_groups(library, data)):
             history.add(step, task, groups)
     history.complete = True

@@ -8,7 +8,7 @@ from typing import Any
 from qed.guards.redaction import redact
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params, Refused
-from qed.viewer.run_files import find_file, list_folder, read_stamp
+from qed.viewer.run_files import find_file, list_folder, read_size
 
 WINDOW = 128 << 10  # the most bytes of a reply
 MAX_ATTEMPTS, MAX_LOGS = 200, 500
@@ -26,9 +26,9 @@ def _list_logs(place: RunPlace, attempt: int) -> list[dict[str, Any]]:
     """List the regular files of an attempt that are within the run, main.log first."""
     folder = ("logs", f"attempt_{attempt}")
     logs = [
-        {"name": name, "bytes": found[1][1]}
+        {"name": name, "bytes": size}
         for name in list_folder(place, *folder)
-        if (found := find_file(place, *folder, name))
+        if (path := find_file(place, *folder, name)) and (size := read_size(path)) is not None
     ]
     return sorted(logs, key=lambda log: log["name"] != "main.log")[:MAX_LOGS]
 
@@ -48,10 +48,9 @@ def read_log(library: Library, params: Params) -> dict[str, Any]:
     if "/" in name or "\\" in name or name in ("", ".", ".."):
         raise Refused(400, f"{name!r} is not the name of a log. The endpoint `run` lists the names.")
     path = place.locate("logs", f"attempt_{attempt}", name)
-    stamp = read_stamp(path)
-    if stamp is None:
+    size = read_size(path)
+    if size is None:
         raise Refused(404, f"The run {place.key} has no log {name} of attempt {attempt}.")
-    size = stamp[1]
     end = min(size, params.number("end", high=1 << 40)) if "end" in params else size
     start = max(0, end - WINDOW + MARGIN)
     before = max(0, start - MARGIN)

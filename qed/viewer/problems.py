@@ -121,12 +121,12 @@ def _read_problem(library: Library, place: RunPlace, visits: Sequence[Visit]) ->
 
 def _read_answers(library: Library, place: RunPlace, visit: Visit) -> list[Row]:
     """Read the answers of a visit; none if they are damaged or gone."""
-    found = find_answers(place, visit.step) if visit.is_training else find_rows(place, visit.step, visit.task)
-    index = load_index(library, found[0]) if found else None
-    if found is None or index is None or visit.group >= len(index.groups):
+    data = find_answers(place, visit.step) if visit.is_training else find_rows(place, visit.step, visit.task)
+    index = load_index(library, data) if data else None
+    if data is None or index is None or visit.group >= len(index.groups):
         return []
     try:
-        return read_group(found[0], index, visit.group)
+        return read_group(data, index, visit.group)
     except (DataError, OSError):
         return []
 
@@ -141,8 +141,8 @@ def _describe_visit(visit: Visit) -> dict[str, Any]:
 def _find_demonstration(library: Library, place: RunPlace, visits: Sequence[Visit]) -> str | None:
     """Return the first demonstration among the answers of the first steps that trained on the problem."""
     for visit in [visit for visit in visits if visit.is_training][:MAX_DEMONSTRATION_STEPS]:
-        found = find_answers(place, visit.step)
-        index = load_index(library, found[0]) if found else None
+        data = find_answers(place, visit.step)
+        index = load_index(library, data) if data else None
         columns = index.columns if index else {}
         rows = zip(columns.get("group", ()), columns.get("source", ()), strict=False)
         if any(group == visit.group and source in WRITTEN for group, source in rows):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from qed.runs.run import Row
@@ -14,20 +16,10 @@ MAX_LINE = 4 << 20  # bytes of a line; runs write no longer rows
 MAX_FILE = 64 << 20  # bytes of a JSON file that is read as one value
 MAX_TEXT = 1 << 20
 GONE = 410  # the status of a run whose folder is deleted
-Stamp = tuple[int, int]
 
 
-def read_stamp(path: Path) -> Stamp | None:
-    """Return the time and the size of a regular file, which change when it is written; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size) if path.is_file() else None
-
-
-def find_file(place: RunPlace, *parts: str) -> tuple[Path, Stamp] | None:
-    """Return a regular file of a run and its stamp; None if there is none, or it is a link that leads out of the run.
+def find_file(place: RunPlace, *parts: str) -> Path | None:
+    """Return a regular file of a run; None if there is none, or it is a link that leads out of the run.
 
     Raises:
         Refused: the run is gone.
@@ -38,8 +30,16 @@ def find_file(place: RunPlace, *parts: str) -> tuple[Path, Stamp] | None:
         if refusal.status == GONE:
             raise
         return None
-    stamp = read_stamp(path)
-    return None if stamp is None else (path, stamp)
+    return None if read_size(path) is None else path
+
+
+def read_size(path: Path) -> int | None:
+    """Return the size of a regular file; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def list_folder(place: RunPlace, *parts: str) -> list[str]:
@@ -68,23 +68,24 @@ def iterate_whole_lines(path: Path) -> Iterator[bytes]:
 
 def read_object(place: RunPlace, *parts: str) -> Row:
     """Read a JSON file of a run; empty if it is missing, damaged, too large, or not an object."""
-    found = find_file(place, *parts)
-    if found is None or found[1][1] > MAX_FILE:
-        return {}
+    content = _read_start(place, parts, MAX_FILE + 1)
     try:
-        value = json.loads(found[0].read_bytes())
-    except (OSError, ValueError, RecursionError):
+        value = json.loads(content) if len(content) <= MAX_FILE else None
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def read_text(place: RunPlace, *parts: str) -> str:
     """Read the first MAX_TEXT bytes of a text file of a run; empty if there is none."""
-    found = find_file(place, *parts)
-    if found is None:
-        return ""
-    try:
-        with found[0].open("rb") as file:
-            return file.read(MAX_TEXT).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return _read_start(place, parts, MAX_TEXT).decode("utf-8", "replace")
+
+
+def _read_start(place: RunPlace, parts: Sequence[str], most: int) -> bytes:
+    """Return the first bytes of a file of a run; none if it is missing or cannot be read."""
+    path = find_file(place, *parts)
+    with suppress(OSError):
+        if path is not None:
+            with path.open("rb") as file:
+                return file.read(most)
+    return b""

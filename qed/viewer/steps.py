@@ -107,8 +107,7 @@ def _iterate_stats(where: Where) -> Iterator[tuple[Place, bytes]]:
 def _locate_stats(where: Where) -> Path | None:
     if not where.is_training or not ROLLOUTS.fullmatch(where.data.name):
         return None
-    found = find_file(where.place, "rollouts", name_stats(where.data).name)
-    return found[0] if found else None
+    return find_file(where.place, "rollouts", name_stats(where.data).name)
 
 
 def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from qed.viewer.details import find_answers, list_alarms, list_answer_steps
 from qed.viewer.duplicates import find_duplicates
 from qed.viewer.inspecting import MIN_RARE, MIN_REPETITION, MIN_TOKENS, Flagged, Inspected, inspect_step
 from qed.viewer.library import Library, RunPlace
+from qed.viewer.memo import FileMemo
 from qed.viewer.outcomes import load_index
 from qed.viewer.params import MOST_NUMBER, Params
-from qed.viewer.run_files import Stamp
 
 DEFAULT_STEPS = 50
 MAX_STEPS = 200
 SECONDS = 20.0  # for one reply; a folder without indexes needs several replies
+INSPECTED = FileMemo(MAX_STEPS)
 KINDS = {
     "format_without_answer": (
         "Format without answer",
@@ -99,15 +100,14 @@ def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> l
     for step in reversed(steps):
         if inspected and time.monotonic() > end:
             break
-        if found := find_answers(place, step):
-            inspected.append(_inspect_step(library, place, found, step))
+        if data := find_answers(place, step):
+            inspect = partial(_inspect_step, library, data, step)
+            inspected.append(INSPECTED.read((data, step), [data], inspect))
     return inspected[::-1]
 
 
-@lru_cache(maxsize=MAX_STEPS)
-def _inspect_step(library: Library, place: RunPlace, found: tuple[Path, Stamp], step: int) -> Inspected:
-    """Inspect a step; its stamp in `found` is part of the cache key."""
-    return inspect_step(load_index(library, found[0]) or StepIndex(0, [], {}), step)
+def _inspect_step(library: Library, data: Path, step: int) -> Inspected:
+    return inspect_step(load_index(library, data) or StepIndex(0, [], {}), step)
 
 
 def _merge(inspected: Sequence[Inspected]) -> list[dict[str, Any]]:

@@ -211,5 +211,5 @@ def _find_tokenizer(place: RunPlace) -> Path | None:
         except Refused:
             return None
         if found is not None:
-            return found[0]
+            return found
     return None

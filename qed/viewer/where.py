@@ -79,13 +79,13 @@ def find_where(library: Library, params: Params) -> Where:
     """
     place = library.find(params.text("run"))
     step, task, decoding = params.number("step"), params.text("task", ""), params.text("decoding", "")
-    found = find_rows(place, step, task) if task else find_answers(place, step)
-    if found is None:
+    data = find_rows(place, step, task) if task else find_answers(place, step)
+    if data is None:
         kind = f"the evaluation of {task} at step {step}" if task else f"step {step}"
         raise Refused(404, f"The run {place.key} has no saved answers of {kind}.")
-    index = load_index(library, found[0])
+    index = load_index(library, data)
     if index is None:
-        raise Refused(422, f"{found[0].name} of the run {place.key} is damaged and cannot be read.")
+        raise Refused(422, f"{data.name} of the run {place.key} is damaged and cannot be read.")
     if task and not any(str(group.get("decoding")) == decoding for group in index.groups):
         raise Refused(404, f"The evaluation of {task} at step {step} has no decoding '{decoding[:40]}'.")
-    return Where(place, step, task, decoding, found[0], index)
+    return Where(place, step, task, decoding, data, index)
