@@ -83,7 +83,7 @@ def _render_answer(row: Row, title: str) -> Html:
     parsed = (
         join_html("read as ", build_element("b", _render_formula(extracted), dir="auto"))
         if extracted is not None
-        else "no answer comparison"
+        else "no answer found"
     )
     tokens = row.get("n_tokens")
     cut = ", cut off at the limit" if row.get("stop_reason") == "length" else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from qed.guards.redaction import redact
-from qed.report.settings_file import read_settings
+from qed.report.settings_file import list_phases, read_settings
 from qed.runs.run import Row, read_evaluations, read_json, read_lines
 
 CARD = """\
@@ -123,20 +123,15 @@ def _dump(front: Row) -> str:
     return str(yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1_000_000_000))
 
 
-def _list_phases(settings: Row) -> list[Row]:
-    """Return the settings of the run's phases, in order."""
-    return [settings] if "method" in settings else [settings[n] for n in ("sft", "rl") if not settings.get(f"skip_{n}")]
-
-
 def _list_methods(settings: Row) -> list[str]:
     """Return the algorithms of the run's phases, in order."""
-    return [Path(phase["method"]).stem for phase in _list_phases(settings)]
+    return [Path(phase["method"]).stem for phase in list_phases(settings)]
 
 
 def _describe_phases(settings: Row) -> str:
     """Return the algorithms of the run's phases as text, each with its teacher if it has one."""
     names = []
-    for phase, method in zip(_list_phases(settings), _list_methods(settings), strict=True):
+    for phase, method in zip(list_phases(settings), _list_methods(settings), strict=True):
         taught = phase.get("algorithm", {})
         teacher = " ".join(str(taught[name]) for name in ("teacher_model", "teacher") if taught.get(name))
         names.append(f"{method} (teacher: `{teacher}`)" if teacher else method)

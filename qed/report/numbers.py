@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+Value = TypeVar("Value")
 Point = tuple[float, float]
 SPACE = "\u00a0"  # keeps a number and its unit on one line
 MINUS = "\u2212"
@@ -62,11 +63,11 @@ def thin_cloud(points: Sequence[Point]) -> list[Point]:
     return sorted({*space_evenly(points, MAX_POINTS - 2 * OUTLIERS), *outliers})
 
 
-def space_evenly(points: Sequence[Point], limit: int) -> list[Point]:
-    """Return at most `limit` evenly spaced points, including the first and the last."""
-    if len(points) <= limit:
-        return list(points)
-    return [points[round(index * (len(points) - 1) / (limit - 1))] for index in range(limit)]
+def space_evenly(values: Sequence[Value], limit: int) -> list[Value]:
+    """Return at most `limit` evenly spaced values, including the first and the last."""
+    if len(values) <= limit:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def compute_ticks(low: float, high: float, count: int) -> list[float]:
@@ -104,9 +105,9 @@ def format_plain(value: float) -> str:
     return (MINUS if value < 0 else "") + shown
 
 
-def format_percent(value: float | None, digits: int = 1) -> str:
+def format_percent(value: float | None) -> str:
     """Format a share in percent; a dash for None."""
-    return "–" if value is None else f"{100 * value:.{digits}f}{SPACE}%"
+    return "–" if value is None else f"{100 * value:.1f}{SPACE}%"
 
 
 def format_interval(figures: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from qed.errors import DataError
 from qed.evaluation.cautions import describe_lost
 from qed.report import settings_file
 from qed.report.numbers import read_number
+from qed.runs.manifest import read_pointer
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, read_lines
 
@@ -108,8 +109,7 @@ class Record:
     @property
     def best_step(self) -> int | None:
         """Return the step of the checkpoint that the validation part selected; None if there is none."""
-        chosen = (self.folder / "checkpoints" / "BEST").is_file() and _read_text(self.folder / "checkpoints" / "BEST")
-        return parse_best_step(chosen or "")
+        return read_pointer(self.folder, "BEST")
 
     @property
     def last_step(self) -> int:
@@ -124,19 +124,11 @@ class Record:
     @property
     def ending(self) -> Row | None:
         """Return the event that ended the run; None without one, or if the run was resumed after it."""
-        for event in reversed(self.events):
-            if event.get("event") in ENDINGS:
-                return event
-            if event.get("event") == "resumed":
-                return None
-        return None
+        return find_ending(self.events)
 
     def get_setting(self, key: str) -> Any:
         """Return a setting by its dotted name, or None."""
-        value: Any = self.settings
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+        return settings_file.find_value(self.settings, *key.split("."))
 
     def list_evaluations(self, task: str) -> list[tuple[int, Row]]:
         """Return a task's evaluations as (step, figures by decoding), in step order."""
@@ -202,14 +194,9 @@ def read_planned_steps(settings: Row, events: Sequence[Row] = ()) -> dict[str, i
     If the settings give epochs, the run has recorded the number of steps as an event.
     """
     counted = {row.get("phase"): row.get("steps") for row in events if row.get("event") == "epochs"}
-    parts = (
-        [settings]
-        if "method" in settings
-        else [settings.get(n) for n in ("sft", "rl") if not settings.get(f"skip_{n}")]
-    )
     ends: dict[str, int] = {}
     total = 0
-    for part in parts:
+    for part in settings_file.list_phases(settings):
         learner = part.get("learner") if isinstance(part, dict) else None
         if not isinstance(part, dict) or not isinstance(learner, dict):
             return {}
@@ -222,10 +209,14 @@ def read_planned_steps(settings: Row, events: Sequence[Row] = ()) -> dict[str, i
     return ends
 
 
-def parse_best_step(content: str) -> int | None:
-    """Return the step that the file checkpoints/BEST names; None if it names none."""
-    digits = content.strip().rpartition("_")[2]
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
+def find_ending(events: Sequence[Row]) -> Row | None:
+    """Return the event that ended a run; None if there is none, or the run was resumed after it."""
+    for event in reversed(events):
+        if event.get("event") in ENDINGS:
+            return event
+        if event.get("event") == "resumed":
+            return None
+    return None
 
 
 def is_evaluation_row(row: Row) -> bool:

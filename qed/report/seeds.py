@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import SPACE, format_p_value, format_percent, format_points
 from qed.report.panels import label_runs
 from qed.report.record import Record
+from qed.report.settings_file import flatten_settings
 
 # The seed, and settings that only name a run or say where it is recorded: runs that differ only in these are one arm.
 NAMING = frozenset(
@@ -37,7 +38,7 @@ def group_seeds(records: Sequence[Record]) -> list[Seeds]:
     """Group runs that differ only in their seed, in the order of the runs; a run without settings is its own group."""
     groups: dict[str, list[int]] = {}
     for number, record in enumerate(records):
-        kept = sorted((key, value) for key, value in _flatten(record.settings, "") if key not in NAMING)
+        kept = sorted((key, str(value)) for key, value in flatten_settings(record.settings) if key not in NAMING)
         name = json.dumps(kept, default=str) if kept else str(number)
         groups.setdefault(name, []).append(number)
     labels = label_runs(records)
@@ -107,11 +108,3 @@ def _build_cells(test: ArmsTest, p_holm: float | None) -> list[object]:
 def _label(names: Sequence[str]) -> str:
     more = len(names) - 1
     return f"{names[0]} and {more} more seed{'' if more == 1 else 's'}" if more else names[0]
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)

@@ -6,6 +6,7 @@ the memory of any code that walks it. So the tree is built here from the parser'
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,31 @@ def read_settings(path: Path) -> dict[str, Any]:
             raise ValueError(str(error)) from error
         tree = _build_slowly(text)
     return tree if isinstance(tree, dict) else {}
+
+
+def list_phases(settings: Mapping[str, Any]) -> list[Any]:
+    """Return the settings of each phase of a run, in order; those of a single phase are the run's own."""
+    if "method" in settings:
+        return [settings]
+    return [settings.get(name) for name in ("sft", "rl") if not settings.get(f"skip_{name}")]
+
+
+def find_value(settings: Any, *names: str) -> Any:
+    """Return the value at the end of a path through nested settings; None if there is none."""
+    for name in names:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings
+
+
+def flatten_settings(
+    settings: Mapping[Any, Any], deepest: int = DEEPEST, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested settings by their dotted names; anything below `deepest` levels is one value."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value and deepest:
+            yield from flatten_settings(value, deepest - 1, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _build_slowly(text: str) -> Any:

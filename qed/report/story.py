@@ -141,11 +141,11 @@ def describe_trouble(record: Record) -> str | None:
         return f"The record stops at {where} without an ending: the run is still going, or it was killed."
     if ending["event"] == "finished":
         return None
-    how = {"failed": "failed", "hung": "hung"}.get(ending["event"], "was interrupted")
+    how = "was interrupted" if ending["event"] == "interrupted" else ending["event"]
     reason = str(ending.get("reason") or "").strip()
-    if ending["event"] == "hung" and not reason:
-        seconds = read_number(ending.get("seconds")) or 0.0
-        reason = f"no progress for {seconds:,.0f} s in stage '{ending.get('stage', '')}'."
+    if ending["event"] == "hung":
+        duration = format_duration(read_number(ending.get("seconds")) or 0.0)
+        reason = f"no progress for {duration} in stage '{ending.get('stage', '')}'."
     return f"This run {how} at {where}." + (f" Reason: {reason}" if reason else "")
 
 

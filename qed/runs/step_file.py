@@ -15,9 +15,11 @@ from typing import Any, BinaryIO
 import zstandard
 
 from qed.errors import DataError
+from qed.runs.manifest import parse_step
 
 Row = dict[str, Any]
 SUFFIX = ".zst"
+ANSWERS = ".jsonl.zst"  # the ending of a step's answers
 LEVEL = 3
 READ_BYTES = 1 << 20
 # A block of zeros takes 4 bytes and expands to 128 KiB, so a piece of this size expands to 32 MiB at most.
@@ -28,7 +30,13 @@ MAX_VALUES = 1 << 24  # of a row; each takes up to 60 bytes of memory
 
 def name_step_file(step: int) -> str:
     """Return the path of a step's answers within the run's folder."""
-    return f"rollouts/step_{step:06d}.jsonl.zst"
+    return f"rollouts/step_{step:06d}{ANSWERS}"
+
+
+def parse_step_file(name: str) -> int | None:
+    """Return the step in the name of a step's answers; None for any other name."""
+    step, dot, ending = name.partition(".")
+    return parse_step(step) if dot + ending == ANSWERS else None
 
 
 def compress_frame(content: bytes) -> bytes:

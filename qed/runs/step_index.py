@@ -23,6 +23,7 @@ import zstandard
 from qed.errors import DataError
 from qed.runs.answer_cells import CELL, cut, list_cells
 from qed.runs.step_file import (
+    ANSWERS,
     SUFFIX,
     FrameReader,
     Row,
@@ -188,7 +189,7 @@ def _read_parts(path: Path, count: int) -> list[Row]:
 
 def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
     """Return the groups of an index; None if it is incomplete, or does not match the size of the file of answers."""
-    answers = data or path.with_name(path.name.removesuffix(".index.zst") + ".jsonl.zst")
+    answers = data or path.with_name(path.name.removesuffix(".index.zst") + ANSWERS)
     groups, size = head.get("groups"), head.get("bytes", -1)
     if head.get("schema") != SCHEMA or not isinstance(groups, list) or not _is_count(size):
         return None

@@ -15,28 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from qed.runs.step_file import Row, compress_rows, explain_damage, iterate_lines, parse_row
+from qed.runs.step_file import ANSWERS, Row, compress_rows
 
 
 def name_stats(data: Path) -> Path:
     """Return the path of the statistics that belong to a file of a step's answers."""
-    return data.with_name(data.name.removesuffix(".jsonl.zst") + ".stats.zst")
+    return data.with_name(data.name.removesuffix(ANSWERS) + ".stats.zst")
 
 
 def encode_stats(rows: Iterable[Row]) -> bytes:
     """Encode the statistics of answers, one frame each."""
     return b"".join(compress_rows([row]) for row in rows)
-
-
-def read_stats(path: Path) -> list[Row]:
-    """Read the statistics of a step; none if there is no file.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    if not path.is_file():
-        return []
-    try:
-        return [row for line in iterate_lines(path) if (row := parse_row(line))]
-    except ValueError as error:
-        raise explain_damage(path, error) from error

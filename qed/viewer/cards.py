@@ -14,15 +14,17 @@ from typing import Any
 
 from qed.guards.redaction import redact
 from qed.report.numbers import read_number
-from qed.report.record import VALIDATION, read_planned_steps
-from qed.report.settings_file import read_settings
+from qed.report.record import ENDINGS, VALIDATION, find_ending, read_planned_steps
+from qed.report.settings_file import find_value, list_phases, read_settings
 from qed.runs.folder import LOCK
+from qed.runs.manifest import parse_step
 from qed.runs.metric_names import rename_old_metrics
+from qed.runs.run import name_step_folder
 from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.line_file import Row, draw_rows, parse_line, read_first_rows, read_last_rows, sample_lines
 from qed.viewer.params import Params, Refused
-from qed.viewer.states import ENDINGS, Heartbeat, State, find_ending, judge_state, read_heartbeat
+from qed.viewer.states import Heartbeat, State, judge_state, read_heartbeat
 
 SPARKS = ("reward/mean", "train/loss")  # a card shows the first of these that the run has
 FIGURES = (
@@ -38,7 +40,6 @@ SPARK_EVALUATIONS = 6  # of a run: each is a file to read, and a list may have h
 TRIED = 3  # evaluations at each end that are searched for figures
 MOST_ALARMS = 20
 MOST_SUMMARY = 8_000_000  # bytes of a summary.json
-MOST_EVALUATIONS = 20_000
 LONGEST = 200  # characters of a text on a card
 
 
@@ -184,17 +185,13 @@ class _Reader:
 
     def _list_evaluations(self) -> list[int]:
         """Return the steps of the evaluations with figures, without reading them."""
-        steps = []
-        for name in self.run.list_names("eval")[:MOST_EVALUATIONS]:
-            digits = name.removeprefix("step_")
-            if name != digits and digits.isascii() and digits.isdecimal() and len(digits) < 12:
-                steps.append(int(digits))
-        return sorted(steps)
+        names = self.run.list_names("eval")
+        return sorted(step for name in names if (step := parse_step(name)) is not None)
 
     def _read_accuracy(self, steps: Sequence[int], tasks: Sequence[str]) -> dict[str, Any] | None:
         """Return the accuracy at the first of some steps that has one: a running evaluation has no figures yet."""
         for step in steps:
-            path = self.run.locate("eval", f"step_{step:06d}", "summary.json")
+            path = self.run.locate(name_step_folder(step), "summary.json")
             read = partial(_find_accuracy, path, step, tasks)
             accuracy: dict[str, Any] | None = self.library.memo.read(("accuracy", path, *tasks), [path], read)
             if accuracy is not None:
@@ -223,8 +220,7 @@ def _summarize_settings(path: Path) -> _Settings:
         tree = read_settings(path)
     except (ValueError, TypeError, OSError) as error:
         return _Settings(trouble=f"Its settings.yaml cannot be read: {' '.join(str(error).split())[:LONGEST]}")
-    names = [] if "method" in tree else [name for name in ("sft", "rl") if not tree.get(f"skip_{name}")]
-    parts = [part for name in names if isinstance(part := tree.get(name), dict)] or [tree]
+    parts = [part for part in list_phases(tree) if isinstance(part, dict)] or [tree]
     methods = [Path(method).stem for part in parts if (method := _read_text(part, "method"))]
     tasks = [str(task)[:LONGEST] for part in parts for task in _read_list(part, "data", "tasks")]
     return _Settings(
@@ -233,24 +229,18 @@ def _summarize_settings(path: Path) -> _Settings:
         phases=tuple(methods),
         model=_read_text(tree, "model", "name"),
         tasks=tuple(dict.fromkeys(tasks)),
-        seed=seed if isinstance(seed := _dig(tree, "run", "seed"), int) else None,
-        patience=read_number(_dig(tree, "run", "watchdog")) or 0.0,
+        seed=seed if isinstance(seed := find_value(tree, "run", "seed"), int) else None,
+        patience=read_number(find_value(tree, "run", "watchdog")) or 0.0,
     )
 
 
-def _dig(tree: Any, *names: str) -> Any:
-    for name in names:
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tree
-
-
 def _read_text(tree: Any, *names: str) -> str:
-    value = _dig(tree, *names)
+    value = find_value(tree, *names)
     return redact(value)[:LONGEST] if isinstance(value, str) else ""
 
 
 def _read_list(tree: Any, *names: str) -> list[Any]:
-    value = _dig(tree, *names)
+    value = find_value(tree, *names)
     return value[:20] if isinstance(value, list) else []
 
 

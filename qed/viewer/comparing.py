@@ -49,7 +49,7 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
             the last.
     """
     a, b = library.find(params.text("a")), library.find(params.text("b"))
-    measure = _read_measure(params)
+    measure = read_measure(params)
     tasks, skipped = [], []
     for pair in _pair_evaluations(a, b):
         steps = _choose_steps(pair, params, a == b)
@@ -59,7 +59,7 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
         else:
             reason = f"no common problem with answers for {measure}" if steps else "not evaluated at this step"
             skipped.append({"task": pair.task, "decoding": pair.decoding_a, "reason": reason})
-    _adjust([task["test"] for task in tasks])
+    adjust_p_values([task["test"] for task in tasks])
     return {
         "a": build_card(library, a),
         "b": build_card(library, b),
@@ -80,7 +80,12 @@ def compare_settings(a: RunPlace, b: RunPlace) -> list[dict[str, Any]]:
     ]
 
 
-def _read_measure(params: Params) -> str:
+def read_measure(params: Params) -> str:
+    """Return the requested measure, by default the accuracy.
+
+    Raises:
+        Refused: there is no such measure.
+    """
     measure = params.text("measure", ACCURACY)
     try:
         parse_measure(measure)
@@ -89,7 +94,7 @@ def _read_measure(params: Params) -> str:
     return measure
 
 
-def _adjust(tests: Sequence[dict[str, Any]]) -> None:
+def adjust_p_values(tests: Sequence[dict[str, Any]]) -> None:
     """Add to tests that are read together their p-values adjusted for the number of tests."""
     for test, p_holm in zip(tests, adjust_holm([test["p_value"] for test in tests]), strict=True):
         test["p_holm"] = p_holm
@@ -139,7 +144,7 @@ def _compare_pair(
     if test is None:
         return None
     by = list(_compare_kinds(before, after, measure))
-    _adjust(by)
+    adjust_p_values(by)
     names = [(step, pair.task, name) for step, name in zip(steps, (pair.decoding_a, pair.decoding_b), strict=True)]
     figures = [_find_figures(place, name) for place, name in zip(places, names, strict=True)]
     sides = [_describe_side(*each) for each in zip(places, (before, after), figures, strict=True)]

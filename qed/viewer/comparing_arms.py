@@ -7,9 +7,8 @@ from typing import Any
 
 from qed.errors import UsageError
 from qed.evaluation.arms import compare_arms
-from qed.evaluation.intervals import adjust_holm
-from qed.evaluation.measures import ACCURACY
 from qed.runs.run import Row
+from qed.viewer.comparing import adjust_p_values, read_measure
 from qed.viewer.evaluations import find_rows, load_evaluation_index, load_evaluations
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.outcomes import build_rows
@@ -32,7 +31,7 @@ def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
     if sum(map(len, names)) > MAX_RUNS:
         raise Refused(400, f"More than {MAX_RUNS} runs cannot be compared at once.")
     arms = [[library.find(key) for key in own] for own in names]
-    measure = params.text("measure", ACCURACY)
+    measure = read_measure(params)
     evaluated = {place: _list_last(place) for arm in arms for place in arm}
     tasks: list[dict[str, Any]] = []
     for name in [name for name in evaluated[arms[0][0]] if all(name in own for own in evaluated.values())]:
@@ -44,8 +43,7 @@ def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
         if test is not None:
             described = {**asdict(test), "difference": test.difference}
             tasks.append({"task": name[0], "decoding": name[1], "test": described})
-    for each, p_holm in zip(tasks, adjust_holm([each["test"]["p_value"] for each in tasks]), strict=True):
-        each["test"]["p_holm"] = p_holm
+    adjust_p_values([task["test"] for task in tasks])
     return {"a": names[0], "b": names[1], "tasks": tasks}
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import qed
 from qed.errors import QedError
+from qed.report.numbers import space_evenly
 from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params
@@ -62,9 +63,7 @@ def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int)
     """Return the wanted steps that exist; by default at most `limit` steps, evenly spaced, with both ends."""
     if wanted is not None:
         return sorted(set(wanted) & set(found))
-    if len(found) <= limit:
-        return list(found)
-    return [found[round(number * (len(found) - 1) / (limit - 1))] for number in range(limit)]
+    return space_evenly(found, limit)
 
 
 @dataclass

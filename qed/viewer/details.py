@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
 from qed.guards.redaction import redact
-from qed.report.record import Phase, parse_best_step, read_settings
+from qed.report.record import Phase, read_settings
+from qed.report.settings_file import flatten_settings
+from qed.runs.manifest import parse_step
 from qed.runs.run import Row
+from qed.runs.step_file import name_step_file, parse_step_file
 from qed.viewer.cards import build_card
 from qed.viewer.cleaning import clean_value, redact_named
 from qed.viewer.curves import load_curves
@@ -25,7 +27,7 @@ from qed.viewer.run_files import find_file, list_folder, read_object, read_text
 MAX_EVENTS = 2_000
 LAST_BYTES = 8 << 20  # of the events; each takes a few hundred bytes
 MAX_SETTINGS = 2_000
-ROLLOUTS = re.compile(r"step_([0-9]{1,12})\.jsonl\.zst")
+DEEPEST = 12  # levels of settings that are listed one by one
 ALARM = "alarm"
 SETTINGS = FileMemo(256)
 EVENTS = FileMemo(64)
@@ -50,7 +52,7 @@ def describe_run(library: Library, params: Params) -> dict[str, Any]:
         "attempts": list_attempts(place),
         "steps": list_answer_steps(place),
         "evaluations": list_accuracies(place),
-        "best_step": parse_best_step(read_text(place, "checkpoints", "BEST")),
+        "best_step": parse_step(read_text(place, "checkpoints", "BEST").strip()),
         "report": find_file(place, "report.html") is not None,
     }
 
@@ -68,12 +70,12 @@ def _describe_phase(phase: Phase) -> dict[str, Any]:
 def list_answer_steps(place: RunPlace) -> list[int]:
     """Return the training steps whose answers are saved, in order."""
     names = list_folder(place, "rollouts")
-    return sorted({int(found[1]) for name in names if (found := ROLLOUTS.fullmatch(name))})
+    return sorted({step for name in names if (step := parse_step_file(name)) is not None})
 
 
 def find_answers(place: RunPlace, step: int) -> Path | None:
     """Return the file with the answers of a training step; None if they were not saved."""
-    return find_file(place, "rollouts", f"step_{step:06d}.jsonl.zst")
+    return find_file(place, name_step_file(step))
 
 
 def load_settings(place: RunPlace) -> Row:
@@ -94,24 +96,8 @@ def list_settings(place: RunPlace) -> list[dict[str, Any]]:
     origins = read_object(place, "settings.origin.json")
     return [
         {"key": key, "value": _show_setting(key, value), "origin": redact(str(origins.get(key, "")))}
-        for key, value in _flatten(load_settings(place), "")
-    ][:MAX_SETTINGS]
-
-
-def _flatten(settings: Mapping[Any, Any], prefix: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings by their dotted names; at most MAX_SETTINGS of one mapping."""
-    count = 0
-    for name, value in settings.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value and depth < 12:
-            inner = _flatten(value, f"{key}.", depth + 1)
-        else:
-            inner = iter([(key, value)])
-        for pair in inner:
-            if count >= MAX_SETTINGS:
-                return
-            count += 1
-            yield pair
+        for key, value in islice(flatten_settings(load_settings(place), DEEPEST), MAX_SETTINGS)
+    ]
 
 
 def _show_setting(key: str, value: Any) -> Any:

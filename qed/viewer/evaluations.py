@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.report.estimates import compute_bounds
 from qed.report.numbers import read_number
 from qed.report.record import REQUIRED
+from qed.runs.manifest import parse_step
 from qed.runs.run import Row, name_step_folder
 from qed.runs.step_index import StepIndex
 from qed.viewer.cleaning import clean_value
@@ -24,7 +24,6 @@ from qed.viewer.params import Params, Refused
 from qed.viewer.replies import find_neighbours
 from qed.viewer.run_files import find_file, list_folder, read_object
 
-FOLDER = re.compile(r"step_([0-9]{1,12})")
 SUMMARIES = FileMemo(4096)
 
 
@@ -50,7 +49,7 @@ def load_evaluations(place: RunPlace) -> list[Evaluation]:
 
 def list_steps(place: RunPlace) -> list[int]:
     """Return the steps with an evaluation folder, in order."""
-    return sorted({int(found[1]) for name in list_folder(place, "eval") if (found := FOLDER.fullmatch(name))})
+    return sorted({step for name in list_folder(place, "eval") if (step := parse_step(name)) is not None})
 
 
 def _load_step(place: RunPlace, step: int) -> list[Evaluation]:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from qed.report.numbers import read_number
+from qed.runs.manifest import parse_step
 from qed.runs.run import Row
-from qed.viewer.details import ROLLOUTS
-from qed.viewer.evaluations import FOLDER
+from qed.runs.step_file import parse_step_file
 from qed.viewer.library import MOST_ENTRIES, Library, RunPlace
 from qed.viewer.outcomes import load_groups, read_count
 from qed.viewer.run_files import find_file, list_folder
@@ -172,13 +172,13 @@ def _list_sources(place: RunPlace) -> dict[Source, Stamp]:
     """Return the files with answers and their stamps, evaluations first, in step order."""
     found: dict[Source, Stamp] = {}
     for folder in list_folder(place, "eval"):
-        if match := FOLDER.fullmatch(folder):
+        if (step := parse_step(folder)) is not None:
             for name, stamp in _list_stamps(place, "eval", folder).items():
                 if name.endswith(ROWS):
-                    found[int(match[1]), name.removesuffix(ROWS), ("eval", folder, name)] = stamp
+                    found[step, name.removesuffix(ROWS), ("eval", folder, name)] = stamp
     for name, stamp in _list_stamps(place, "rollouts").items():
-        if match := ROLLOUTS.fullmatch(name):
-            found[int(match[1]), "", ("rollouts", name)] = stamp
+        if (step := parse_step_file(name)) is not None:
+            found[step, "", ("rollouts", name)] = stamp
     return dict(sorted(found.items(), key=lambda item: (item[0][0], not item[0][1])))
 
 

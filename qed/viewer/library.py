@@ -21,7 +21,6 @@ DEEPEST = 4  # levels below a given folder
 MOST_FOLDERS = 20_000  # that a scan visits
 MOST_ENTRIES = 20_000  # of a folder
 MOST_REMEMBERED = 5_000  # values of `memo`, such as parts of cards
-MOST_BYTES = 64_000_000  # of a file that is read as a whole
 # Folders of a run that contain no runs.
 PARTS = frozenset({"checkpoints", "rollouts", "eval", "logs", "final", "node_modules", "__pycache__"})
 
@@ -83,24 +82,6 @@ class RunPlace:
                 if len(names) >= MOST_ENTRIES:
                     break
         return sorted(names)
-
-    def read_bytes(self, *parts: str, most: int = MOST_BYTES) -> bytes:
-        """Read a file of the run.
-
-        Raises:
-            Refused: there is no such file, it cannot be read, or it is longer than `most` bytes.
-        """
-        path, name = self.locate(*parts), "/".join(parts)
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > most:
-                    raise Refused(413, f"{name} has {size} bytes; the viewer reads at most {most}.")
-                return file.read(most)
-        except FileNotFoundError as error:
-            raise Refused(404, f"The run {self.key} has no {name}.") from error
-        except OSError as error:
-            raise Refused(403, f"{name} of the run {self.key} cannot be read: {error.strerror}.") from error
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qed.report.numbers import read_number
+from qed.report.record import find_ending
 from qed.viewer.line_file import Row, parse_line
 
 FRESH = 60.0  # seconds; a run writes its heartbeat every 5
 IDLE = 120.0  # seconds without progress after which the status mentions it
 PATIENCE = 1_800.0  # seconds; the default of run.watchdog
 FORGOTTEN = 86_400.0  # seconds after which a silent run on another machine counts as dead
-ENDINGS = {"finished": "done", "interrupted": "stopped", "failed": "failed", "hung": "hung"}
+STATUSES = {"finished": "done", "interrupted": "stopped", "failed": "failed", "hung": "hung"}
 OWNER = re.compile(r"process (\d{1,10}) on (\S{1,255})")
 
 
@@ -59,16 +60,6 @@ def read_heartbeat(path: Path | None) -> Heartbeat:
     return Heartbeat(said, idle, str(content.get("stage", ""))[:40], int(step or 0))
 
 
-def find_ending(events: Sequence[Row]) -> Row | None:
-    """Return the event that ended the run; None if there is none, or the run was resumed after it."""
-    for event in reversed(events):
-        if event.get("event") in ENDINGS:
-            return event
-        if event.get("event") == "resumed":
-            return None
-    return None
-
-
 def judge_state(lock: Path | None, beat: Heartbeat, events: Sequence[Row], changed: float, patience: float) -> State:
     """Return the status of a run.
 
@@ -81,7 +72,7 @@ def judge_state(lock: Path | None, beat: Heartbeat, events: Sequence[Row], chang
     """
     ending = find_ending(events)
     if ending is not None and not _has_begun_again(ending, beat):
-        return State(ENDINGS[str(ending["event"])], _explain_ending(ending))
+        return State(STATUSES[str(ending["event"])], _explain_ending(ending))
     owner = _read_owner(lock)
     if owner is not None and _is_here(owner) and not is_locked(lock):
         return State("failed", f"Its process ended without a word{_place(beat)}: killed, or the machine went down.")

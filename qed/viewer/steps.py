@@ -11,11 +11,10 @@ from typing import Any
 
 from qed.errors import DataError
 from qed.runs.answer_cells import TEXTS as CELLS
-from qed.runs.step_file import Row, iterate_lines, parse_row
+from qed.runs.step_file import Row, iterate_lines, parse_row, parse_step_file
 from qed.runs.step_index import MAX_LINES, StepIndex
 from qed.runs.token_stats import name_stats
 from qed.viewer.cleaning import redact_texts
-from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
 from qed.viewer.outcomes import PARTS, count_lost
@@ -105,7 +104,7 @@ def _iterate_stats(where: Where) -> Iterator[tuple[Place, bytes]]:
 
 
 def _locate_stats(where: Where) -> Path | None:
-    if not where.is_training or not ROLLOUTS.fullmatch(where.data.name):
+    if not where.is_training or parse_step_file(where.data.name) is None:
         return None
     return find_file(where.place, "rollouts", name_stats(where.data).name)
 

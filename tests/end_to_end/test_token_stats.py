@@ -22,7 +22,7 @@ from qed.models.load import load_model
 from qed.models.token_text import load_token_text
 from qed.runs.run import Row, read_lines
 from qed.runs.step_index import name_index, read_group, read_index
-from qed.runs.token_stats import name_stats, read_stats
+from qed.runs.token_stats import name_stats
 from qed.training.batch import collate
 from qed.training.packing import pack_batch
 from qed.training.scoring import score_with
@@ -59,7 +59,7 @@ def pair(file: Path) -> list[tuple[Row, Row]]:
     """The statistics of a step, each with the answer that they are of."""
     index = read_index(name_index(file))
     assert index is not None
-    return [(row, read_group(file, index, row["group"])[row["answer"]]) for row in read_stats(name_stats(file))]
+    return [(row, read_group(file, index, row["group"])[row["answer"]]) for row in read_lines(name_stats(file))]
 
 
 def test_a_run_is_the_same_with_and_without_statistics(run: Path, qed: Qed, command: Command, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_tokenizer_gives_the_text_of_each_token(run: Path, qed: Qed, command
     written = (run / "tokenizer.json").stat().st_mtime_ns
     assert qed(*command(*GRPO, *RECORDED), "--out", run, "--steps", STEPS + 1, "--resume").code == 0
     assert (run / "tokenizer.json").stat().st_mtime_ns == written
-    assert len(read_stats(run / "rollouts/step_000005.stats.zst")) == COUNT
+    assert len(read_lines(run / "rollouts/step_000005.stats.zst")) == COUNT
 
 
 @pytest.mark.parametrize(("setting", "value"), [("save_token_stats", -1), ("save_top_logps", 21)])

@@ -33,7 +33,7 @@ from qed.runs.step_index import (
     read_index_groups,
     write_index,
 )
-from qed.runs.token_stats import encode_stats, name_stats, read_stats
+from qed.runs.token_stats import encode_stats, name_stats
 from qed.types import Grade, Groups, Problem, Rollout
 
 TEXTS = st.text(st.characters(), max_size=12) | st.sampled_from(["\u2028", "\ud800", "a\r\nb", "\x85", "="])
@@ -273,12 +273,12 @@ def test_statistics_are_read_back(tmp_path: Path) -> None:
     rows = [{"group": 0, "answer": 1, "entropy": [0.5, None]}, {"group": 2, "answer": 0, "top": [[[3, -0.5]]]}]
     path = name_stats(tmp_path / "step_000003.jsonl.zst")
     assert path.name == "step_000003.stats.zst"
-    assert read_stats(path) == []
+    assert read_lines(path) == []
     path.write_bytes(encode_stats(rows))
-    assert read_stats(path) == rows
+    assert read_lines(path) == rows
     path.write_bytes(zstandard.compress(b"[]\n"))
     with pytest.raises(DataError, match=r"step_000003\.stats\.zst"):
-        read_stats(path)
+        read_lines(path)
 
 
 def test_a_run_that_goes_on_drops_the_files_of_later_steps(tmp_path: Path) -> None:

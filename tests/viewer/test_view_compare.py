@@ -175,6 +175,8 @@ def test_seeds_are_compared_together(ask: Asked, tmp_path: Path) -> None:
     found = reply["tasks"][0]["test"]
     assert (found["difference"], found["ci_lo"], found["p_value"]) == (test.difference, test.ci_lo, test.p_value)
     assert found["seeds"] == [1, 2]
+    with pytest.raises(Refused, match="no measure"):
+        ask("arms", a="a", b="b", measure="mean@8")
     with pytest.raises(Refused, match="More than 24 runs"):
         ask("arms", a="a", b="\n".join(["b"] * 24))
 

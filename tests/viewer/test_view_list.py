@@ -86,9 +86,6 @@ def test_locating(tmp_path: Path, home: Path) -> None:
         with pytest.raises(Refused) as caught:
             run.locate(*parts)
         assert caught.value.status == 403
-    with pytest.raises(Refused) as caught:
-        run.read_bytes("logs/attempt_1/main.log", most=3)
-    assert caught.value.status == 413
 
 
 def test_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
