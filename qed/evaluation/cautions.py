@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from qed.evaluation.compared_runs import Decoding
-from qed.evaluation.stored_problems import name_gold, write_count
+from qed.evaluation.stored_problems import name_gold, write_count, write_first
 from qed.runs.run import Row
 
 # Settings that may differ in a fair comparison: what is compared, the hardware, and the seed.
@@ -77,7 +77,7 @@ def separate_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[
     notes = []
     if several:
         notes.append(
-            f"{write_count(len(several), 'id')} with several golds ({_list(several)}): each counts as a problem."
+            f"{write_count(len(several), 'id')} with several golds ({write_first(several)}): each counts as a problem."
         )
     if copies:
         notes.append(
@@ -205,8 +205,8 @@ def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
     changed = [problem for problem in golds[0] if problem in golds[1] and not golds[0][problem] & golds[1][problem]]
     if changed:
         cautions.append(
-            f"{write_count(len(changed), 'id')} with another gold after than before ({_list(changed)}): left out, "
-            "because these are other problems. Check that both files have the same golds."
+            f"{write_count(len(changed), 'id')} with another gold after than before ({write_first(changed)}): left "
+            "out, because these are other problems. Check that both files have the same golds."
         )
     cautions += _compare_problems([*before, *after])
     counts = [
@@ -214,7 +214,9 @@ def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
         for own, rest in ((one, other), (other, one))
     ]
     if counts[0] and counts[0] != counts[1]:
-        cautions.append(f"Other numbers of answers to a problem: {_list(counts[0])} before, {_list(counts[1])} after.")
+        cautions.append(
+            f"Other numbers of answers to a problem: {write_first(counts[0])} before, {write_first(counts[1])} after."
+        )
     return cautions
 
 
@@ -245,11 +247,6 @@ def _list_problems(side: Sequence[Decoding]) -> dict[tuple[str, str], int]:
 
 def _show(values: Sequence[Any]) -> str:
     return " and ".join("none" if value is None else str(value)[:MAX_SHOWN] for value in values)
-
-
-def _list(values: Iterable[Any]) -> str:
-    shown = sorted(values)
-    return ", ".join(map(str, shown[:3])) + (", …" if len(shown) > 3 else "")
 
 
 def describe_lost(stored: int, figures: Row) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.evaluation.summary import compute_accuracy, group_by_problem
-from qed.evaluation.verdicts import format_accuracy
+from qed.evaluation.table import format_interval
 
 # Additional accuracies and their columns: log-likelihoods normalized by characters and by bytes of the choices.
 FIGURES = {"acc_norm": "correct_norm", "acc_bytes": "correct_bytes"}
@@ -33,7 +33,7 @@ def summarize_choices(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def show_choices(console: Console, summaries: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the figures specific to log-likelihood scoring."""
     rows = [
-        (task, *(format_accuracy(figures[name]) for name in FIGURES), f"{100 * figures['greedy']:.1f}")
+        (task, *(format_interval(figures[name]) for name in FIGURES), f"{100 * figures['greedy']:.1f}")
         for task, figures in summaries.items()
         if "acc_norm" in figures
     ]

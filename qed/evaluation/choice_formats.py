@@ -24,15 +24,14 @@ MMLU_SHOTS = "dev"  # the split with the few-shot examples, five per subject
 class ChoiceFormat:
     """How a question becomes a context, and its options the choices that continue it.
 
-    `takes_shots` says whether few-shot examples are defined: the first questions of the same subject in the split
-    `dev`.
+    `by_subject` says whether a sentence about the subject comes before a question, and whether few-shot examples are
+    defined: the first questions of the same subject in the split `dev`.
     """
 
     name: str
     write: Callable[[str, Sequence[str]], str]
     choices: Callable[[Sequence[str]], Sequence[str]]
-    about_subject: bool = False
-    takes_shots: bool = False
+    by_subject: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _list_bracketed(options: Sequence[str]) -> Sequence[str]:
     return [f"({letter})" for letter in LETTERS[: len(options)]]
 
 
-MMLU = ChoiceFormat("mmlu", _write_mmlu, _list_letters, about_subject=True, takes_shots=True)
+MMLU = ChoiceFormat("mmlu", _write_mmlu, _list_letters, by_subject=True)
 ARC = ChoiceFormat("arc", _write_arc, lambda options: options)
 GPQA = ChoiceFormat("gpqa", _write_gpqa, _list_bracketed)
 FORMATS: Mapping[str, ChoiceFormat] = {"arc_c": ARC, "arc_e": ARC, "gpqa": GPQA}  # all others use the MMLU format
@@ -112,7 +111,7 @@ def build_items(task: str, problems: Sequence[Problem], examples: Sequence[Probl
         DataError: a subject has fewer examples than asked for.
     """
     form = find_format(task)
-    if shots and not form.takes_shots:
+    if shots and not form.by_subject:
         raise UsageError(f"--shots with --scoring likelihood is for tasks in the MMLU format; {task} takes none.")
     leads = {str(problem.meta.get("subject", "")): "" for problem in problems}
     leads = {subject: _write_lead(form, task, subject, examples, shots) for subject in leads}
@@ -122,7 +121,7 @@ def build_items(task: str, problems: Sequence[Problem], examples: Sequence[Probl
 def _write_lead(form: ChoiceFormat, task: str, subject: str, examples: Sequence[Problem], shots: int) -> str:
     """Write the text before a question: a sentence about the subject, and the few-shot examples."""
     about = " about " + " ".join(subject.split("_")) if subject else ""
-    lead = f"The following are multiple choice questions (with answers){about}.\n\n" if form.about_subject else ""
+    lead = f"The following are multiple choice questions (with answers){about}.\n\n" if form.by_subject else ""
     own = [problem for problem in examples if str(problem.meta.get("subject", "")) == subject][:shots]
     if len(own) < shots:
         raise DataError(

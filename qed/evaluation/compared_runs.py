@@ -29,7 +29,6 @@ class Decoding:
     """
 
     rows: list[Row]
-    place: Path
     settings: Row = field(default_factory=dict)
     complete: bool = False
     notes: tuple[str, ...] = ()
@@ -100,16 +99,7 @@ def load_answers(place: Path, scoring: stored.Scoring) -> Answers:
     files = sorted(home.glob("*.jsonl"))
     if not files:
         raise DataError(f"{place} contains no evaluation: there is no eval/step_N/TASK.jsonl in it.")
-    summaries, trained = read_json(home / "summary.json", {}), _read_training(home)
-    answers: Answers = {}
-    for file in files:
-        figures = summaries.get(file.stem, {}) if isinstance(summaries, dict) else {}
-        decodings = {
-            name: build_decoding(rows, place, figures.get(name, {}), trained)
-            for name, rows in _group_by_decoding(file).items()
-        }
-        if decodings:
-            answers[file.stem] = decodings
+    answers = {file.stem: decodings for file in files if (decodings := _load_decodings(file))}
     if not answers:
         raise DataError(f"{place} contains no answers of an evaluation: no row has {', '.join(NEEDED)}.")
     return answers
@@ -117,18 +107,21 @@ def load_answers(place: Path, scoring: stored.Scoring) -> Answers:
 
 def _load_file(file: Path, scoring: stored.Scoring) -> Answers:
     """Load answers of an evaluation, or score other answers."""
-    if file.name.endswith(".jsonl") and (groups := _group_by_decoding(file)):
-        summaries = read_json(file.with_name("summary.json"), {})
-        figures = summaries.get(file.stem, {}) if isinstance(summaries, dict) else {}
-        trained = _read_training(file.parent)
-        return {
-            file.stem: {
-                name: build_decoding(rows, file, figures.get(name, {}), trained) for name, rows in groups.items()
-            }
-        }
+    if file.name.endswith(".jsonl") and (decodings := _load_decodings(file)):
+        return {file.stem: decodings}
     table = stored.read_answers(file, scoring)
     scored = stored.score_table(table, stored.name_columns(file, scoring), scoring, say_on_stderr)
-    return {name: {stored.DECODING: Decoding(rows, file, notes=tuple(table.notes))} for name, rows in scored.items()}
+    return {name: {stored.DECODING: Decoding(rows, notes=tuple(table.notes))} for name, rows in scored.items()}
+
+
+def _load_decodings(file: Path) -> dict[str, Decoding]:
+    """Load the decodings in a file of an evaluation; empty if it is not from one."""
+    groups = _group_by_decoding(file)
+    if not groups:
+        return {}
+    summaries, trained = read_json(file.with_name("summary.json"), {}), _read_training(file.parent)
+    figures = summaries.get(file.stem, {}) if isinstance(summaries, dict) else {}
+    return {name: build_decoding(rows, figures.get(name, {}), trained) for name, rows in groups.items()}
 
 
 def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
@@ -148,12 +141,11 @@ def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
     return groups
 
 
-def build_decoding(rows: list[Row], place: Path, figures: Any, trained: Row) -> Decoding:
+def build_decoding(rows: list[Row], figures: Any, trained: Row) -> Decoding:
     """Build the decoding of a task with its settings: those written by `qed evaluate`, else those of the training run.
 
     Args:
         rows: its answers.
-        place: the file.
         figures: its figures in `summary.json`, if any.
         trained: the settings of a training run, from `describe_training`.
     """
@@ -162,12 +154,12 @@ def build_decoding(rows: list[Row], place: Path, figures: Any, trained: Row) -> 
     judge = {"judged_by": known["judged_by"]} if known.get("judged_by") else {}
     notes = tuple(map(str, known["notes"])) if isinstance(known.get("notes"), list) else ()
     if isinstance(asked, dict):
-        return Decoding(rows, place, {**asked, **judge}, True, notes)
+        return Decoding(rows, {**asked, **judge}, True, notes)
     # Greedy answers do not depend on the sampling settings of training.
     ignored = SAMPLING if known.get("temperature") == 0 else ()
     own = {name: value for name, value in trained.items() if name not in ignored}
     measured = {"temperature": known["temperature"]} if "temperature" in known else {}
-    return Decoding(rows, place, {**own, **measured, **judge}, notes=notes)
+    return Decoding(rows, {**own, **measured, **judge}, notes=notes)
 
 
 def describe_training(settings: Mapping[Any, Any]) -> Row:

@@ -11,10 +11,10 @@ from qed.evaluation.compared_tasks import TaskPair
 from qed.evaluation.paired import Change, PairedTest
 from qed.evaluation.stored_problems import write_count
 from qed.evaluation.summary import group_by_problem
+from qed.evaluation.table import NO_VALUE
 
 MAX_SHOWN = 3  # problems shown for each kind of change
 MAX_LENGTH = 200  # characters shown of a question or an answer
-NO_VALUE = "–"
 Result = tuple[TaskPair, PairedTest | ArmsTest]
 
 

@@ -7,7 +7,6 @@ depend only on the seed, the row and the answer's index, so the result does not 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ from qed.data.sources.rows import Place, Row
 from qed.data.sources.schemas import QUESTION, read_fields
 from qed.data.sources.texts import read_text
 from qed.errors import DataError, UsageError
-from qed.evaluation.store import append_rows, list_differences
+from qed.evaluation.store import append_rows, list_differences, read_whole_rows
 from qed.randomness import derive_seed
 from qed.rollout.policy import Policy
-from qed.runs.run import read_json, read_lines, write_whole
+from qed.runs.run import read_json, write_whole
 from qed.sampling.base import Sampling
 from qed.types import Completion, Problem
 
@@ -47,6 +46,18 @@ class Question:
     text: str
     row: Row
     rendered: str = ""
+
+    def build_row(self, sample: int, completion: str, finish_reason: str, n_tokens: int | None) -> Row:
+        """Build the row of an answer: the file's columns, then those of the answer."""
+        return {
+            **self.row,
+            "row": self.number,
+            "sample": sample,
+            "prompt": self.text,
+            "completion": completion,
+            "finish_reason": finish_reason,
+            "n_tokens": n_tokens,
+        }
 
 
 def read_questions(file: Path, column: str, left_out: Counter[str]) -> list[Question]:
@@ -139,14 +150,11 @@ class Output:
         self._load()
 
     def _load(self) -> None:
-        """Read the existing answers, and remove an incomplete last line, such as a power failure leaves."""
+        """Read the existing answers."""
         if not self.file.exists():
             write_whole(self.file, b"")
             return
-        rows = read_lines(self.file)
-        whole = self.file.read_bytes().rfind(b"\n") + 1
-        os.truncate(self.file, whole)
-        self.prompts = {(row["row"], row["sample"]): row["prompt"] for row in rows}
+        self.prompts = {(row["row"], row["sample"]): row["prompt"] for row in read_whole_rows(self.file)}
 
     def has(self, question: Question, sample: int) -> bool:
         """Return whether an answer exists.
@@ -239,16 +247,8 @@ class _Asked:
         self.tokens = template.tokens(self.prompt)
 
     def build_rows(self, completions: Sequence[Completion]) -> list[Row]:
-        """Build the rows of the answers: the file's columns, then those of the answer."""
+        """Build the rows of the answers, see `Question.build_row`."""
         return [
-            {
-                **self.question.row,
-                "row": self.question.number,
-                "sample": n,
-                "prompt": self.question.text,
-                "completion": self.template.read(self.prompt, completion.tokens),
-                "finish_reason": completion.stop_reason,
-                "n_tokens": len(completion.tokens),
-            }
-            for n, completion in zip(self.samples, completions, strict=True)
+            self.question.build_row(n, self.template.read(self.prompt, each.tokens), each.stop_reason, len(each.tokens))
+            for n, each in zip(self.samples, completions, strict=True)
         ]

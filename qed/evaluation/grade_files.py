@@ -223,11 +223,12 @@ def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option:
     for name in (key,) if key else known:
         if name in row:
             return name, row[name]
-        value: Any = row if "." in name else KeyError
-        for part in name.split(".") if "." in name else ():
-            value = value.get(part, KeyError) if isinstance(value, dict) else KeyError
-        if value is not KeyError:
-            return name, value
+        *outer, last = name.split(".")
+        inner: Any = row
+        for part in outer:
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and last in inner:
+            return name, inner[last]
     wanted = key or (known[0] if len(known) == 1 else f"of the known names ({', '.join(known)})")
     raise DataError(
         f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."

@@ -32,7 +32,7 @@ from qed.evaluation.distributions import (
 )
 from qed.evaluation.intervals import MIN_PROBLEMS, MIN_SPREAD, ROUNDING, compute_mcnemar_p
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
-from qed.evaluation.summary import group_by_problem
+from qed.evaluation.summary import index_problems
 
 TESTS = {True: "exact McNemar", False: "adjusted t over problems"}  # by whether all differences are of single answers
 FEW_CARRIERS = 5
@@ -98,13 +98,13 @@ def compare_paired(before: Sequence[Row], after: Sequence[Row], measure: str = A
     Raises:
         UsageError: there is no such measure, or a problem has fewer than K answers.
     """
-    one, other = group_by_problem(before), group_by_problem(after)
-    shared = [problem for problem in one if problem in other and _read_gold(one[problem]) == _read_gold(other[problem])]
+    one, other = index_problems(before), index_problems(after)
+    shared = [problem for problem in one if problem in other]
     if not shared:
         return None
     old, new = (measure_problems([side[problem] for problem in shared], measure) for side in (one, other))
     changes = [
-        Change(problem, was, now) for problem, was, now in zip(shared, old, new, strict=True) if abs(now - was) > 1e-12
+        Change(name, was, now) for (name, _), was, now in zip(shared, old, new, strict=True) if abs(now - was) > 1e-12
     ]
     changes.sort(key=lambda change: -abs(change.after - change.before))
     gained = tuple(change for change in changes if change.after > change.before)
@@ -192,7 +192,3 @@ def enclose(means: Floats, found: Estimate) -> tuple[Floats, Floats]:
 def _is_single(differences: Floats) -> bool:
     """Return whether all differences are those of single answers: -1, 0 or 1."""
     return bool((np.abs(np.abs(differences) - 0.5) > 0.5 - ROUNDING).all())
-
-
-def _read_gold(rows: Sequence[Row]) -> str:
-    return str(rows[0].get("gold"))

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -84,7 +85,7 @@ class Plan:
         about = {
             "step": self.request.step,
             "model": self.request.model,
-            "parameters": "" if self.policy is None or is_served(self.policy) else hash_parameters(self.policy.model),
+            "parameters": "" if self._model is None else hash_parameters(self._model),
         }
         chunks = {task.record.label: len(task.chunks) for task in self.tasks}
         whole: Row = json.loads(json.dumps({"kind": "evaluation", **about, "chunks": chunks, "tasks": records}))
@@ -93,18 +94,18 @@ class Plan:
     @cached_property
     def about(self) -> Row:
         """What describes this process only, and may differ between shards."""
+        device = torch.device("cpu") if self._model is None else self._model.device
         return {
             "command": redact(shlex.join(self.request.command)),
-            "environment": describe_environment(self._device, threads.describe_compute(self._device)),
+            "environment": describe_environment(device, threads.describe_compute(device)),
             "weights": {task.record.label: task.record.settings["weights"] for task in self.tasks},
             "checks": self.checks,
         }
 
     @property
-    def _device(self) -> torch.device:
-        loaded = self.policy is not None and not is_served(self.policy)
-        device: torch.device = self.policy.model.device if self.policy is not None and loaded else torch.device("cpu")
-        return device
+    def _model(self) -> Any:
+        """The loaded model; None if an endpoint or servers generate the answers."""
+        return None if self.policy is None or is_served(self.policy) else self.policy.model
 
 
 def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:

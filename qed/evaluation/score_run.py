@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -88,7 +88,7 @@ class ScoreJob:
         """Score the whole file in this process; see `finish_scores`."""
         table, names = self.table, name_columns(Path(self.file), self.scoring)
         scored = score_table(table, names, self.graded, console.say)
-        return _finish(scored, (self.judge, self.reward, table.notes, self.scoring.ties), out, console)
+        return _finish(scored, self.judge, self.reward, table.notes, self.scoring.ties, out, console)
 
 
 def merge_scores(out: Path, joined: Joined, overwrite: bool, console: Console) -> dict[str, Any]:
@@ -97,17 +97,19 @@ def merge_scores(out: Path, joined: Joined, overwrite: bool, console: Console) -
     scored: dict[str, list[Row]] = {name: [] for name in whole["columns"]}
     for row in chain.from_iterable(joined.units):
         scored[whole["columns"][row.pop(COLUMN)]].append(row)
-    return _finish(scored, (whole["judge"], tuple(whole["reward"]), whole["notes"], whole["ties"]), out, console)
+    return _finish(scored, whole["judge"], whole["reward"], whole["notes"], whole["ties"], out, console)
 
 
 def _finish(
     scored: dict[str, list[Row]],
-    about: tuple[str | None, tuple[str, ...], list[str], str],
+    judge: str | None,
+    reward: Sequence[str],
+    notes: Sequence[str],
+    ties: str,
     out: Path | None,
     console: Console,
 ) -> dict[str, Any]:
-    """Summarize and write scored answers; `about` has the judge, the reward, the notes and the tie rule."""
-    judge, reward, notes, ties = about
+    """Summarize and write scored answers; see `summarize_columns` and `finish_scores` for the arguments."""
     if reward and judge is None:
         console.say(f"{','.join(reward)} does not decide correctness: the final answer does.")
     return finish_scores(scored, summarize_columns(scored, judge, notes, ties), out, console)

@@ -16,9 +16,9 @@ from qed.sampling.server.recognise import find_served_model
 from qed.sampling.server.sampler import ServerSampler
 
 
-def is_served(policy: Policy | None) -> bool:
+def is_served(policy: Policy) -> bool:
     """Return whether the policy is sampled by servers."""
-    return policy is not None and isinstance(policy.sampler, ServerSampler)
+    return isinstance(policy.sampler, ServerSampler)
 
 
 def find_model(url: str) -> tuple[str, int | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError, UsageError
-from qed.evaluation.store import append_rows, list_differences
-from qed.runs.run import Row, read_lines, write_whole
+from qed.evaluation.store import append_rows, list_differences, read_whole_rows
+from qed.runs.run import Row, write_whole
 from qed.runs.step_file import encode_line, encode_lines
 
 UNFINISHED = ".unfinished"
@@ -111,9 +110,8 @@ class ShardFile:
             write_whole(self.part, encode_lines(encode_line(build_header(shard, whole))))
 
     def _resume(self) -> None:
-        """Read the finished units, and remove an incomplete last line, such as a power failure leaves."""
-        rows = read_lines(self.part)[1:]
-        os.truncate(self.part, self.part.read_bytes().rfind(b"\n") + 1)
+        """Read the finished units."""
+        rows = read_whole_rows(self.part)[1:]
         if rows and "end" in rows[-1]:
             self.part.replace(self.path)
         else:
@@ -164,7 +162,7 @@ class Part:
 
     path: Path
     shard: Shard
-    header: Row
+    whole: Row
     total: int
     info: Row
     units: dict[int, list[Row]]
@@ -210,7 +208,7 @@ def read_shard(path: Path) -> Part:
         )
     header, *lines = (json.loads(line) for line in content[:start].split(b"\n")[:-1])
     units = {line["unit"]: line["rows"] for line in lines}
-    return Part(path, Shard(*header["shard"]), header, end["total"], end["info"], units)
+    return Part(path, Shard(*header["shard"]), header["whole"], end["total"], end["info"], units)
 
 
 def find_shards(places: Sequence[Path]) -> list[Path]:
@@ -240,10 +238,10 @@ def join_shards(files: Sequence[Path]) -> Joined:
     first = parts[0]
     by_number: dict[int, Part] = {}
     for part in parts:
-        if part.header["whole"] != first.header["whole"] or part.total != first.total:
+        if part.whole != first.whole or part.total != first.total:
             raise DataError(
                 f"{part.path} and {first.path} are not shards of the same work: "
-                f"{compare_wholes(first.header['whole'], part.header['whole'])}. Name those of one command only."
+                f"{compare_wholes(first.whole, part.whole)}. Name those of one command only."
             )
         if part.shard.count != first.shard.count:
             raise DataError(
@@ -258,7 +256,7 @@ def join_shards(files: Sequence[Path]) -> Joined:
     _require_all(by_number, first)
     units = {unit: rows for part in parts for unit, rows in part.units.items()}
     ordered = [by_number[number] for number in sorted(by_number)]
-    return Joined(first.header["whole"], [units[unit] for unit in range(first.total)], [each.info for each in ordered])
+    return Joined(first.whole, [units[unit] for unit in range(first.total)], [each.info for each in ordered])
 
 
 def _require_all(by_number: Mapping[int, Part], first: Part) -> None:

@@ -151,6 +151,13 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
         ) from error
 
 
+def read_whole_rows(path: Path) -> list[Row]:
+    """Read the rows of a file, and remove an incomplete last line, such as a power failure leaves."""
+    rows = read_lines(path)
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return rows
+
+
 def list_differences(there: Any, here: Mapping[str, Any]) -> str:
     """Describe the differences between two requests."""
     if not isinstance(there, dict):

@@ -142,19 +142,17 @@ def _read_column(rows: Sequence[StoredRow], key: str, scoring: Scoring) -> list[
     for each, (place, value) in zip(rows, values, strict=True):
         gold = read_value(place, each.row, scoring.gold_key, GOLD, "--gold-key")
         texts = split_answers(place, value, gold, scoring.lists)
-        answers = [
-            _build_answer(each, text, (number, len(texts)), counts[each.id]) for number, text in enumerate(texts)
-        ]
+        answers = [_build_answer(each, text, number, len(texts), counts[each.id]) for number, text in enumerate(texts)]
         counts[each.id] += len(texts)
         column.append(answers)
     return column
 
 
-def _build_answer(each: StoredRow, text: str, place: tuple[int, int], before: int) -> StoredAnswer:
-    """Build answer number `place[0]` of `place[1]` in a row; `before` counts earlier answers to its problem."""
-    row, (number, _) = each.row, place
-    stop = pick_own(row.get("stop_reason"), *place) or pick_own(row.get("finish_reason"), *place)
-    tokens = pick_own(row.get("n_tokens"), *place)
+def _build_answer(each: StoredRow, text: str, number: int, count: int, before: int) -> StoredAnswer:
+    """Build answer `number` of `count` in a row; `before` counts the answers to its problem in earlier rows."""
+    row = each.row
+    stop = pick_own(row.get("stop_reason"), number, count) or pick_own(row.get("finish_reason"), number, count)
+    tokens = pick_own(row.get("n_tokens"), number, count)
     return StoredAnswer(
         each.id,
         each.question,

@@ -8,6 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qed.data.sources.rows import Place
 from qed.errors import DataError
@@ -88,6 +89,12 @@ def write_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def write_first(values: Iterable[Any]) -> str:
+    """Return the first three values in order, and an ellipsis if there are more."""
+    shown = sorted(values)
+    return ", ".join(map(str, shown[:3])) + (", …" if len(shown) > 3 else "")
+
+
 def _read_problem(place: Place, row: Row, gold_key: str, id_key: str) -> StoredRow:
     gold = extract_gold(convert_gold(read_value(place, row, gold_key, GOLD, "--gold-key")))
     if not gold:
@@ -124,9 +131,8 @@ def _separate_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[st
         else each
         for each in rows
     ]
-    shown = ", ".join(sorted(several)[:3]) + (", …" if len(several) > 3 else "")
     ids = write_count(len(several), "id")
-    return separated, [f"{ids} with several golds ({shown}): each gold counts as a problem."]
+    return separated, [f"{ids} with several golds ({write_first(several)}): each gold counts as a problem."]
 
 
 def _drop_copies(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], int]:

@@ -14,11 +14,11 @@ from qed.config.screens import format_columns
 from qed.config.sweep import number_name
 from qed.errors import DataError
 from qed.evaluation.summary import average_tasks
+from qed.evaluation.table import NO_VALUE, format_interval, format_share
 from qed.runs.folder import CELLS_FIGURES, CELLS_TABLE
 from qed.runs.run import write_whole
 
 MEAN = "mean of tasks"
-NO_VALUE = "–"
 ESTIMATES = ("pass@", "maj@")
 
 
@@ -181,11 +181,6 @@ def _format_row(row: Mapping[str, Any], swept: Sequence[str], optional: Sequence
     values = [str(row[name]) for name in swept]
     if row["error"]:
         return [*values, *[NO_VALUE] * (4 + len(optional)), f"{row['run']} (failed)"]
-    low, high = _format_share(row["ci_lo"]), _format_share(row["ci_hi"])
     counts = [NO_VALUE if row.get(name) is None else f"{row[name]:,}" for name in ("n", "k")]
-    shares = [_format_share(row.get(name)) for name in optional]
-    return [*values, row["task"], *counts, f"{_format_share(row['accuracy'])} [{low}, {high}]", *shares, row["run"]]
-
-
-def _format_share(share: float | None) -> str:
-    return NO_VALUE if share is None else f"{100 * share:.1f}"
+    shares = [format_share(row.get(name)) for name in optional]
+    return [*values, row["task"], *counts, format_interval(row), *shares, row["run"]]

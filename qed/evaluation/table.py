@@ -8,6 +8,7 @@ from typing import Any
 from qed.console.live import Console
 
 Figures = Mapping[str, Any]
+NO_VALUE = "–"
 MAX_KINDS = 12  # breakdowns with more rows are not printed, only written to summary.json
 TIES = {"split": "ties split", "first": "ties to the first answer", "lowest": "ties to the lowest answer"}
 ALL, ALL_SOURCES = "mean of tasks", "mean of sources"
@@ -18,7 +19,7 @@ def show_summary(console: Console, summaries: Mapping[str, Figures], overall: Fi
     console.say()
     rows = [_format_accuracy(name, figures) for name, figures in summaries.items()]
     if len(summaries) > 1:
-        rows.append((ALL, "", "", _format_interval(overall), "", "", ""))
+        rows.append((ALL, "", "", format_interval(overall), "", "", ""))
     console.table("Right, %", ("task", "n", "k", "avg@k [95 %]", "strict", "flexible", "string"), rows)
     several = [row for name, figures in summaries.items() if figures["k"] > 1 for row in _list_several(name, figures)]
     if several:
@@ -88,30 +89,28 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
         console.say(f"{name}: {figures['without_reward']} answers have no reward; the mean reward excludes them.")
     for key, kinds in figures["by"].items():
         if 1 < len(kinds) <= MAX_KINDS:
-            rows = [(kind, f"{each['n']:,}", _format_interval(each)) for kind, each in kinds.items()]
+            rows = [(kind, f"{each['n']:,}", format_interval(each)) for kind, each in kinds.items()]
             if key == "source" and "mean_of_sources" in figures:
-                rows.append((ALL_SOURCES, "", _format_interval(figures["mean_of_sources"])))
+                rows.append((ALL_SOURCES, "", format_interval(figures["mean_of_sources"])))
             console.table(f"{name}, by {key}", (key, "n", "avg@k [95 %]"), rows)
 
 
 def _format_accuracy(name: str, figures: Figures) -> Sequence[str]:
-    ways = [
-        _format_percent(figures["accuracy_by"].get(way, {}).get("value")) for way in ("strict", "flexible", "string")
-    ]
+    ways = [format_share(figures["accuracy_by"].get(way, {}).get("value")) for way in ("strict", "flexible", "string")]
     k = f"{figures['k']} ({figures['k_min']}–{figures['k_max']})" if "k_min" in figures else str(figures["k"])
-    return name, f"{figures['n']:,}", k, _format_interval(figures), *ways
+    return name, f"{figures['n']:,}", k, format_interval(figures), *ways
 
 
 def _list_several(name: str, figures: Figures) -> Iterator[Sequence[str]]:
     for k, passed in figures["pass"].items():
         voted = figures["maj"].get(k)
-        yield name, k, _format_interval(passed, "value"), _format_interval(voted, "value") if voted else "–"
+        yield name, k, format_interval(passed, "value"), format_interval(voted, "value") if voted else NO_VALUE
 
 
 def _list_classes(name: str, figures: Figures) -> Sequence[str]:
-    shares = [_format_percent(share) for share in figures["classes"].values()] or ["–"] * 4
+    shares = [format_share(share) for share in figures["classes"].values()] or [NO_VALUE] * 4
     reward = figures["reward"]
-    return name, *shares, "–" if reward is None else f"{reward:.3f}"
+    return name, *shares, NO_VALUE if reward is None else f"{reward:.3f}"
 
 
 def _list_lengths(name: str, figures: Figures) -> Sequence[str]:
@@ -119,19 +118,21 @@ def _list_lengths(name: str, figures: Figures) -> Sequence[str]:
     return (
         name,
         *tokens,
-        *(_format_percent(figures[key]) for key in ("truncated_frac", "no_answer_frac", "reasoning_frac")),
+        *(format_share(figures[key]) for key in ("truncated_frac", "no_answer_frac", "reasoning_frac")),
     )
 
 
-def _format_interval(figures: Figures, key: str = "accuracy") -> str:
+def format_interval(figures: Figures, key: str = "accuracy") -> str:
+    """Format a share with its interval, in percent; too few problems are named."""
     few = " too few" if figures.get("too_few") else ""
-    bounds = f"[{_format_percent(figures['ci_lo'])}, {_format_percent(figures['ci_hi'])}]"
-    return f"{_format_percent(figures[key])} {bounds}{few}"
+    bounds = f"[{format_share(figures['ci_lo'])}, {format_share(figures['ci_hi'])}]"
+    return f"{format_share(figures[key])} {bounds}{few}"
 
 
-def _format_percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
+def format_share(share: float | None) -> str:
+    """Format a share in percent; a dash for None."""
+    return NO_VALUE if share is None else f"{100 * share:.1f}"
 
 
 def _format_number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.1f}"
+    return NO_VALUE if value is None else f"{value:,.1f}"

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from qed.config.callables import is_callable_name
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.evaluation.table import format_interval
 from qed.grading.policy import NAMES
 from qed.rewards import grader
 from qed.rewards.base import FINAL_ANSWER
-from qed.rewards.grader import Grader, Pool
+from qed.rewards.grader import Grader
 from qed.types import Groups, Rollout
 
 if TYPE_CHECKING:
@@ -52,27 +53,27 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def load_second_graders(
-    names: Sequence[str], max_tokens: int = 0, conversational: bool = False, pool: Pool = grader.POOL
+    names: Sequence[str], max_tokens: int = 0, conversational: bool = False
 ) -> tuple[SecondGrader, ...]:
     """Load additional graders by name.
 
     Args:
         names: a grading policy (math, qwen, strict); a reward that decides correctness; or a reward with an option,
             `question_only.grader=slow`.
-        max_tokens, conversational, pool: as for `make_grader`.
+        max_tokens, conversational: as for `make_grader`.
 
     Raises:
         UsageError: there is no such grader, or it does not decide correctness.
     """
-    return tuple(SecondGrader(name, _load(name, max_tokens, conversational, pool)) for name in names)
+    return tuple(SecondGrader(name, _load(name, max_tokens, conversational)) for name in names)
 
 
-def _load(name: str, max_tokens: int, conversational: bool, pool: Pool) -> Grader:
+def _load(name: str, max_tokens: int, conversational: bool) -> Grader:
     option = f"{FINAL_ANSWER}.policy={name}" if name in NAMES else name
     target, equals, _ = option.partition("=")
     own = bool(equals) and not is_callable_name(name)
     reward = target.rpartition(".")[0] if own else name
-    loaded = grader.make_grader((reward,), (option,) if own else (), max_tokens, conversational, pool)
+    loaded = grader.make_grader((reward,), (option,) if own else (), max_tokens, conversational)
     if loaded.judge is None:
         raise UsageError(
             f"--also-grade {name}: {reward} does not decide whether an answer is correct. Name a reward that does, "
@@ -125,13 +126,7 @@ def show_verdicts(console: Console, summaries: Mapping[str, Mapping[str, Any]]) 
     for task, figures in summaries.items():
         for name, each in figures.get(ALSO, {}).items():
             counts = (f"{each[key]:,}" for key in ("agree", "only_first", "only_here"))
-            rows.append((task, name, format_accuracy(figures), format_accuracy(each), *counts))
+            rows.append((task, name, format_interval(figures), format_interval(each), *counts))
     if rows:
         columns = ("task", "also by", "first [95 %]", "also [95 %]", "agree", "only first", "only also")
         console.table("Right by other graders, %; answers on which they agree", columns, rows)
-
-
-def format_accuracy(figures: Mapping[str, Any]) -> str:
-    """Format an accuracy with its interval, in percent."""
-    value, low, high = (f"{100 * figures[key]:.1f}" for key in ("accuracy", "ci_lo", "ci_hi"))
-    return f"{value} [{low}, {high}]{' too few' if figures.get('too_few') else ''}"

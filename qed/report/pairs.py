@@ -107,7 +107,7 @@ def _list_lost(evaluated: Sequence[_Evaluated], task: str, decoding: str) -> Ite
 
 def _load_side(one: _Evaluated, task: str, decoding: str) -> Decoding:
     rows = one.record.read_rows(one.step, task, decoding)
-    return build_decoding(rows, one.record.folder, one.figures[decoding], describe_training(one.record.settings))
+    return build_decoding(rows, one.figures[decoding], describe_training(one.record.settings))
 
 
 def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:

@@ -181,7 +181,7 @@ def _find_figures(place: RunPlace, name: tuple[int, str, str]) -> Row:
 def _describe_side(place: RunPlace, rows: list[Row], figures: Row) -> Decoding:
     """Return the answers of a side with the settings that determined them."""
     trained = clean_value(describe_training(load_settings(place)))
-    return build_decoding(rows, place.folder, figures, trained)
+    return build_decoding(rows, figures, trained)
 
 
 def _describe_test(test: PairedTest) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import cast
 from qed.console.live import Console
 from qed.evaluation.endpoint.ask import EndpointPolicy, EndpointRollout, ask_endpoint
 from qed.evaluation.generate import Output, Question
-from qed.runs.run import Row
 from qed.sampling.base import Sampling
 from qed.types import Problem
 
@@ -55,22 +54,9 @@ def generate_at_endpoint(
             finished += 1
             answer = cast(EndpointRollout, rollout).answer
             if answer.end == "answered":
-                output.add([_build_row(question, n, cast(EndpointRollout, rollout))])
+                output.add([question.build_row(n, answer.text, answer.stop_reason, answer.length)])
             else:
                 left_out[f"{answer.end} by the endpoint ({answer.reason})"] += 1
             console.step(finished, total, {"length/mean": len(rollout.output)})
     console.end_phase()
     return left_out
-
-
-def _build_row(question: Question, sample: int, rollout: EndpointRollout) -> Row:
-    answer = rollout.answer
-    return {
-        **question.row,
-        "row": question.number,
-        "sample": sample,
-        "prompt": question.text,
-        "completion": answer.text,
-        "finish_reason": answer.stop_reason,
-        "n_tokens": answer.length,
-    }

@@ -28,12 +28,12 @@ def summarize_usage(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def describe_usage(label: str, figures: Mapping[str, Any]) -> list[str]:
     """Describe in lines the token cost of a task, and missing answers."""
     usage, max_tokens = figures["usage"], figures["settings"]["max_tokens"]
-    inner = [f"{usage[name]:,} {word}" for name, word in (("reasoning", "reasoning"),) if usage.get(name)]
+    reasoning = f" (of these {usage['reasoning']:,} reasoning)" if usage.get("reasoning") else ""
     cached = f", {usage['cached']:,} of them cached" if usage.get("cached") else ""
     price = f", at a price of {usage['cost']:g} according to the endpoint" if usage.get("cost") else ""
     lines = [
         f"{label}: {usage['requests']:,} answers cost {usage.get('prompt', 0):,} prompt tokens{cached} and "
-        f"{usage.get('completion', 0):,} answer tokens{f' (of these {inner[0]})' if inner else ''}{price}."
+        f"{usage.get('completion', 0):,} answer tokens{reasoning}{price}."
     ]
     if usage["without_usage"] > usage["refused"] + usage["failed"]:
         lines.append(f"{label}: the endpoint does not report the tokens of {usage['without_usage']:,} answers.")
