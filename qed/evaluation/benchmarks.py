@@ -95,9 +95,7 @@ class Benchmark:
             rows = "row repeats" if self.copies == 1 else "rows repeat"
             console.say(f"{self.label}: {self.copies:,} {rows} another; each counts as a separate problem.")
 
-    def describe(
-        self, kept: Sequence[Problem], sampling: Sampling, settings: Settings, judge: str | None = None
-    ) -> str:
+    def describe(self, kept: Sequence[Problem], sampling: Sampling, seed: int, judge: str | None) -> str:
         """Describe the evaluation in one line; `judge` names what decides correctness if the reward does not."""
         counts = {self.samples_of(problem) for problem in kept}
         limits = dict.fromkeys((min(counts), max(counts)))
@@ -112,7 +110,7 @@ class Benchmark:
             f"{self.label}: {len(kept)} problems × {' to '.join(map(str, limits))} answers, {decoding}, "
             f"at most {sampling.max_tokens} tokens, prompt {resolve_prompt_name(self.data)}, "
             f"reward {' + '.join(resolve_reward_names(self.data))}"
-            f"{f' (correctness by {judge})' if judge else ''}, seed {settings.run.seed}"
+            f"{f' (correctness by {judge})' if judge else ''}, seed {seed}"
         )
 
 

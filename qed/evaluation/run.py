@@ -183,7 +183,7 @@ def _announce(task: TaskPlan, request: EvaluationRequest, console: Console) -> N
         console.say(task.policy.about)
         return
     judge = task.record.settings.get("judged_by")
-    console.say(task.bench.describe(task.kept, task.sampling, request.settings, judge))
+    console.say(task.bench.describe(task.kept, task.sampling, request.settings.run.seed, judge))
 
 
 def _sample(

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from qed.evaluation.intervals import adjust_holm
 from qed.evaluation.paired import PairedTest
-from qed.report.numbers import SPACE, format_p_value, format_points
+from qed.report.numbers import format_p_value, format_point_bounds, format_points
 
 SIGNIFICANT = 0.05
 Name = TypeVar("Name")
@@ -37,7 +37,7 @@ class AdjustedTest:
     def describe(self) -> str:
         """Return the difference with its interval, and whether it is more than chance explains."""
         test = self.test
-        bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
+        bounds = format_point_bounds(test.ci_lo, test.ci_hi)
         difference = f"{format_points(test.difference)} points {bounds}"
         if test.p_value is None:
             return f"{difference}; {test.note}"

@@ -26,7 +26,7 @@ def escape_text(content: object) -> Html:
     """Escape a text and make hidden characters visible; `Html` is returned unchanged."""
     if isinstance(content, Html):
         return content
-    return Html(html.escape(HIDDEN.sub(_format_cell, str(content)), quote=True))
+    return Html(html.escape(HIDDEN.sub(_show_hidden, str(content)), quote=True))
 
 
 def build_element(tag: str, *children: object, **attributes: object) -> Html:
@@ -70,7 +70,7 @@ def build_table(
     return build_element("table", title, build_element("thead", head), build_element("tbody", *body), class_=kind)
 
 
-def _format_cell(match: re.Match[str]) -> str:
+def _show_hidden(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
         return chr(CONTROL_PICTURES + code)

@@ -123,6 +123,11 @@ def format_points(difference: float) -> str:
     return f"{sign}{abs(100 * difference):.1f}"
 
 
+def format_point_bounds(low: float, high: float) -> str:
+    """Format the interval of a difference of two shares in percentage points."""
+    return f"[{format_points(low)},{SPACE}{format_points(high)}]"
+
+
 def format_decimal(value: float | None) -> str:
     """Format a number with one decimal; a dash for None."""
     return "–" if value is None else f"{value:,.1f}"

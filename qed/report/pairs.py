@@ -12,7 +12,7 @@ from qed.evaluation.measures import ACCURACY
 from qed.evaluation.paired import PairedTest, compare_paired
 from qed.report.adjusted import SIGNIFICANT, AdjustedTest, adjust_tests
 from qed.report.markup import Html, build_element, build_table, join_html
-from qed.report.numbers import SPACE, format_p_value, format_percent, format_points
+from qed.report.numbers import format_p_value, format_percent, format_point_bounds, format_points
 from qed.report.panels import label_runs
 from qed.report.record import Record
 from qed.runs.run import Row
@@ -156,7 +156,7 @@ def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html 
 
 def _build_cells(adjusted: AdjustedTest) -> list[object]:
     test = adjusted.test
-    bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
+    bounds = format_point_bounds(test.ci_lo, test.ci_hi)
     unpaired = build_element("small", f"{test.unpaired:,} unpaired") if test.unpaired else None
     return [
         format_percent(test.before),

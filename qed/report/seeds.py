@@ -10,7 +10,7 @@ from typing import Any
 from qed.evaluation.arms import ArmsTest, compare_arms
 from qed.evaluation.intervals import adjust_holm
 from qed.report.markup import Html, build_element, build_table, join_html
-from qed.report.numbers import SPACE, format_p_value, format_percent, format_points
+from qed.report.numbers import format_p_value, format_percent, format_point_bounds, format_points
 from qed.report.panels import label_runs
 from qed.report.record import Record
 from qed.report.settings_file import flatten_settings
@@ -91,7 +91,7 @@ def _list_last_evaluations(arm: Seeds, task: str) -> list[tuple[Record, int, dic
 
 
 def _build_cells(test: ArmsTest, p_holm: float | None) -> list[object]:
-    bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
+    bounds = format_point_bounds(test.ci_lo, test.ci_hi)
     means = zip((test.before, test.after), test.runs, strict=True)
     return [
         *(
