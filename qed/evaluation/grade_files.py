@@ -221,9 +221,7 @@ def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option:
         DataError: the column does not exist.
     """
     for name in (key,) if key else known:
-        if name in row:
-            return name, row[name]
-        *outer, last = name.split(".")
+        *outer, last = [name] if name in row else name.split(".")
         inner: Any = row
         for part in outer:
             inner = inner.get(part) if isinstance(inner, dict) else None
