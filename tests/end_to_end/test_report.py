@@ -73,7 +73,6 @@ def test_answers_stand_side_by_side_mended_ones_first(make: Callable[..., Path])
     assert places == sorted(places)
     assert page.text.index("Question 2?") < page.text.index("Question 1?"), "the first mended problem comes first"
     assert page.text.count("From wrong to right") == 2
-    assert "no answer found" in page.text
 
 
 @pytest.mark.parametrize("several", [False, True])

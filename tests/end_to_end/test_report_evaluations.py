@@ -28,6 +28,7 @@ def test_every_figure_is_there_with_its_interval(tmp_path: Path) -> None:
         "one of 4 right, pass@4",
         "vote of 2 right, maj@2",
         "without an answer",
+        "no answer found",
         "with a thought",
         "reward: style",
         "tokens of a wrong answer",
