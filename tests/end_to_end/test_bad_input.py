@@ -317,7 +317,7 @@ def test_a_run_goes_on_with_data_that_was_moved(qed: Callable[..., Any], tmp_pat
     assert_refused(qed(*command, "--tasks", file, "--steps", 4, "--resume"), 2, "moved since the run began", *change)
     assert_refused(qed("grpo", "--out", run, "--resume"), 2, "settings.yaml", *change)
     assert_refused(
-        qed(*command, "--tasks", moved, "--evaluation.tasks", file, "--resume"), 2, "place: --evaluation.tasks NEW."
+        qed(*command, "--tasks", moved, "--evaluation.tasks", file, "--resume"), 2, "path: --evaluation.tasks NEW."
     )
     done = qed("grpo", "--out", run, "--resume", "--data.tasks", moved, "--allow-change", "data.tasks")
     assert done.code == 0, done.err

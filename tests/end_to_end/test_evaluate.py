@@ -281,7 +281,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
         (("--tasks", "nothing.jsonl"), 2, "There is no file nothing.jsonl"),
         (("--tasks", "empty.jsonl"), 3, "no problems"),
         (("--tasks", "sums.jsonl,sums.jsonl"), 2, "called 'sums'"),
-        (("--tasks", "sums.jsonl", "--max-tokens", "600"), 3, "window has space for 0"),
+        (("--tasks", "sums.jsonl", "--max-tokens", "600"), 3, "context window leaves 0"),
         (("--tasks", "sums.jsonl", "--sampler", "vlm"), 2, "no 'vlm' among the samplers"),
         (("--tasks", "sums.jsonl", "--prompt", "boxd"), 2, "among the prompts"),
         (("--tasks", "sums.jsonl", "--tempreture", "1"), 2, "Did you mean '--temperature'"),

@@ -103,7 +103,7 @@ def test_the_loss_and_its_gradient(
 
     monkeypatch.setattr(Learner, "accumulate", broken)
     rows = assert_stopped(
-        qed(*arguments(method, tmp_path)), tmp_path / "run", FIRST_BAD, f"The {what} is not finite", "of 0 of"
+        qed(*arguments(method, tmp_path)), tmp_path / "run", FIRST_BAD, f"The {what} is not finite", "in 0 of"
     )
     assert all(row["not_finite"] == [] for row in rows)
 
