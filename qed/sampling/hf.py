@@ -86,13 +86,15 @@ class HFSampler:
 
         def sample_missing() -> None:
             # `model.generate` has one maximum length per batch, so rows with different limits go to different batches.
-            for own in sorted({request.sampling for request in requests}, key=lambda own: own.max_tokens):
-                missing = [row for row in order if rows[row][0].sampling == own and completions[row] is None]
+            for most in sorted({request.sampling.max_tokens for request in requests}):
+                missing = [
+                    row for row in order if rows[row][0].sampling.max_tokens == most and completions[row] is None
+                ]
                 for start in range(0, len(missing), self.rows_per_batch):
                     batch = missing[start : start + self.rows_per_batch]
                     self.admitted = len(batch)
                     batch_prompts, batch_seeds = [rows[r][0].prompt for r in batch], [rows[r][1] for r in batch]
-                    sampled = self._generate_batch(batch_prompts, batch_seeds, own)
+                    sampled = self._generate_batch(batch_prompts, batch_seeds, rows[batch[0]][0].sampling)
                     for row, completion in zip(batch, sampled, strict=True):
                         completions[row] = completion
 

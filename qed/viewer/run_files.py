@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -87,5 +88,6 @@ def _read_start(place: RunPlace, parts: Sequence[str], most: int) -> bytes:
     with suppress(OSError):
         if path is not None:
             with path.open("rb") as file:
-                return file.read(most)
+                # Python allocates as much as it is asked to read.
+                return file.read(min(most, os.fstat(file.fileno()).st_size + 1))
     return b""

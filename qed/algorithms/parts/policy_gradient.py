@@ -108,7 +108,7 @@ class PolicyGradient(Algorithm):
 
     def _find_unread_in(self, part: str) -> dict[str, str]:
         """Return the settings of a part that have no effect; a shaped ratio of sampled tokens uses only the clip."""
-        shaping = self._shaping
+        shaping = _find_shaping(self)
         if part != "surrogate" or shaping is None or shaping.own_kind == "none":
             unread: dict[str, str] = getattr(self, part).unread
             return unread
@@ -117,7 +117,7 @@ class PolicyGradient(Algorithm):
 
     def _find_unread_without_reward(self, parts: Sequence[str]) -> dict[str, str]:
         """Return the settings of these parts that distillation without a reward does not read."""
-        distillation = self._distillation
+        distillation = _find_distillation(self)
         if "distillation" not in parts or distillation is None or distillation.reward:
             return {}
         silent = ["advantage"]
@@ -146,26 +146,16 @@ class PolicyGradient(Algorithm):
         return guidance
 
     @property
-    def _distillation(self) -> Distillation | None:
-        """The settings of the divergence to a teacher; None without a field `distillation`."""
-        distillation = getattr(self, "distillation", None)
-        return distillation if isinstance(distillation, Distillation) else None
-
-    @property
-    def _shaping(self) -> TokenShaping | None:
-        """The settings of the weights of given and sampled tokens; None without a field `shaping`."""
-        shaping = getattr(self, "shaping", None)
-        return shaping if isinstance(shaping, TokenShaping) else None
-
-    @property
     def teacher_divergence(self) -> Divergence | None:
         """The divergence over the vocabulary, unless only sampled tokens are compared."""
-        return None if self._distillation is None else self._distillation.over_vocabulary
+        distillation = _find_distillation(self)
+        return None if distillation is None else distillation.over_vocabulary
 
     @property
     def reads_rewards(self) -> bool:
         """Whether the reward has a weight; a teacher alone needs none."""
-        return self._distillation is None or self._distillation.reward > 0
+        distillation = _find_distillation(self)
+        return distillation is None or distillation.reward > 0
 
     @property
     def guided(self) -> bool:
@@ -190,14 +180,16 @@ class PolicyGradient(Algorithm):
     @property
     def has_ratio(self) -> bool:
         """False for plain, and for dppo, ipo and `bypass`, which compare with the sampler; true if it is shaped."""
-        if self._shaping is not None and self._shaping.own_kind != "none":
+        shaping = _find_shaping(self)
+        if shaping is not None and shaping.own_kind != "none":
             return True
         return self.surrogate.kind != "plain" and not self.surrogate.to_sampler and self.correction.kind != "bypass"
 
     @property
     def scored_before_credit(self) -> bool:
         """Whether a KL in the reward or the sampled divergence to a teacher is part of the advantages."""
-        samples = self._distillation is not None and self._distillation.by_sampled_tokens
+        distillation = _find_distillation(self)
+        samples = distillation is not None and distillation.by_sampled_tokens
         return samples or self.regularizer.kl_in_reward
 
     @property
@@ -208,7 +200,8 @@ class PolicyGradient(Algorithm):
     @property
     def two_pass(self) -> bool:
         """Whether `top_entropy` needs all rows, or `drop_above` drops tokens before the average is computed."""
-        return self.selection.top_entropy < 1 or (self._shaping is not None and self._shaping.drop_above > 0)
+        shaping = _find_shaping(self)
+        return self.selection.top_entropy < 1 or (shaping is not None and shaping.drop_above > 0)
 
     def check(self, group_size: int) -> None:
         """Reject groups of one completion if rewards are used and the estimator compares completions within a group."""
@@ -292,7 +285,8 @@ class PolicyGradient(Algorithm):
         batch = corrections.apply_correction(batch, self.correction, in_ratio=self.surrogate.kind == "vespo")
         if self.selection.top_entropy < 1 and entropy is not None:
             batch = exploration.keep_top_entropy(batch, entropy, self.selection.top_entropy)
-        return batch if self._shaping is None else self._shaping.drop_likely_tokens(batch, logps, self.average)
+        shaping = _find_shaping(self)
+        return batch if shaping is None else shaping.drop_likely_tokens(batch, logps, self.average)
 
     def has_gradient(self, batch: Batch) -> Tensor:
         """Return rows with an advantage or an imitated token; all rows if the loss has a KL or entropy term."""
@@ -327,3 +321,15 @@ class PolicyGradient(Algorithm):
         """Adapt the weights of the KL and of the entropy bonus for the next step, if they have targets."""
         adapted = self.regularizer.adapt(stats)
         return self if adapted is self.regularizer else replace(self, regularizer=adapted)
+
+
+def _find_distillation(algorithm: PolicyGradient) -> Distillation | None:
+    """Return the settings of the divergence to a teacher; None without a field `distillation`."""
+    distillation = getattr(algorithm, "distillation", None)
+    return distillation if isinstance(distillation, Distillation) else None
+
+
+def _find_shaping(algorithm: PolicyGradient) -> TokenShaping | None:
+    """Return the settings of the weights of given and sampled tokens; None without a field `shaping`."""
+    shaping = getattr(algorithm, "shaping", None)
+    return shaping if isinstance(shaping, TokenShaping) else None

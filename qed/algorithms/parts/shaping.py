@@ -106,7 +106,7 @@ class TokenShaping:
         mask = batch.mask.masked_fill(dropped, 0.0)
         recompute = average in ("token", "sequence")
         weights = compute_token_weights(mask, average, 1) if recompute else batch.weights.masked_fill(dropped, 0.0)
-        return replace(batch, mask=mask, weights=weights, prepared=dropped.to(mask.dtype))
+        return replace(batch, mask=mask, weights=weights, prepared=batch.prepared + dropped)
 
 
 @dataclass(frozen=True)
