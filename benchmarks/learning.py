@@ -1,4 +1,4 @@
-"""Does every algorithm learn? Each runs from the same SFT start on the built-in default task, over seeds.
+"""Does every algorithm learn? Each runs from the same SFT start on the built-in task, over seeds.
 
     python benchmarks/learning.py --seeds 0,1,2 --out runs/learning
     python benchmarks/learning.py --algorithms grpo,dapo --steps 60

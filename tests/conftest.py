@@ -129,7 +129,7 @@ def _one_thread() -> None:
 
 @pytest.fixture
 def few_problems(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The embedded task has 8,000 problems to train on, of which a run of a few steps takes a handful; `slow` tests,
+    """The built-in task has 8,000 problems to train on, of which a run of a few steps takes a handful; `slow` tests,
     in which something is learned, take them all."""
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("slow") is None:

@@ -90,7 +90,7 @@ LM_EVAL = "evaluation.py --against lm-eval --python {lm_eval} --model new:large 
 STEPS = (
     Row(
         "step-tiny",
-        "GRPO step, embedded default, all rows, float32",
+        "GRPO step, built-in default, all rows, float32",
         f"step.py {TRL}",
         _compare(5),
         "--rounds 3 --taught 100",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from qed.errors import UsageError
 
 MANY = 0.5  # of the answers: a smaller share of truncated or badly formatted answers is normal at the start
-# An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
+# An id, a log-prob and the text of a token, compressed. The built-in task needs 2, because its answers repeat
 # each other; other text compresses less.
 BYTES_PER_ROLLOUT_TOKEN = 8
 BYTES_PER_STATS_TOKEN = 13  # four statistics of a token, compressed

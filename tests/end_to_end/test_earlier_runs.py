@@ -16,7 +16,7 @@ import pytest
 
 from qed.runs.run import read_lines
 
-# The runs were made on all problems of the embedded task; only a slow test has them all.
+# The runs were made on all problems of the built-in task; only a slow test has them all.
 pytestmark = pytest.mark.slow
 ARCHIVE = Path(__file__).with_name("earlier_runs.tar.xz")
 METHODS = ("grpo", "luffy", "exgrpo")

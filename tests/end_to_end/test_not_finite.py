@@ -24,7 +24,7 @@ FIRST_BAD = 2  # the update that the fault is put into
 
 
 def arguments(method: str, tmp_path: Path, *more: object) -> list[object]:
-    """A run of three steps; DPO on pairs, the others on the embedded default."""
+    """A run of three steps; DPO on pairs, the others on the built-in default."""
     if method == "dpo":
         file = tmp_path / "pairs.jsonl"
         rows = [{"prompt": f"{n} + 1?", "chosen": str(n + 1), "rejected": "0"} for n in range(20)]

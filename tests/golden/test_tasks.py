@@ -1,4 +1,4 @@
-"""The embedded task is what it says, data files give the right problems, and every shipped config parses."""
+"""The built-in task is what it says, data files give the right problems, and every shipped config parses."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_the_learner_names_no_algorithm() -> None:
 
 
 def test_the_loop_knows_no_task() -> None:
-    """Nothing outside of the shelves names the embedded default, but the settings whose default it is."""
+    """Nothing outside of the shelves names the built-in default, but the settings whose default it is."""
     for path in FILES:
         if room(path) not in {"data", "rewards", "config"}:
             words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}

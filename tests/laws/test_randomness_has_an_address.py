@@ -103,7 +103,7 @@ def test_an_answer_does_not_depend_on_who_shares_its_batch(sampler: type[HFSampl
 
 
 def small_run(out: Path, steps: int = 4, **changes: object) -> Settings:
-    """A GRPO run of a few seconds on the embedded default, with two updates a step so that scores are kept."""
+    """A GRPO run of a few seconds on the built-in default, with two updates a step so that scores are kept."""
     settings = Settings(
         method="grpo",
         # A fresh model's rewards are all 0, so the KL gives every row a gradient.
