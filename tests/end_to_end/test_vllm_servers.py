@@ -48,7 +48,7 @@ def pair(command: list[str]) -> dict[str, str]:
         ({"version": "0.20.1"}, "vLLM 0.20.1 is not one of the versions"),
         ({"routes": ROUTES[:2]}, "has no route /pause"),
         ({"routes": ROUTES[:6]}, "has no route /v1/load_lora_adapter"),
-        ({"name": "other"}, "serves other, and not policy"),
+        ({"name": "other"}, "serves other, not policy"),
         ({"logp": -1.5}, "--logprobs-mode processed_logprobs"),
         ({"ids": None}, "returns no token ids"),
         ({"dies": True}, "the model does not fit into memory"),
