@@ -65,7 +65,7 @@ def test_strict_has_no_optional_convention() -> None:
     optional = {field.name for field in fields(Policy)} - {"ordered_lists"}
     assert STRICT.ordered_lists
     assert not any(getattr(STRICT, name) for name in optional)
-    assert equal("25", "2500", find_policy("qwen")).reason == "a value that the policy accepts for it"
+    assert equal("25", "2500", find_policy("qwen")).reason == "another value, which the policy accepts"
 
 
 def test_a_rounded_gold_needs_decimals() -> None:
@@ -121,7 +121,7 @@ def test_commands_take_a_policy(answers: Path, capsys: pytest.CaptureFixture[str
         assert figures["accuracy"] == right / 4
         assert figures["accuracy_by"]["flexible"]["value"] == right / 4
     assert grade.run(["--explain", "0.25", "25", "--policy", "qwen"]) == 0
-    assert "a value that the policy accepts for it" in capsys.readouterr().out
+    assert "another value, which the policy accepts" in capsys.readouterr().out
     assert compare.run([str(answers), str(answers), "--policy", "qwen", "--json"]) == 0
     assert "75" in capsys.readouterr().out
     with pytest.raises(UsageError, match="files of answers"):

@@ -307,7 +307,7 @@ def test_no_row_ends_in_a_traceback(row: dict[str, Any], benchmark: Benchmark) -
         ({"frage": "x?", "antwort": "3"}, ["row 1", "frage, antwort", "question, problem, prompt", "--data.map"]),
         ({"questions": "x?", "answer": "3"}, ["--data.map question=questions"]),
         ({"question": "x?", "choices": ["a", "b"], "answer": 2}, ["row 1", "none of the 2 options"]),
-        ({"prompt": "x?", "chosen": "3"}, ["row 1", "column chosen and none rejected", "prompt, chosen"]),
+        ({"prompt": "x?", "chosen": "3"}, ["row 1", "column chosen but none rejected", "prompt, chosen"]),
         ({"messages": [{"role": "user"}]}, ["row 1", "no role or no content"]),
         ({**VERL, "prompt": "x?", "target": [{"role": "assistant", "content": 3.5}], "reward_model": 3}, []),
     ],
