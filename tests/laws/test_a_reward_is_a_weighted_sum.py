@@ -275,5 +275,5 @@ def test_an_option_for_functions_of_one_name_names_their_file(tmp_path: Path) ->
     names = [f"{file}:score" for file in files]
     (grade,) = load_reward(names, ["right.k=3"]).grade(rollouts(["12"]))
     assert grade.parts == {"short.score": 1.0, "right.score": 3.0}
-    with pytest.raises(UsageError, match=r"short\.py and .*right\.py at once\. Write short\.k=2 or right\.k=2\."):
+    with pytest.raises(UsageError, match=r"short\.py and .*right\.py\. Write short\.k=2 or right\.k=2\."):
         load_reward(names, ["score.k=2"])

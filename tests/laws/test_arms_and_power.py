@@ -55,7 +55,7 @@ def test_arms_say_what_varies() -> None:
     assert alone is not None
     assert pair is not None
     assert (alone.ci_lo, alone.p_value, alone.between) == (pair.ci_lo, pair.p_value, (None, None))
-    assert "other seeds" in alone.note
+    assert "not of seeds" in alone.note
     few = compare_arms([run[:16] for run in runs[:3]], [run[:16] for run in runs[3:]])
     assert few is not None
     assert few.p_value is None
