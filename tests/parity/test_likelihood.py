@@ -188,5 +188,5 @@ def test_a_score_that_is_no_number_chooses_nothing() -> None:
     texts = [Continuation((1,), (2,))] * 4
     scores = [ChoiceScore((value,), False) for value in (-1.0, float("-inf"), -2.0, -3.0)]
     assert build_rollout(item, texts, scores, 0).grade.extracted == "A"  # type: ignore[union-attr]
-    with pytest.raises(ModelError, match="of a choice of problem p1 is not a number"):
+    with pytest.raises(ModelError, match="of a choice of problem p1 is NaN"):
         build_rollout(item, texts, [*scores[:3], ChoiceScore((float("nan"),), False)], 0)

@@ -174,7 +174,7 @@ def test_eight_bits_without_the_package_or_a_device(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UsageError, match=r"needs the package bitsandbytes.* pip install 'qed\[8bit\]'"):
         make_optimizer(network(), settings)
     monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
-    with pytest.raises(UsageError, match=r"needs a CUDA device, and the model is on cpu.* pip install 'qed\[8bit\]'"):
+    with pytest.raises(UsageError, match=r"needs a CUDA device, but the model is on cpu.* pip install 'qed\[8bit\]'"):
         make_optimizer(network(), settings)
 
 
