@@ -41,7 +41,8 @@ def test_windows_train_and_are_counted(qed: Callable[..., Any], files: tuple[Pat
 
 
 @pytest.mark.parametrize(
-    ("window", "code", "words"), [(513, 2, "context window has only 512"), (-1, 2, "negative"), (0, 0, ""), (500, 0, "")]
+    ("window", "code", "words"),
+    [(513, 2, "context window has only 512"), (-1, 2, "negative"), (0, 0, ""), (500, 0, "")],
 )
 def test_a_window_must_fit_the_model(
     qed: Callable[..., Any], files: tuple[Path, Path], tmp_path: Path, window: int, code: int, words: str
