@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
 from statistics import fmean
 from typing import Any
 
@@ -21,11 +20,10 @@ import numpy as np
 
 from qed.console.live import Console
 from qed.data.sources.texts import read_text
-from qed.errors import DataError, Interrupted, ModelError, UsageError
+from qed.errors import DataError, Interrupted, ModelError, UsageError, find_exit_code
 from qed.evaluation.intervals import compute_mean_intervals
 from qed.evaluation.judges import Ask
 from qed.evaluation.rubrics import CHECK_SAFETY, COMPARE, PREFERENCE, SAFETY, parse_verdict, read_rubric
-from qed.guards.signals import EXIT_CODES
 from qed.net.cache import ReplyCache
 from qed.rewards.http import fill
 from qed.runs.run import write_whole
@@ -87,9 +85,9 @@ def judge_outputs(
     try:
         replies = _collect_replies(requests, name, identity, ask, cache, console)
     except (Interrupted, KeyboardInterrupt) as stopped:
-        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
         console.end_phase()
-        raise Interrupted("Interrupted. The replies so far are saved; the same command resumes.", code) from stopped
+        message = "Interrupted. The replies so far are saved; the same command resumes."
+        raise Interrupted(message, find_exit_code(stopped)) from stopped
     rows = list(_build_rows(items, replies, judgement.rubric))
     compared = {"references": str(judgement.references)} if judgement.rubric == PREFERENCE else {}
     figures = {"judge": name, "rubric": judgement.rubric, **compared, **_summarize(rows, judgement.rubric)}

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from signal import SIGINT
 from typing import Any
 
 from qed.console.live import Console
-from qed.errors import Interrupted, UsageError
+from qed.errors import Interrupted, UsageError, find_exit_code
 from qed.evaluation.choice_plan import plan_choices
 from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
 from qed.evaluation.finish import ENVIRONMENT, TaskRecord, build_result, finish_task, write_environment
@@ -30,7 +29,7 @@ from qed.evaluation.shards import Shard, ShardFile, find_shard_folder
 from qed.evaluation.store import Store, find_stored
 from qed.evaluation.verdicts import add_verdicts
 from qed.grading.policy import find_policy
-from qed.guards.signals import EXIT_CODES, watch_signals
+from qed.guards.signals import watch_signals
 from qed.guards.watchdog import HangReport, enter_stage, watch
 from qed.models import threads
 from qed.models.load import check_name
@@ -73,8 +72,7 @@ def _explain_stops(request: EvaluationRequest, console: Console) -> Iterator[Non
         with watch(HangReport(request.folder / "hang.txt", hint, "--watchdog"), request.settings.run.watchdog):
             yield
     except (Interrupted, KeyboardInterrupt) as stopped:
-        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
-        raise Interrupted(f"Interrupted. {hint}.", code) from stopped
+        raise Interrupted(f"Interrupted. {hint}.", find_exit_code(stopped)) from stopped
     finally:
         console.end_phase()
 
