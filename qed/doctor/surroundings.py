@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -95,7 +96,23 @@ def check_versions() -> Finding:
     lines += [f"not installed: {', '.join(absent)}"] if absent else []
     missing = [name for name in NEEDED if versions[name] is None]
     advice = [f"{' and '.join(missing)} cannot be found: reinstall qed with its dependencies."] if missing else []
+    advice += _find_missing_bytecode()
     return Finding(tuple(lines), {"python": platform.python_version(), **versions}, tuple(advice))
+
+
+def _find_missing_bytecode() -> tuple[str, ...]:
+    """Return advice if every start compiles torch and the other packages because Python cannot keep their bytecode."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None or Path(importlib.util.cache_from_source(torch.origin)).exists():
+        return ()
+    folder = Path(torch.origin).parent
+    if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
+        return ()
+    cause = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"{folder} cannot be written"
+    return (
+        f"Python compiles all packages at each start, which takes two to three times as long, because {cause} and they "
+        "are installed without bytecode. Compile them once: uv sync --compile-bytecode.",
+    )
 
 
 def _read_version(name: str) -> str | None:

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_password_in_an_address_is_not_shown(monkeypatch: pytest.MonkeyPatch) 
     assert "secret" not in Card({"vllm": found}).text()
     monkeypatch.setenv("VLLM_URL", "host:8000")
     assert surroundings.check_vllm().advice
+
+
+@pytest.mark.parametrize(("may_write", "compiled"), [(True, False), (False, True), (False, False)])
+def test_starts_without_bytecode_are_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, may_write: bool, compiled: bool
+) -> None:
+    origin, cached = tmp_path / "torch" / "__init__.py", tmp_path / "torch.pyc"
+    origin.parent.mkdir()
+    cached.write_bytes(b"") if compiled else None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=str(origin)))
+    monkeypatch.setattr("importlib.util.cache_from_source", lambda path: str(cached))
+    monkeypatch.setattr("sys.dont_write_bytecode", not may_write)
+    advice = surroundings.check_versions().advice
+    assert bool(advice) == (not may_write and not compiled)
+    assert all("PYTHONDONTWRITEBYTECODE is set" in line and "uv sync --compile-bytecode" in line for line in advice)
 
 
 def test_room_is_looked_for_where_a_folder_will_be(tmp_path: Path) -> None:

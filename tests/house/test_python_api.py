@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,23 @@ def test_every_public_name_is_documented() -> None:
         assert name in dir(qed)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         qed.trian  # noqa: B018
+
+
+def test_names_that_moved_are_where_the_table_says() -> None:
+    moved = json.loads((Path(__file__).parents[2] / "docs" / "moved.json").read_text(encoding="utf-8"))
+    assert [target for target in moved.values() if target is not None and not exists(target)] == []
+
+
+def exists(name: str) -> bool:
+    """Whether `name` is a module, or an attribute of one."""
+    with suppress(ImportError):
+        importlib.import_module(name)
+        return True
+    module, _, attribute = name.rpartition(".")
+    owner = sys.modules.get(module)
+    if owner is None and "." in module:
+        owner = getattr(sys.modules.get(module.rpartition(".")[0]), module.rpartition(".")[2], None)
+    return hasattr(owner, attribute)
 
 
 def test_importing_qed_imports_nothing_heavy() -> None:
