@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from qed.cli.commands import debug_generations
 from qed.config import fields, plugins
 from qed.config.foreign_names import WORDS
 from qed.config.resolve import read_sources, resolve_settings
@@ -265,3 +266,17 @@ def test_method_in_a_file_must_be_the_command(error: Refused, write: Write) -> N
         "x.yaml:2: this is a configuration for dr_grpo. Use `qed dr_grpo` instead."
     )
     assert "Use `qed sft`" in error("pipeline", write("method: sft"))
+
+
+@pytest.mark.parametrize("form", ["--answers {} --problems {}", "--answers={} --problems={}"])
+@pytest.mark.parametrize("answers", [1, 3])
+def test_debug_generations_takes_its_counts_in_both_forms(
+    monkeypatch: pytest.MonkeyPatch, form: str, answers: int
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "qed.evaluation.debug_generations.debug_generations",
+        lambda settings, count, whole, as_json: asked.append((count, settings.sampling.problems_per_step)),
+    )
+    assert debug_generations.run(["new:tiny", *form.format(answers, 2).split()]) == 0
+    assert asked == [(answers, 2)]

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[0].startswith("-"):
         raise UsageError(f"qed debug-generations needs a model or a run first, not {arguments[0]}.\n{USAGE}")
     whole = "--whole" in arguments
-    words, answers = _take_single([word for word in arguments[1:] if word != "--whole"])
+    words, answers = _take_single([word for text in arguments[1:] if text != "--whole" for word in _split(text)])
     settings, as_json = _resolve_settings(arguments[0], words)
     from qed.evaluation.debug_generations import debug_generations
 
@@ -40,6 +40,12 @@ def run(arguments: Sequence[str]) -> int:
     if as_json:
         print(json.dumps(result))
     return 0
+
+
+def _split(argument: str) -> tuple[str, ...]:
+    """Return `--answers=4` and `--problems=4` as a name and a value, and anything else as it is."""
+    name, equals, value = argument.partition("=")
+    return (name, value) if equals and name in SHORT else (argument,)
 
 
 def _take_single(words: Sequence[str]) -> tuple[list[str], int]:
