@@ -134,7 +134,7 @@ def load_benchmarks(
     for name, label, problems, left_out, subset in _list_tasks(settings, names):
         if label in loaded:
             raise UsageError(
-                f"Two tasks to evaluate would both be called '{label}'; name one of them, or rename a file."
+                f"Two tasks to evaluate would both be called '{label}': evaluate one after the other, or rename a file."
             )
         data = replace(settings.data, tasks=(name,))
         if shots is not None:

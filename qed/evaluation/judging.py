@@ -24,6 +24,7 @@ from qed.errors import DataError, Interrupted, ModelError, UsageError, find_exit
 from qed.evaluation.intervals import compute_mean_intervals
 from qed.evaluation.judges import Ask
 from qed.evaluation.rubrics import CHECK_SAFETY, COMPARE, PREFERENCE, SAFETY, parse_verdict, read_rubric
+from qed.evaluation.stored_problems import write_count
 from qed.net.cache import ReplyCache
 from qed.rewards.http import fill
 from qed.runs.run import write_whole
@@ -274,7 +275,8 @@ def _show(figures: Mapping[str, Any], stem: str, console: Console) -> None:
     ]
     console.table(f"{title}, judged by {figures['judge']}", ("", "n", "share [95 %]"), rows)
     if figures.get("ties"):
-        console.say(f"{figures['ties']} outputs won in one order and lost in the other; each counts as half a win.")
+        ties = write_count(figures["ties"], "output")
+        console.say(f"{ties} won in one order and lost in the other; each counts as half a win.")
     if figures["not_judged"]:
         console.say(
             f"{figures['not_judged']} of {figures['n']} outputs have no verdict and count in no figure; see `reasons`."

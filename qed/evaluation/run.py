@@ -213,7 +213,7 @@ def _sample(
             finished += len(groups)
             tokens += sum(rollout.trained_count for rollout in flatten(groups))
             speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
-            console.step(finished, total, {**_format_progress(counts), **speed})
+            console.step(finished, total, {**_format_progress(counts, task.record.judged), **speed})
     console.end_phase()
 
 
@@ -273,5 +273,6 @@ def _count(rows: Sequence[Row]) -> Counter[str]:
     )
 
 
-def _format_progress(counts: Counter[str]) -> dict[str, float]:
-    return {name: total / counts["answers"] for name, total in counts.items() if name != "answers"}
+def _format_progress(counts: Counter[str], judged: bool) -> dict[str, float]:
+    left_out = {"answers"} if judged else {"answers", "accuracy"}
+    return {name: total / counts["answers"] for name, total in counts.items() if name not in left_out}

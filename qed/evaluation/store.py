@@ -105,10 +105,12 @@ class Store:
             the summary with the request.
         """
         others = [row for row in read_lines(self.home / f"{self.task}.jsonl") if row.get("decoding") != self.decoding]
+        present = {row.get("decoding") for row in others}
         summaries = read_json(self.home / "summary.json", {}).get(self.task, {})
+        kept = {decoding: each for decoding, each in summaries.items() if decoding in present}
         self.summary = {**summary, "settings": self.asked}
         write_evaluation(
-            self.folder, self.step, self.task, [*others, *self.rows], {**summaries, self.decoding: self.summary}
+            self.folder, self.step, self.task, [*others, *self.rows], {**kept, self.decoding: self.summary}
         )
         self.part.unlink(missing_ok=True)
         return self.summary
@@ -119,11 +121,13 @@ class Store:
 
 
 def find_stored(home: Path, task: str, decoding: str, asked: Row) -> Row | None:
-    """Return the summary of the same evaluation if it is finished in a step's folder.
+    """Return the summary of the same evaluation if it is finished in a step's folder, and its answers are still there.
 
     Raises:
         UsageError: the folder has answers to another request.
     """
+    if not (home / f"{task}.jsonl").exists():
+        return None
     summary = read_json(home / "summary.json", {}).get(task, {}).get(decoding)
     if summary is not None and summary.get("settings") != asked:
         raise UsageError(

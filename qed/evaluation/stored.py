@@ -16,6 +16,7 @@ from qed.config.task_names import strip_suffix
 from qed.console.live import Console
 from qed.console.progress import report_progress, say_on_stderr
 from qed.data.sources import local
+from qed.data.sources.fields import SOURCE, SUBJECT, convert_level, find_filled_column
 from qed.errors import DataError
 from qed.evaluation.answer_lists import pick_own, require_answers, split_answers
 from qed.evaluation.grade_files import GOLD, RESPONSE, grade_answer, read_value
@@ -30,7 +31,6 @@ from qed.rewards.grader import Grader, list_tags
 from qed.runs.run import Row, build_row, write_evaluation
 from qed.types import Problem, Rollout, StopReason
 
-KEPT = ("subject", "level", "source")
 DECODING = "responses"
 LAST_LINE = "last-line"  # flexible extraction from the last line only, for models trained to end with the answer
 
@@ -180,7 +180,13 @@ def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
 
 
 def _read_meta(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in KEPT if row.get(name) not in (None, "")}
+    """Return a row's subject, level and source under the names that a problem has for them."""
+    # In rows that qed wrote, `source` says who wrote the answer.
+    sources = ("data_source",) if {"group_id", "sample_id"} <= row.keys() else SOURCE
+    names = {"subject": SUBJECT, "level": ("level",), "source": sources}
+    columns = {name: find_filled_column(row, known) for name, known in names.items()}
+    meta = {name: row[column] for name, column in columns.items() if column is not None}
+    return {name: convert_level(value) if name == "level" else value for name, value in meta.items()}
 
 
 def summarize_columns(

@@ -45,7 +45,8 @@ __all__ = [
 
 # A number in the sense of GSM8K's graders, for examples/cs336_adapters.py.
 NUMBER = re.compile(
-    r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
+    r"(?<![\w.])[-−]?[$€£]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?",
+    re.ASCII,
 )
 MODES = ("strict", "flexible", "lenient")
 Finder = Callable[[str], str | None]

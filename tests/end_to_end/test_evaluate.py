@@ -371,7 +371,8 @@ def test_a_rule_for_ties_needs_no_new_answers(qed: Qed, problems: Path, tmp_path
     assert answers(tmp_path / "a") == answers(tmp_path / "b")
     shard = qed(*asked, "--out", tmp_path / "a", "--shard", "1/2")
     assert (shard.code, "without --shard and --cluster counts its votes with --ties split" in shard.err) == (2, True)
-    next((tmp_path / "a").glob("eval/*/sums.jsonl")).unlink()
+    file = next((tmp_path / "a").glob("eval/*/sums.jsonl"))
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
     last = qed(*asked, "--out", tmp_path / "a")
     assert last.result["tasks"] == again.result["tasks"]
     assert "--ties split is not applied" in last.err
@@ -428,3 +429,21 @@ def test_worked_examples_stand_before_a_question(qed: Qed, shared: Path, tmp_pat
     assert (other.code, "exemplars" in other.err) == (2, True), "another number is another evaluation"
     refused = qed("evaluate", *asked, "--shots", 1, "--prompt", "boxed")
     assert (refused.code, "use their own prompt" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("greedy", [(), ("--greedy",)])
+def test_an_evaluation_without_its_answers_is_done_again(
+    qed: Qed, problems: Path, tmp_path: Path, greedy: tuple[str, ...]
+) -> None:
+    """Also where another decoding of the same task was in the lost file."""
+    asked = ("evaluate", "--model", "new:tiny", "--tasks", problems, "--out", tmp_path / "a", *SMALL, "--json")
+    first = qed(*asked)
+    qed(*asked, "--greedy")
+    (file,) = (tmp_path / "a").glob("eval/*/sums.jsonl")
+    before = file.read_bytes()
+    file.unlink()
+    again = qed(*asked, *greedy)
+    assert (again.code, "nothing is sampled again" in again.err) == (0, False), again.err
+    both = [qed(*asked), qed(*asked, "--greedy")]
+    assert both[0].result["tasks"]["sums"]["accuracy"] == first.result["tasks"]["sums"]["accuracy"]
+    assert sorted(file.read_bytes().splitlines()) == sorted(before.splitlines())

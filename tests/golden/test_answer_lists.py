@@ -172,3 +172,21 @@ def test_what_a_file_tells_of_an_answer_is_kept(write: Callable[[Rows], Path]) -
     lists = {"response": ["1", "2"], "stop_reason": [None, "</answer>"], "finish_reason": ["length", "stop"]}
     (rows,) = score_responses(write([{"gold": "1", **lists}]), Scoring()).values()
     assert [found["stop_reason"] for found in rows] == ["length", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"type": "Algebra", "Level": "Level 5", "dataset": "MATH"}, ("Algebra", 5, "MATH")),
+        ({"subject": "Algebra", "type": "word", "level": "2", "data_source": "aime"}, ("Algebra", 2, "aime")),
+        ({"level": "hard", "source": ""}, (None, "hard", None)),
+        # As qed writes it: `source` says who wrote the answer.
+        ({"group_id": "a-1", "sample_id": 0, "source": "policy", "data_source": "amc"}, (None, None, "amc")),
+        ({"group_id": "a-1", "sample_id": 0, "source": "policy"}, (None, None, None)),
+    ],
+)
+def test_subject_level_and_source_are_found_as_in_a_file_of_problems(
+    write: Callable[[Rows], Path], row: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    (rows,) = score_responses(write([{"gold": "1", "response": "1", **row}]), Scoring()).values()
+    assert tuple(rows[0].get(name) for name in ("subject", "level", "data_source")) == expected

@@ -28,6 +28,26 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "answers.jsonl"
 
 
+@pytest.mark.parametrize("command", [["evaluate", "--responses"], ["grade"]])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--reward", "accuracy", "--extract", "regex:(x)"], "--extract regex:(x) has no effect with --reward"),
+        (["--reward-options", "accuracy.mode=strict"], "--reward-options has no effect without --reward"),
+    ],
+)
+def test_what_a_reward_does_not_use_is_refused(
+    run: Run, answers: str, command: list[str], options: list[str], words: str
+) -> None:
+    code, out, err = run(*command, answers, *options)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_a_reward_grades_the_last_line(run: Run, answers: str) -> None:
+    assert run("evaluate", "--responses", answers, "--reward", "accuracy", "--extract", "last-line")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

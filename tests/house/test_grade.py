@@ -176,6 +176,12 @@ def test_a_verdict_takes_two_texts(run: Run, arguments: list[str]) -> None:
     assert "takes GOLD and ANSWER, but got 3 too. Is a quote missing?" in err
 
 
+def test_an_explanation_uses_no_reward(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("grade", "--explain", "1", "2", "--reward", "boxed", "--out", tmp_path / "x.jsonl")
+    assert (code, out) == (2, "")
+    assert "Leave out --reward, --out." in err
+
+
 WEIRD = """{"gold": 12, "prediction": 12, "seconds": 5, "m": {"a": 1}}
 {"gold": null, "prediction": null, "m": 1}
 {"gold": NaN, "prediction": NaN, "m": [2]}
@@ -238,8 +244,12 @@ def test_seconds_out_of_range(run: Run, file: Path, seconds: str) -> None:
 
 
 def test_a_folder_is_no_file(run: Run, tmp_path: Path) -> None:
-    code, _, err = run("grade", tmp_path)
-    assert (code, "is a folder" in err) == (3, True)
+    for command in (["grade"], ["evaluate", "--responses"]):
+        code, _, err = run(*command, tmp_path)
+        assert (code, f"is a folder. Name the files in it, such as {tmp_path / '*.jsonl'}." in err) == (3, True)
+        (tmp_path / "step_1.jsonl.zst").touch()
+        assert f"{tmp_path / '*.jsonl.zst'}." in run(*command, tmp_path)[2]
+        (tmp_path / "step_1.jsonl.zst").unlink()
 
 
 def test_an_argument_that_is_no_unicode_is_explained(run: Run) -> None:

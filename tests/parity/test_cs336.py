@@ -395,6 +395,9 @@ def test_mmlu_letters(output: str, letter: str | None) -> None:
         ("between 5-3", "3"),
         ("3/4", "4"),
         ("\\boxed{18} is it, but it", "18"),
+        ("It costs $.75 each", ".75"),
+        ("about -.25", "-.25"),
+        ("Wait...5", None),
     ],
 )
 def test_gsm8k_numbers(output: str, number: str | None) -> None:

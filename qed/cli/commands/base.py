@@ -27,7 +27,9 @@ def add_extract_option(add: Callable[..., object], modes: Sequence[str]) -> None
             except ValueError as error:
                 raise argparse.ArgumentTypeError(str(error)) from None
         elif text not in modes:
-            raise argparse.ArgumentTypeError(f"must be {', '.join(modes)} or regex:PATTERN, not '{text}'")
+            raise argparse.ArgumentTypeError(
+                f"must be {', '.join(modes)}, regex:PATTERN or first-regex:PATTERN, not '{text}'"
+            )
         return text
 
     about = "how the final answer is extracted: {}, regex:PATTERN or first-regex:PATTERN (default: flexible)"

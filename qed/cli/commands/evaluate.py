@@ -26,7 +26,7 @@ from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
 from qed.config.settings import can_sample_at
 from qed.data.sources.explain import use_column_option
-from qed.errors import DataError, UsageError
+from qed.errors import UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run, suggest_run
 
 ABOUT = """Evaluate a model on benchmarks: avg@k, pass@k and maj@k with 95 % intervals, format × answer, lengths.
@@ -280,11 +280,11 @@ def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:
 
 def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     from qed.console.live import Console
+    from qed.data.sources.local import require_file
     from qed.evaluation.score_run import ScoreJob
     from qed.evaluation.stored import Scoring
 
-    if not args.responses.is_file():
-        raise DataError(f"There is no file {args.responses} to score.")
+    require_file(args.responses, "to score")
     if args.out or args.resume:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))

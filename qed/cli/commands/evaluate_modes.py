@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from qed.cli.commands.base import Parser
 from qed.cli.commands.endpoint_options import is_endpoint
+from qed.cli.commands.verdict_options import check_reward_options
 from qed.errors import UsageError
 
 DECODING = ("temperature", "top_p", "top_k", "min_p")
@@ -63,6 +64,8 @@ def check_modes(parser: Parser, args: argparse.Namespace, given: Sequence[str]) 
     wrong = [name for name in given if name in unused and name != useful and _has_effect(parser, args, name)]
     if wrong:
         raise UsageError(f"qed evaluate: {about} Leave out {_join(wrong)}.")
+    if mode == "responses":
+        check_reward_options(args)
 
 
 def check_greedy(

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
-from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also, read_rewards
+from qed.cli.commands.verdict_options import (
+    add_also_option,
+    add_policy_option,
+    check_reward_options,
+    read_also,
+    read_rewards,
+)
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
-from qed.errors import DataError, UsageError
+from qed.errors import UsageError
 from qed.grading.policy import find_policy
 from qed.guards.redaction import strip_control
 
@@ -28,18 +34,24 @@ EPILOG = """examples:
   qed grade --explain '\\frac12' 0.5"""
 
 MODES = ("strict", "flexible", "lenient")
+EXPLAIN = ("explain", "extract", "policy", "json", "debug")  # options that have an effect on --explain
 MAX_SECONDS = 86_400
 
 
 def run(arguments: Sequence[str]) -> int:
     """Grade the files, or explain one verdict."""
-    args = _build_parser().parse(arguments)
+    parser = _build_parser()
+    args = parser.parse(arguments)
     if args.explain and args.files:
         raise UsageError(
             f"qed grade --explain takes GOLD and ANSWER, but got {args.files[0]} too. Is a quote missing? A text with "
             "spaces needs quotes: qed grade --explain 0.5 'It is 1/2.' To grade a file, leave --explain out."
         )
     if args.explain:
+        if unused := [name for name, action in parser.list_given(arguments) if action.dest not in EXPLAIN]:
+            raise UsageError(
+                f"qed grade --explain compares two texts by --policy alone. Leave out {', '.join(unused)}."
+            )
         from qed.grading.explain import explain_response
 
         gold, answer = args.explain
@@ -99,13 +111,13 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_options(args: argparse.Namespace) -> None:
+    from qed.data.sources.local import require_file
+
     for file in args.files:
-        if file.is_dir():
-            raise DataError(f"{file} is a folder. Name the files in it, such as {file / '*.jsonl'}.")
-        if not file.is_file():
-            raise DataError(f"There is no file {file} to grade.")
+        require_file(file, "to grade")
     if not MAX_SECONDS >= args.seconds > 0:
         raise UsageError(f"--seconds must be more than 0 and at most {MAX_SECONDS:,}, not {args.seconds:g}.")
+    check_reward_options(args)
     check_sharing(args)
     if args.shard or args.cluster:
         from qed.data.sources.writing import require_suffix

@@ -7,6 +7,7 @@ import argparse
 from typing import Any
 
 from qed.config.values import split_items
+from qed.errors import UsageError
 from qed.grading.policy import NAMES
 
 
@@ -36,6 +37,22 @@ def read_rewards(args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, 
     """Return the names of `--reward`, and the options of `--reward-options`."""
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
     return names, tuple(item.text for item in split_items(args.reward_options or ""))
+
+
+def check_reward_options(args: argparse.Namespace) -> None:
+    """Require that the options about the reward of stored answers have an effect.
+
+    Raises:
+        UsageError: options of a reward without a reward, or a way to extract the answer that the reward does not use.
+    """
+    if args.reward_options and not args.reward:
+        raise UsageError("--reward-options has no effect without --reward: name the reward, or leave it out.")
+    # A reward grades the last line too.
+    if args.reward and args.extract not in ("flexible", "last-line"):
+        raise UsageError(
+            f"--extract {args.extract} has no effect with --reward: a reward finds the answer itself. Leave it out, or "
+            "set the reward's own option, such as --reward accuracy --reward-options accuracy.mode=strict."
+        )
 
 
 def read_also(text: str) -> tuple[str, ...]:

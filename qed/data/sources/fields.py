@@ -47,8 +47,8 @@ def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
     _rename(meta, "subject", SUBJECT)
     _rename(meta, "source", SOURCE)
     _rename(meta, "level", ("level",))
-    if isinstance(level := meta.get("level"), str) and level.removeprefix("Level ").isdigit():
-        meta["level"] = int(level.removeprefix("Level "))
+    if "level" in meta:
+        meta["level"] = convert_level(meta["level"])
     # If the answer comes from elsewhere, the reader leaves the reply here.
     reply = meta.pop("completion", "")
     completion = values.completion or (reply if isinstance(reply, str) else "")
@@ -89,6 +89,12 @@ def find_column(row: Row, names: tuple[str, ...]) -> str | None:
 def find_filled_column(row: Row, names: tuple[str, ...]) -> str | None:
     """Return the first of these columns that is not empty in a row, ignoring case."""
     return find_column({key: value for key, value in row.items() if value not in (None, "", [])}, names)
+
+
+def convert_level(value: Any) -> Any:
+    """Return the number of a level, such as 5 for MATH's `Level 5`; another value is returned unchanged."""
+    number = value.removeprefix("Level ") if isinstance(value, str) else ""
+    return int(number) if number.isdigit() else value
 
 
 def convert_to_text(value: Any, place: Place, key: str) -> str:

@@ -180,6 +180,20 @@ def list_files(place: Path) -> list[Path]:
     return files
 
 
+def require_file(path: Path, purpose: str) -> None:
+    """Require that a path is a file; `purpose` says what for, such as "to grade".
+
+    Raises:
+        DataError: it is a folder, or there is nothing.
+    """
+    if path.is_dir():
+        first = next((inner for inner in sorted(path.iterdir()) if _is_data(inner)), None)
+        pattern = path / f"*{''.join(first.suffixes) if first else '.jsonl'}"
+        raise DataError(f"{path} is a folder. Name the files in it, such as {pattern}.")
+    if not path.is_file():
+        raise DataError(f"There is no file {path} {purpose}.")
+
+
 def _read_file(file: Path, split: str) -> Rows:
     kind = _find_kind(file)
     if kind == ".parquet":
