@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,8 +14,10 @@ from qed.types import Grade, Rollout
 
 JUDGES = False
 CHECKS_FORMAT = True
+THOUGHT = re.compile(r"<think>(?!.*<think>).*?</think>", re.DOTALL)
 FORMATS: dict[str, Callable[[str], bool]] = {
     "think_answer": lambda text: is_well_formed(text.strip()),
+    "think": lambda text: THOUGHT.match(text) is not None,
     "r1_zero": lambda text: "</think> <answer>" in text and "</answer>" in text,
     "boxed": lambda text: find_last_boxed(cut_at_turn(text)) is not None,
 }
@@ -24,8 +27,8 @@ FORMATS: dict[str, Callable[[str], bool]] = {
 class FormatOnly:
     """Reward = format."""
 
-    format: Literal["think_answer", "r1_zero", "boxed"] = "think_answer"
-    """The format to check: that of the reward with this name."""
+    format: Literal["think_answer", "think", "r1_zero", "boxed"] = "think_answer"
+    """The format to check: that of the reward with this name; think: one thought in tags, then any text, as in TRL."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         holds = FORMATS[self.format](rollout.text)

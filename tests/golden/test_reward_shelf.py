@@ -197,6 +197,20 @@ def test_format_only(text: str, formats: set[str]) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("<think>\n2 + 2 = 4\n</think>\n\nThe answer is 4.", True),
+        ("<think></think>", True),
+        ("So: <think>2</think> 4", False),
+        ("<think>2<think>3</think> 4", False),
+        ("<think>2", False),
+    ],
+)
+def test_a_thought_in_tags_is_trls_format(text: str, holds: bool) -> None:
+    assert paid("format_only", text, "format_only.format=think") == (float(holds), False, holds)
+
+
 def test_length_costs_from_the_free_tokens_on() -> None:
     free = "length.free=20"
     assert [graded("length", "", free, tokens=tokens).reward for tokens in (0, 20, 60, 100, 200)] == [

@@ -235,7 +235,7 @@ def test_code_goes_on_the_command_line(tmp_path: Path) -> None:
     imported, values = trl(
         tmp_path, "--reward_funcs", "accuracy_reward", "my_lib.rewards.custom", "--reward_weights", "1", "2"
     )
-    assert imported.arguments == ("--reward", "accuracy,2*my_lib.rewards:custom")
+    assert imported.arguments == ("--model", "MODEL", "--reward", "accuracy,2*my_lib.rewards:custom")
     assert values["data.reward"] == ("auto",)
 
 

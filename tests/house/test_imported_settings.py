@@ -83,7 +83,15 @@ def trl(folder: Path, arguments: str) -> Result:
         ("trl sft --use_peft", "sft", {"model.lora_targets": ("q_proj", "v_proj")}),
         ("trl sft --use_peft --lora_target_modules all-linear", "sft", {"model.lora_targets": ()}),
         ("trl sft --dtype float32", "sft", {"model.precision": "bfloat16", "model.dtype": "float32"}),
-        ("trl sft --bf16 false", "sft", {"model.precision": "float32"}),
+        ("trl sft --bf16 false", "sft", {"model.precision": "float32", "data.prompt": "chat"}),
+        (
+            "trl grpo --reward_funcs think_format_reward accuracy --system_prompt Think.",
+            "grpo",
+            {
+                **{"data.reward": ("format_only", "accuracy"), "data.reward_options": ("format_only.format=think",)},
+                **{"data.prompt": "chat", "data.system_prompt": "Think."},
+            },
+        ),
         ("trl grpo --report_to wandb mlflow", "grpo", {"run.trackers": ("wandb",)}),
     ],
 )
@@ -162,7 +170,7 @@ def test_every_setting_of_trl_is_named(method: str) -> None:
 
 def test_a_reward_model_of_trl_goes_on_the_command_line(tmp_path: Path) -> None:
     given = "trl grpo --reward_model_name_or_path a/b --reward_funcs accuracy --reward_weights 2 1"
-    assert trl(tmp_path, given).imported.arguments == ("--reward", "2*model:a/b,accuracy")
+    assert trl(tmp_path, given).imported.arguments == ("--model", "MODEL", "--reward", "2*model:a/b,accuracy")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +186,8 @@ def test_a_reward_model_of_trl_goes_on_the_command_line(tmp_path: Path) -> None:
         ("axolotl", "warmup_steps: 0\n", {"learner.warmup_ratio": 0.0, "learner.warmup_steps": 0}),
         ("axolotl", "val_set_size: 0.1\n", {"data.validation_split": 0.1}),
         ("axolotl", "val_set_size: 100\n", {"data.validation_split": 0.0}),
+        ("axolotl", "datasets: [{path: tasks.jsonl, type: alpaca}]\n", {"data.prompt": "alpaca"}),
+        ("llama-factory", "stage: sft\ntemplate: qwen\n", {"data.prompt": "chat"}),
         ("llama-factory", "stage: sft\nval_size: 100\n", {"data.validation_split": 0.0}),
         ("llama-factory", "lr_scheduler_type: cosine_with_min_lr\n", {"learner.schedule": "cosine"}),
     ],

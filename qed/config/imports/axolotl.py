@@ -108,6 +108,8 @@ def derive(draft: Draft, method: str) -> None:
     options.read.update(("use_peft", "rl"))
     if options.get("rl") == "ipo":
         draft.set("rl", "algorithm.losses", ["ipo"])
+    if str(options.get("datasets.0.type")).startswith("alpaca"):
+        draft.set("datasets.0.type", "data.prompt", "alpaca")
     paths = [value for key, value in options.given.items() if key.startswith("datasets.") and key.endswith(".path")]
     if len(paths) > 1:
         hf.set_tasks(draft, "datasets.0.path", paths)

@@ -75,6 +75,8 @@ def convert_options(system: Any, given: dict[str, Any]) -> Imported:
             draft.apply(rule, name)
         elif options.given.get(name) is not None and name not in draft.options.read:
             draft.skip(name, f"unknown to the table of {system.TITLE}")
+    if "model.name" not in draft.values:
+        draft.arguments[:0] = ["--model", "MODEL"]
     rows = [*draft.rows, *_list_others(draft, chose)]
     return Imported(system.TITLE, method, _write(draft, system.TITLE), rows, tuple(draft.arguments))
 

@@ -213,6 +213,12 @@ def set_trackers(draft: Draft, *names: str) -> None:
         draft.skip(theirs, note)
 
 
+def set_chat_prompt(draft: Draft, theirs: str) -> None:
+    """Set the prompt to the model's chat template; qed's own default depends on the task."""
+    note = "without the files' system messages, see --data.system-prompt; question_only has no template"
+    draft.set(theirs, "data.prompt", "chat", note)
+
+
 def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -> None:
     """Set the tasks to the data sets that qed knows by name and to files that exist."""
     found: list[str] = []

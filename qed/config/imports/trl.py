@@ -60,6 +60,7 @@ def derive(draft: Draft, method: str) -> None:
     hf.set_trackers(draft, "report_to")
     if name := next((key for key in ("dataset_name", "dataset", "datasets.0.path") if options.has(key)), ""):
         hf.set_tasks(draft, name, options.get(name))
+    hf.set_chat_prompt(draft, "chat_template" if options.has("chat_template") else "chat_template_path")
     updates = _set_online_batches(draft) if method in ("grpo", "rloo") else _set_batches(draft, method)
     hf.set_length(draft, updates)
     hf.set_warmup(draft, updates)
@@ -260,8 +261,12 @@ def _set_rewards(draft: Draft) -> None:
         draft.skip(theirs, note)
     given = {"cache": options.get("soft_punish_cache"), "max_tokens": options.get("max_completion_len")}
     written = [f"overlong.{key}={value}" for key, value in given.items() if value is not None]
-    if written and any("overlong" in part for part in parts):
-        draft.set("soft_punish_cache,max_completion_len", "data.reward_options", written)
+    written = written if any("overlong" in part for part in parts) else []
+    if "think_format_reward" in _as_list(options.get("reward_funcs", default=[])):
+        written.append("format_only.format=think")
+    if written:
+        sources = ("soft_punish_cache", "max_completion_len", "reward_funcs")
+        draft.set(",".join(filter(options.has, sources)), "data.reward_options", written)
 
 
 def _list_rewards(draft: Draft) -> tuple[list[str], list[str]]:

@@ -67,6 +67,10 @@ def derive(draft: Draft, method: str) -> None:
     for theirs, ours in (("data.train_files", "data.tasks"), ("data.val_files", "evaluation.tasks")):
         if options.has(theirs):
             hf.set_tasks(draft, theirs, options.get(theirs), ours)
+    if method in GUIDED or options.has("data.reward_impl_version"):
+        draft.set("data.prompt_key", "data.prompt", "luffy", "the system message of LUFFY's data files")
+    else:
+        hf.set_chat_prompt(draft, "data.prompt_key")
     hf.set_trackers(draft, "trainer.logger")
     if options.has("trainer.logger") and not any(row.theirs == "trainer.logger" for row in draft.rows):
         draft.skip("trainer.logger", "the console is always on")
