@@ -106,13 +106,8 @@ def _find_help_table(command: str, rest: Sequence[str]) -> Table:
 def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
     """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
     origins = list_origins(resolved.settings, resolved.origins)
-    if resolved.flags.dry_run:
-        if resolved.flags.json:
-            raise UsageError("--dry-run prints text, and there is no result to print as JSON: leave --json out.")
-        from qed.loops.dry_run import run_dry
-
-        run_dry(resolved.settings, origins, resolved.flags.ranks)
-        return {}
+    if resolved.flags.dry_run and resolved.flags.json:
+        raise UsageError("--dry-run prints text, and there is no result to print as JSON: leave --json out.")
     flags, resume = resolved.flags, _should_resume(resolved)  # before the slow imports
     from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch
@@ -128,6 +123,11 @@ def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> 
         allow_change=flags.allow_change,
         fast=flags.fast,
     )
+    if flags.dry_run:
+        from qed.loops.dry_run import run_dry
+
+        run_dry(resolved.settings, launch, flags.ranks)
+        return {}
     if not isinstance(resolved.settings, PipelineSettings):
         from qed.loops.train import train
 

@@ -32,9 +32,9 @@ class Flags:
     overwrite: bool = False
     """Replace the run in the folder --out."""
     dry_run: bool = False
-    """Train with this many processes on this machine, one per GPU; torchrun and srun start the processes themselves."""
+    """Check the settings and the data, and print what the run would do; load no weights and train nothing."""
     ranks: int = 1
-    """Train on a Ray cluster: auto for the one of this machine, or HOST:PORT of its head node; needs qed[ray]."""
+    """Train with this many processes on this machine, one per GPU; torchrun and srun start the processes themselves."""
     cluster: str = ""
     """Train on a Ray cluster: auto for that of this machine, or HOST:PORT of its head node; needs qed[ray]."""
     sweep: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ FREE = (
 )
 # A checkpoint's adapters have these sizes and this scale: with others, they would be another model or not load.
 FIXED = ("model.lora_rank", "model.lora_alpha", "model.lora_targets")
+CANNOT_CHANGE = " (this one cannot change: the checkpoint's adapters were made with the old value)"
 SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ only in where the state is kept, and can load each other's
 
 
@@ -46,16 +47,15 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         key
         for key in different
         if (key.startswith(FREE_SECTIONS) and key not in NOT_FREE)
-        or (key in allowed and not _is_fixed(key, before, after))
+        or (key in (*allowed, *FIXED[1:]) and not _is_fixed(key, before, after))
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
         or key.removeprefix(last).removeprefix("learner.") in ("steps", "epochs")
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     texts = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
-    why = " (this one cannot change: the checkpoint's adapters were made with the old value)"
     refused = {key: text for key, text in texts.items() if key not in free}
     return list(texts.values()), [
-        f"{text}{why if _is_fixed(key, before, after) else ''}" for key, text in refused.items()
+        f"{text}{CANNOT_CHANGE if _is_fixed(key, before, after) else ''}" for key, text in refused.items()
     ]
 
 

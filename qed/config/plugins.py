@@ -97,7 +97,8 @@ def check_leaf(shelf_name: str, name: str) -> None:
     """Raise a UsageError if the name is neither a leaf of the shelf nor user code."""
     if is_users_own(name):
         if name.endswith(".py") and not Path(name).is_file():
-            raise UsageError(f"There is no file {name} to load as one of the {shelf_name}.")
+            place = "" if Path(name).is_absolute() else f" in {Path.cwd()}"
+            raise UsageError(f"There is no file {name}{place} to load as one of the {shelf_name}.")
         return
     if not list_leaves(shelf_name, only=name.replace("-", "_")):
         leaves = list_leaves(shelf_name)

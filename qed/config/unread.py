@@ -10,11 +10,15 @@ from qed.config.field_names import find_shown_names, flatten_fields
 from qed.config.fields import read_default
 from qed.config.phases import PhaseSettings, PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
+from qed.config.reward_names import parse_reward
+from qed.config.settings import DataSettings
 from qed.config.values import COMMAND_LINE
+
+ADAPTERS = ("lora_alpha", "lora_targets")  # settings that only a rank above 0 uses
 
 
 def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str, str]) -> list[str]:
-    """Describe settings that are set but have no effect: those of algorithms, and of a skipped phase.
+    """Describe settings that are set but have no effect: of algorithms, of another prompt, of adapters, of a phase.
 
     A file may list every setting, as a run's does, so only its values that differ from the defaults count.
 
@@ -25,11 +29,17 @@ def describe_unread(settings: Settings | PipelineSettings, origins: Mapping[str,
     Returns:
         One sentence for each.
     """
-    if isinstance(settings, Settings):
-        return _describe_phase("algorithm.", settings, origins)
-    phases = ("sft.algorithm.", settings.sft), ("rl.algorithm.", settings.rl)
-    lines = [line for prefix, phase in phases for line in _describe_phase(prefix, phase, origins)]
-    return [*lines, *_describe_skipped(settings, origins)]
+    pipeline = settings if isinstance(settings, PipelineSettings) else None
+    phases: dict[str, Any] = {"sft.": pipeline.sft, "rl.": pipeline.rl} if pipeline else {"": settings}
+    lines = []
+    for prefix, phase in phases.items():
+        lines += _describe_algorithm(f"{prefix}algorithm.", phase, origins)
+        lines += _describe_prompt_options(f"{prefix}data.", phase.data, origins)
+    for name in ADAPTERS:
+        origin = origins.get(f"model.{name}", DEFAULT)
+        if getattr(settings.model, name) and not settings.model.lora_rank and not origin.startswith(DEFAULT):
+            lines.append(f"model.{name} ({origin}) has no effect with model.lora_rank 0: all weights are trained.")
+    return [*lines, *_describe_skipped(pipeline, origins)] if pipeline else lines
 
 
 def _describe_skipped(settings: PipelineSettings, origins: Mapping[str, str]) -> list[str]:
@@ -42,7 +52,20 @@ def _describe_skipped(settings: PipelineSettings, origins: Mapping[str, str]) ->
     return lines
 
 
-def _describe_phase(prefix: str, settings: Settings | PhaseSettings, origins: Mapping[str, str]) -> list[str]:
+def _describe_prompt_options(prefix: str, data: DataSettings, origins: Mapping[str, str]) -> list[str]:
+    """Describe the options of prompts that are neither the one in use nor a reward of the same name."""
+    origin = origins.get(f"{prefix}prompt_options", DEFAULT)
+    if data.prompt == "auto" or origin.startswith(DEFAULT):
+        return []
+    used = {data.prompt.replace("-", "_"), *(parse_reward(name).name for name in data.reward)}
+    unused = [option for option in data.prompt_options if option.partition(".")[0].replace("-", "_") not in used]
+    return [
+        f"{prefix}prompt_options {option} ({origin}) has no effect with {prefix}prompt {data.prompt}."
+        for option in unused
+    ]
+
+
+def _describe_algorithm(prefix: str, settings: Settings | PhaseSettings, origins: Mapping[str, str]) -> list[str]:
     algorithm = settings.algorithm
     values = flatten_fields(algorithm)
     shown = find_shown_names(values)

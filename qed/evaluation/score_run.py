@@ -24,6 +24,7 @@ from qed.evaluation.stored import (
 )
 from qed.evaluation.verdicts import load_second_graders
 from qed.rewards import grader
+from qed.rewards.handed import explain_single_answers
 from qed.rewards.policies import add_policy
 from qed.runs.manifest import hash_file
 from qed.runs.run import Row
@@ -87,6 +88,8 @@ class ScoreJob:
     def score(self, out: Path | None, console: Console) -> dict[str, Any]:
         """Score the whole file in this process; see `finish_scores`."""
         table, names = self.table, name_columns(Path(self.file), self.scoring)
+        for line in explain_single_answers(self.graded.grader.functions if self.graded.grader else ()):
+            console.say(line)
         scored = score_table(table, names, self.graded, console.say)
         return _finish(scored, self.judge, self.reward, table.notes, self.scoring.ties, out, console)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from qed.config.changes import list_changes
 from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import DEFAULT
 from qed.config.unread import describe_unread
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
@@ -19,7 +22,7 @@ from qed.loops.epochs import count_steps
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory
 from qed.loops.online import NO_ANSWER
-from qed.loops.resume import list_phases
+from qed.loops.resume import list_phases, require_allowed
 from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models import lora
@@ -28,6 +31,8 @@ from qed.models.shapes import find_shape, measure_shape
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
+from qed.runs.folder import require_free
+from qed.runs.run import Launch
 from qed.trackers.start import require_installed
 from qed.types import Problem
 
@@ -43,13 +48,15 @@ class Outline:
     tokenizer: Any
 
 
-def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | None = None, ranks: int = 1) -> None:
+def run_dry(settings: Settings | PipelineSettings, launch: Launch | None = None, ranks: int = 1) -> None:
     """Check the settings, load the data and print what a run would do; errors and exit codes are those of a run.
 
-    Memory is given for each of the `ranks`. With the `origins` of the settings by their paths, also print the defaults
-    that a run would choose for the device.
+    Memory is given for each of the `ranks`. With a `launch`, also check the run's folder, and print the defaults that
+    a run would choose for the device.
     """
-    config = resolve_warm_start_config(settings)
+    config, origins = resolve_warm_start_config(settings), launch.origins if launch else None
+    if launch and settings.run.out:
+        _check_folder(settings, launch, bool(config))
     if config:
         resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
@@ -76,6 +83,22 @@ def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | 
     lines += [f"no effect   {line}" for line in describe_unread(settings, origins or {})]
     lines += preview_device_defaults(settings, origins, pick_device(settings.model.device)) if origins else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
+
+
+def _check_folder(settings: Settings | PipelineSettings, launch: Launch, warm: bool) -> None:
+    """Require that a run with these settings can begin in its folder, or be resumed there; change nothing in it.
+
+    A `warm` start replaces the model's name by that of the model that it trains.
+    """
+    folder = Path(settings.run.out)
+    if not launch.resume:
+        require_free(folder, launch)
+        return
+    # Defaults for the device are chosen when the run is resumed.
+    left_out = {key for key, origin in launch.origins.items() if origin.startswith(DEFAULT)}
+    left_out |= {"model.name"} if warm else set()
+    refused = list_changes(folder / "settings.yaml", settings, launch.allow_change)[1]
+    require_allowed(folder, [text for text in refused if text.partition(":")[0] not in left_out])
 
 
 def _outline_model(settings: Settings) -> Outline:

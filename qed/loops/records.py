@@ -44,10 +44,17 @@ def write_settings(
         "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
         "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
         "env.json": json.dumps(describe_environment(device, compute), indent=1),
-        "command.txt": shlex.join(launch.command) + "\n",
+        "command.txt": _list_commands(run, launch),
     }
     for name, text in files.items():
         run.write(name, redact(text).encode())
+
+
+def _list_commands(run: Run, launch: Launch) -> str:
+    """Return the commands that began and resumed the run, each once, as the lines of a file."""
+    path, command = run.folder / "command.txt", redact(shlex.join(launch.command)) + "\n"
+    earlier = path.read_text(encoding="utf-8", errors="replace") if launch.resume and path.is_file() else ""
+    return earlier if f"\n{command}" in f"\n{earlier}" else earlier + command
 
 
 def write_tokenizer(tokenizer: Any, run: Run) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
-from qed.config.changes import list_changes
+from qed.config.changes import CANNOT_CHANGE, list_changes
 from qed.config.phases import PipelineSettings, Settings
 from qed.console.live import Console
 from qed.errors import UsageError
@@ -17,6 +18,8 @@ from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run, read_lines, write_bytes
 from qed.training import checkpoints
 from qed.training.best import read_scores
+
+ALLOW = "start a new run, or allow the change with --allow-change KEY"
 
 
 def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
@@ -29,11 +32,7 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
     for removed in _repair_records(run):
         console.say(f"The end of {removed.stem} could not be read and was moved to {removed}.")
     changes, refused = list_changes(run.folder / "settings.yaml", settings, launch.allow_change)
-    if refused:
-        raise UsageError(
-            f"{run.folder} cannot be resumed with different settings: {'; '.join(refused)}. Use those in its "
-            "settings.yaml, start a new run, or allow the change with --allow-change KEY."
-        )
+    require_allowed(run.folder, refused)
     for change in changes:
         console.say(f"Changed since the run began: {change}.")
     learner = list_phases(settings)[-1].learner
@@ -55,6 +54,16 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
         provisional = Provisional.read(checkpoints.read_state(newest) if newest else {})
         provisional.prune(run, settings.run, read_scores(run.folder), list_boundaries(settings))
     return newest
+
+
+def require_allowed(folder: Path, refused: Sequence[str]) -> None:
+    """Raise UsageError if settings differ from those of the run in a way that resuming does not allow."""
+    if refused:
+        hopeless = all(text.endswith(CANNOT_CHANGE) for text in refused)
+        raise UsageError(
+            f"{folder} cannot be resumed with different settings: {'; '.join(refused)}. Use those in its "
+            f"settings.yaml, {'or start a new run' if hopeless else ALLOW}."
+        )
 
 
 def _changes_length(change: str) -> bool:

@@ -329,8 +329,6 @@ def _report_setup(
     loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
 ) -> None:
     """Print the run's model and problems, and anything unusual about them."""
-    if settings.model.lora_targets and not settings.model.lora_rank:
-        console.say("model.lora_targets has no effect: model.lora_rank is 0, so all weights are trained.")
     if settings.model.lora_rank and (share := lora.compute_unadapted_share(policy.model)):
         run.event("experts_not_adapted", share=round(share, 4))
         console.say(

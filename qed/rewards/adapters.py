@@ -132,7 +132,8 @@ def find_functions(
     """
     if function:
         if not callable(target):
-            public = list(_list_rewards(module)) or [key for key, _ in _list_public(module, _list_names(module))]
+            public = [*_list_rewards(module), *_list_rollout_functions(module)]
+            public = public or [key for key, _ in _list_public(module, _list_names(module))]
             found = f" It has: {', '.join(public)}." if public else ""
             raise UsageError(f"{name} has no function '{function}'.{suggest_nearest(function, public)}{found}")
         return [wrap_function(function, target, conversational)]
@@ -146,6 +147,11 @@ def find_functions(
         makers = [f"FILE:{key}" for key, value in ordered if inspect.isroutine(value)]
         hint = f" If one of its functions returns a reward, choose it: {' or '.join(makers)}." if makers else ""
         raise UsageError(f"{name} defines no reward. A file may define one of: {'; '.join(FORMS)}.{hint}")
+    if others := _list_rollout_functions(module):
+        raise UsageError(
+            f"{name} defines {', '.join(rewards)}, and {', '.join(others)} for a rollout: choose one as FILE:NAME, or "
+            f"several as FILE:{next(iter(rewards))},FILE:{others[0]}."
+        )
     return [wrap_function(key, value, conversational) for key, value in rewards.items()]
 
 
@@ -158,6 +164,13 @@ def _list_rewards(module: ModuleType) -> dict[str, Any]:
     imported = set(names) - _list_own_names(module)
     own = _collect_rewards(module, [name for name in names if name not in imported])
     return own or _collect_rewards(module, imported)
+
+
+def _list_rollout_functions(module: ModuleType) -> list[str]:
+    """Return the names of the module's own public functions of one parameter that is called `rollout`."""
+    own = _list_own_names(module)
+    public = _list_public(module, [name for name in _list_names(module) if name in own])
+    return [name for name, value in public if inspect.isroutine(value) and list(list_parameters(value)) == ["rollout"]]
 
 
 def _collect_rewards(module: ModuleType, names: Iterable[str]) -> dict[str, Any]:

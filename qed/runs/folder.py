@@ -53,15 +53,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
     if launch.resume and not is_run:  # a replaced run cannot be restored into a folder in use
         raise UsageError(NO_RUN.format(folder=folder))
     if _is_occupied(folder) and not launch.resume:
-        if not (launch.overwrite and is_run):
-            what = (
-                "Continue it with --resume, or replace it with --overwrite."
-                if _has_begun(folder)
-                else "Its run has finished no step: replace it with --overwrite, or continue it with --resume."
-                if is_run
-                else "It is not a run; choose another folder."
-            )
-            raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
+        require_free(folder, launch)
         folder = _resolve(folder)
         aside = folder.with_name(f".{folder.name}{REPLACED}{secrets.token_hex(4)}")
     try:
@@ -72,6 +64,25 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
         _restore_replaced(folder)
         raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error
     return folder, aside
+
+
+def require_free(folder: Path, launch: Launch) -> None:
+    """Require that a new run can use the folder: it is empty or missing, or holds a run that may be replaced.
+
+    Raises:
+        UsageError: it cannot; the message says what to do.
+    """
+    is_run = (folder / "settings.yaml").is_file()
+    if not _is_occupied(folder) or (launch.overwrite and is_run):
+        return
+    what = (
+        "Continue it with --resume, or replace it with --overwrite."
+        if _has_begun(folder)
+        else "Its run has finished no step: replace it with --overwrite, or continue it with --resume."
+        if is_run
+        else "It is not a run; choose another folder."
+    )
+    raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
 
 
 def require_run(out: str) -> None:

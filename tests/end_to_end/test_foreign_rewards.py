@@ -239,6 +239,10 @@ def returning(value: str) -> str:
     [
         ("def helper(text):\n    return text\n", "defines no reward. A file may define one of: reward(rollout)"),
         ("from statistics import fmean as pay\n", "defines no reward"),
+        (
+            f"{returning('[1, 1]')}def mine(rollout):\n    return None\n",
+            "defines pay, and mine for a rollout: choose one as FILE:NAME, or several as FILE:pay,FILE:mine",
+        ),
         (returning("0.5"), "pay returned float; it must return a list of numbers"),
         (returning("[0.5, 0.5, 0.5]"), "pay returned 3 numbers for 2 completions"),
         (returning("['good', 0.5]"), "something other than numbers and None"),

@@ -68,11 +68,32 @@ def test_what_would_make_another_run_is_refused_by_name(qed: Callable[..., Any],
         done = qed(*change_line(arguments, change), "--resume")
         assert done.code == 2, key
         assert f"{key}: " in done.err
-        assert "--allow-change" in done.err
+        # Another rank can never be resumed, so no way to allow it is proposed.
+        assert ("--allow-change" in done.err) == (key != "model.lora_rank")
+        assert qed(*change_line(arguments, change), "--resume", "--dry-run").err == done.err
     assert (run / "metrics.jsonl").read_bytes() == before
     assert qed(*arguments, "--allow-change", "lr").code == 2, "nothing is resumed"
     unknown = qed(*arguments, "--resume", "--allow-change", "learner.lrr")
     assert (unknown.code, "learner.lr" in unknown.err) == (2, True)
+
+
+def test_a_dry_run_looks_at_the_folder(qed: Callable[..., Any], made: tuple[list[Any], Path], tmp_path: Path) -> None:
+    arguments, run = made
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert "Continue it with --resume" in qed(*arguments, "--dry-run").err
+    for flags in (("--overwrite",), ("--resume",), ("--resume", "--steps", 9), ("--out", tmp_path / "new")):
+        assert qed(*arguments, *flags, "--dry-run").code == 0, flags
+    assert qed(*arguments, "--resume", "--out", tmp_path / "new", "--dry-run").code == 2
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_resumed_run_keeps_the_command_that_began_it(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
+    _, run = made
+    first = (run / "command.txt").read_text()
+    for _ in range(2):
+        assert qed("grpo", "--resume", "--out", run, "--steps", 5).code == 0
+    assert (run / "command.txt").read_text() == f"{first}qed grpo --resume --out {run} --steps 5\n"
 
 
 def test_a_change_that_is_meant_is_shown_and_kept(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:

@@ -327,7 +327,7 @@ def test_an_option_of_no_prompt_is_refused() -> None:
 
 def test_a_working_out_is_also_a_chat_template() -> None:
     """What a checkpoint is published with asks in the same words as the prompt it was trained on."""
-    leaf = load_leaf("working_out", ['working_out.reasoning_start=<"how">'])
+    leaf = load_leaf("working_out", ['working_out.reasoning_start=<"how" «🤔»>'])
     TOKENIZER.chat_template = leaf.chat_template
     turn = [{"role": "user", "content": QUESTION}]
     text = TOKENIZER.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)

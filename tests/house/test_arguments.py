@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
 from collections.abc import Callable
 
 import pytest
 
 from qed.cli.commands import debug_generations
 from qed.config import fields, plugins
+from qed.config.arguments import Flags
 from qed.config.foreign_names import WORDS
 from qed.config.resolve import read_sources, resolve_settings
 
@@ -266,6 +270,11 @@ def test_method_in_a_file_must_be_the_command(error: Refused, write: Write) -> N
         "x.yaml:2: this is a configuration for dr_grpo. Use `qed dr_grpo` instead."
     )
     assert "Use `qed sft`" in error("pipeline", write("method: sft"))
+
+
+def test_every_flag_has_a_help_text_of_its_own() -> None:
+    texts = re.findall(r'"""(.*?)"""', inspect.getsource(Flags))[1:]
+    assert len(set(texts)) == len(texts) == len(dataclasses.fields(Flags))
 
 
 @pytest.mark.parametrize("form", ["--answers {} --problems {}", "--answers={} --problems={}"])

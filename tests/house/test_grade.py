@@ -176,6 +176,18 @@ def test_a_verdict_takes_two_texts(run: Run, arguments: list[str]) -> None:
     assert "takes GOLD and ANSWER, but got 3 too. Is a quote missing?" in err
 
 
+@pytest.mark.parametrize("command", [["grade"], ["evaluate", "--responses"]])
+@pytest.mark.parametrize(("parameters", "said"), [("completions, **columns", True), ("rollout", False)])
+def test_answers_that_are_graded_alone_are_said(
+    run: Run, file: Path, tmp_path: Path, command: list[str], parameters: str, said: bool
+) -> None:
+    own = tmp_path / "own.py"
+    paid = "[1.0]" if said else "Grade(1.0, True, True, None)"
+    own.write_text(f"from qed.types import Grade\ndef reward({parameters}):\n    return {paid}\n")
+    code, out, err = run(*command, file, "--reward", own)
+    assert (code, "Each answer is graded alone, also by reward" in out) == (0, said), err
+
+
 def test_an_explanation_uses_no_reward(run: Run, tmp_path: Path) -> None:
     code, out, err = run("grade", "--explain", "1", "2", "--reward", "boxed", "--out", tmp_path / "x.jsonl")
     assert (code, out) == (2, "")

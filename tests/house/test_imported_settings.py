@@ -83,6 +83,11 @@ def trl(folder: Path, arguments: str) -> Result:
         ("trl sft --use_peft", "sft", {"model.lora_targets": ("q_proj", "v_proj")}),
         ("trl sft --use_peft --lora_target_modules all-linear", "sft", {"model.lora_targets": ()}),
         ("trl sft --dtype float32", "sft", {"model.precision": "bfloat16", "model.dtype": "float32"}),
+        (
+            "trl sft --use_peft --use_rslora true --lora_r 16 --lora_alpha 64",
+            "sft",
+            {"model.lora_rank": 16, "model.lora_alpha": 256},
+        ),
         ("trl sft --bf16 false", "sft", {"model.precision": "float32", "data.prompt": "chat"}),
         (
             "trl grpo --reward_funcs think_format_reward accuracy --system_prompt Think.",

@@ -159,6 +159,14 @@ def test_settings_of_a_correction(kind: CorrectionKind, rejection: Any) -> None:
         (["ppo", "--algorithm.coefficient", "0.3"], ["algorithm.critic.coefficient (command line) has"]),
         (["ppo", "--algorithm.coefficient", "0.3", "--algorithm.trunk", "policy"], []),
         (["sft", "--algorithm.average_length", "7"], ["algorithm.average_length (command line) has no effect"]),
+        (
+            ["grpo", "--prompt", "r1_zero", "--data.prompt_options", "working_out.reasoning_start=<a>"],
+            ["data.prompt_options working_out.reasoning_start=<a> (command line) has no effect with data.prompt"],
+        ),
+        (["grpo", "--prompt", "working-out", "--data.prompt_options", "working_out.reasoning_start=<a>"], []),
+        (["grpo", "--data.prompt_options", "working_out.reasoning_start=<a>"], []),
+        (["grpo", "--model.lora_alpha", "8"], ["model.lora_alpha (command line) has no effect with model.lora_rank 0"]),
+        (["grpo", "--model.lora_rank", "4", "--model.lora_alpha", "8"], []),
     ],
 )
 def test_only_given_settings_are_described(arguments: list[str], expected: list[str]) -> None:

@@ -12,6 +12,7 @@ from qed.config.names import explain_repetition
 from qed.errors import UsageError, suggest_nearest
 
 LIST_END = ",…"  # ends the metavar of an option that takes a list
+ALIASES = {"--n": "--samples", "--k": "--samples", "--samples": "--n", "--num-samples": "--samples"}
 LISTS = ("answers", "parts")  # what the items of a list in the answer column are
 
 
@@ -77,9 +78,9 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
-            raise UsageError(
-                f"{self.prog} has no option {unknown[0]}.{suggest_nearest(unknown[0], known)}{self._suggest_help()}"
-            )
+            meant = ALIASES.get(unknown[0].partition("=")[0], "")
+            hint = f" Did you mean '{meant}'?" if meant in known else suggest_nearest(unknown[0], known)
+            raise UsageError(f"{self.prog} has no option {unknown[0]}.{hint}{self._suggest_help()}")
         return args
 
     def list_given(self, arguments: Sequence[str]) -> list[tuple[str, argparse.Action]]:

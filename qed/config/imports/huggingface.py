@@ -84,7 +84,10 @@ def set_adapters(draft: Draft, rank: str, alpha: str, targets: str, on: bool) ->
                 draft.skip(name, "adapters are not switched on")
         return
     draft.set(rank, "model.lora_rank", int(options.number(rank)))
-    if options.get(alpha) is not None:
+    if options.get(alpha) is not None and options.is_on("use_rslora"):
+        scaled = round(options.number(alpha) * math.sqrt(options.number(rank)))
+        draft.set(f"{alpha},use_rslora", "model.lora_alpha", scaled, "rank-stabilised: lora_alpha x sqrt(rank)")
+    elif options.get(alpha) is not None:
         draft.set(alpha, "model.lora_alpha", int(options.number(alpha)))
     chosen = options.get(targets)
     if chosen in (None, "all-linear", "all", ["all-linear"], ["all"]):

@@ -33,7 +33,7 @@ RULES = (
     rename("model.attention", "flash_attn", values={"auto": "auto", "fa2": "flash_attention_2", "sdpa": "sdpa"}),
     rename("algorithm.beta", "pref_beta"),
     rename("algorithm.losses", "pref_loss", values={key: value and [value] for key, value in LOSSES.items()}),
-    absent("its format is the model's chat template, or --prompt", "enable_thinking"),
+    absent("its format is the model's chat template, or --prompt", "template", "enable_thinking"),
     rename("data.system_prompt", "default_system"),
     absent("demonstrations that do not fit are dropped, not truncated", "cutoff_len"),
     absent("data files are read where they are", "dataset_dir", "media_dir", "tokenized_path", "cache_dir"),

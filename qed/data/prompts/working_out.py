@@ -51,11 +51,13 @@ class WorkingOut:
     @property
     def chat_template(self) -> str:
         """Return a Jinja template whose generation prompt equals the output of `render`."""
+        # Jinja reads an escaped character outside the Basic Multilingual Plane as two halves.
+        instruction, start = (json.dumps(text, ensure_ascii=False) for text in (self.instruction, self.reasoning_start))
         return (
-            f"{{{{ {json.dumps(self.instruction)} }}}}{{% for message in messages %}}"
+            f"{{{{ {instruction} }}}}{{% for message in messages %}}"
             "{% if message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
             "{% else %}{{ '\\n\\n' + message['content'] + '\\n' }}{% endif %}{% endfor %}"
-            f"{{% if add_generation_prompt %}}{{{{ {json.dumps(self.reasoning_start)} }}}}{{% endif %}}"
+            f"{{% if add_generation_prompt %}}{{{{ {start} }}}}{{% endif %}}"
         )
 
     def render(self, problem: Problem, tokenizer: Any) -> str:
