@@ -32,6 +32,7 @@ from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
 from qed.runs.folder import require_free
+from qed.runs.manifest import list_checkpoints
 from qed.runs.run import Launch
 from qed.trackers.start import require_installed
 from qed.types import Problem
@@ -55,8 +56,7 @@ def run_dry(settings: Settings | PipelineSettings, launch: Launch | None = None,
     a run would choose for the device.
     """
     config, origins = resolve_warm_start_config(settings), launch.origins if launch else None
-    if launch and settings.run.out:
-        _check_folder(settings, launch, bool(config))
+    folder = _check_folder(settings, launch, bool(config)) if launch and settings.run.out else []
     if config:
         resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
@@ -69,7 +69,7 @@ def run_dry(settings: Settings | PipelineSettings, launch: Launch | None = None,
     held_out += [f"{len(loaded.validation)} for validation{drawn}"] if loaded.validation else []
     outline = None if config or is_new(settings.model.name) else _outline_model(phases[-1])
     lines = [f"model       {settings.model.name}{_describe_model(settings.model.name, outline)}"]
-    lines += [f"held out    {', '.join(held_out) or 'none'}"]
+    lines += [*folder, f"held out    {', '.join(held_out) or 'none'}"]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
     problems = [loaded.problems] * len(phases)
     if has_own_data(phases):
@@ -85,20 +85,25 @@ def run_dry(settings: Settings | PipelineSettings, launch: Launch | None = None,
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 
 
-def _check_folder(settings: Settings | PipelineSettings, launch: Launch, warm: bool) -> None:
+def _check_folder(settings: Settings | PipelineSettings, launch: Launch, warm: bool) -> list[str]:
     """Require that a run with these settings can begin in its folder, or be resumed there; change nothing in it.
 
     A `warm` start replaces the model's name by that of the model that it trains.
+
+    Returns:
+        a line that says where a resumed run continues; none for a new run.
     """
     folder = Path(settings.run.out)
     if not launch.resume:
         require_free(folder, launch)
-        return
+        return []
     # Defaults for the device are chosen when the run is resumed.
     left_out = {key for key, origin in launch.origins.items() if origin.startswith(DEFAULT)}
     left_out |= {"model.name"} if warm else set()
     refused = list_changes(folder / "settings.yaml", settings, launch.allow_change)[1]
     require_allowed(folder, [text for text in refused if text.partition(":")[0] not in left_out])
+    newest = next(iter(list_checkpoints(folder)), None)
+    return [] if newest is None else [f"resumes     after step {newest}, if its checkpoint is complete"]
 
 
 def _outline_model(settings: Settings) -> Outline:

@@ -83,6 +83,7 @@ def test_a_dry_run_looks_at_the_folder(qed: Callable[..., Any], made: tuple[list
     assert "Continue it with --resume" in qed(*arguments, "--dry-run").err
     for flags in (("--overwrite",), ("--resume",), ("--resume", "--steps", 9), ("--out", tmp_path / "new")):
         assert qed(*arguments, *flags, "--dry-run").code == 0, flags
+    assert f"resumes     after step {STEPS}," in qed(*arguments, "--resume", "--dry-run").out
     assert qed(*arguments, "--resume", "--out", tmp_path / "new", "--dry-run").code == 2
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert not (tmp_path / "new").exists()
