@@ -6,12 +6,26 @@ from collections.abc import Sequence
 
 from qed.config.phases import Settings
 from qed.config.reward_names import parse_reward
-from qed.errors import UsageError
+from qed.errors import ModelError, UsageError
 from qed.guards.redaction import redact
 from qed.models.fingerprint import hash_weights
 from qed.models.load import is_new
+from qed.models.sources import require_folder
 from qed.runs.run import Launch, Run, read_lines
 from qed.training.parallel import Parallel
+
+
+def require_present(name: str, resume: bool) -> None:
+    """Require the folder of a model; a resumed run may have been moved away from it.
+
+    Raises:
+        ModelError: the name is that of a folder that does not exist.
+    """
+    try:
+        require_folder(name)
+    except ModelError as error:
+        hint = " If it has moved, name it with --model NEW and add --allow-change model.name." if resume else ""
+        raise ModelError(f"{error}{hint}") from error
 
 
 def require_same_weights(setting: str, name: str, revision: str, run: Run, launch: Launch, parallel: Parallel) -> None:

@@ -32,6 +32,7 @@ from qed.loops.ranks import open_records, watch_other_ranks
 from qed.loops.records import write_settings, write_tokenizer
 from qed.loops.resume import find_checkpoint, list_boundaries, list_phases
 from qed.loops.same_data import hash_data
+from qed.loops.same_models import require_present
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
 from qed.models import load, lora, qlora, threads
@@ -128,6 +129,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         launch: how the run was started.
         name: name of the command, used to name a new folder.
     """
+    require_present(settings.model.name, launch.resume)
     _check_settings(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)

@@ -375,3 +375,17 @@ def test_adapters_are_resumed_on_what_they_adapt(qed: Callable[..., Any], tmp_pa
     second = cut(first, 2, tmp_path / "second")
     assert qed(*arguments, "--out", second, "--resume").code == 0
     assert_same(tmp_path / "whole", second)
+
+
+def test_a_run_whose_model_has_moved_says_how_to_name_it(
+    qed: Callable[..., Any], made: tuple[list[Any], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(made[1] / "final" / "hf", tmp_path / "model")
+    arguments = [*made[0][:-1], tmp_path / "second", "--model", tmp_path / "model"]
+    assert qed(*arguments).code == 0
+    (tmp_path / "model").rename(tmp_path / "moved")
+    again = ("--resume", "--steps", 5)
+    refused = qed(*arguments, *again)
+    assert (refused.code, "--model NEW and add --allow-change model.name" in refused.err) == (3, True), refused.err
+    done = qed(*arguments[:-1], tmp_path / "moved", *again, "--allow-change", "model.name")
+    assert done.code == 0, done.err
