@@ -58,7 +58,8 @@ def _describe_prompt_options(prefix: str, data: DataSettings, origins: Mapping[s
     if data.prompt == "auto" or origin.startswith(DEFAULT):
         return []
     used = {data.prompt.replace("-", "_"), *(parse_reward(name).name for name in data.reward)}
-    unused = [option for option in data.prompt_options if option.partition(".")[0].replace("-", "_") not in used]
+    owners = {option: option.partition("=")[0].strip().rpartition(".")[0] for option in data.prompt_options}
+    unused = [option for option, owner in owners.items() if owner.replace("-", "_") not in used]
     return [
         f"{prefix}prompt_options {option} ({origin}) has no effect with {prefix}prompt {data.prompt}."
         for option in unused

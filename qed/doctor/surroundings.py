@@ -108,10 +108,13 @@ def _find_missing_bytecode() -> tuple[str, ...]:
     folder = Path(torch.origin).parent
     if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
         return ()
-    cause = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"{folder} cannot be written"
+    cause = (
+        "it may not write bytecode (PYTHONDONTWRITEBYTECODE)" if sys.dont_write_bytecode else f"{folder} is read-only"
+    )
     return (
         f"Python compiles all packages at each start, which takes two to three times as long, because {cause} and they "
-        "are installed without bytecode. Compile them once: uv sync --compile-bytecode.",
+        "were installed without it. Compile them once where they are installed: uv sync --compile-bytecode, or "
+        f"python -m compileall {folder.parent}.",
     )
 
 

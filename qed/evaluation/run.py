@@ -26,7 +26,7 @@ from qed.evaluation.plan import Chunk, Plan, TaskPlan, leave_out_functions, plan
 from qed.evaluation.request import EvaluationRequest
 from qed.evaluation.rows import build_rows
 from qed.evaluation.shards import Shard, ShardFile, find_shard_folder
-from qed.evaluation.store import Store, find_stored
+from qed.evaluation.store import Store, find_stored, has_answers
 from qed.evaluation.verdicts import add_verdicts
 from qed.grading.policy import find_policy
 from qed.guards.signals import watch_signals
@@ -86,6 +86,10 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
     if store.summary is not None:
         console.say(f"{record.label}: already evaluated with these settings; nothing is sampled again.")
         return _read_figures(store, store.summary, record, request.model, console)
+    if store.lost:
+        console.say(
+            f"{record.label}: was evaluated with these settings, but its answers are gone: sampling them again."
+        )
     if not (request.folder / ENVIRONMENT).exists():
         write_environment(request.folder, plan.about["environment"], [plan.about["command"]])
     _announce(task, request, console)
@@ -162,7 +166,7 @@ def find_figures(plan: Plan) -> dict[str, Row] | None:
     for record in (task.record for task in plan.tasks):
         asked = json.loads(json.dumps(record.settings))
         summary = find_stored(home, record.label, record.decoding, asked)
-        if summary is not None:
+        if summary is not None and has_answers(home, record.label, record.decoding):
             figures[record.label] = summary
     if len(figures) < len(plan.tasks):
         return None

@@ -17,6 +17,7 @@ from typing import Any
 from qed.errors import QedError, UsageError
 from qed.runs.run import (
     Row,
+    iterate_rows,
     name_step_folder,
     read_json,
     read_lines,
@@ -37,6 +38,8 @@ class Store:
         asked: everything that determines the answers; saved answers are reused only if it is identical.
         overwrite: start again if the folder has answers to another request.
 
+    `lost` says whether the evaluation was finished before, but its answers are gone.
+
     Raises:
         UsageError: the folder has answers to another request.
     """
@@ -50,8 +53,10 @@ class Store:
         # JSON round trip, so that it compares equal to what is read from a file.
         self.asked: Row = json.loads(json.dumps(asked))
         self.summary = None if overwrite else find_stored(self.home, task, decoding, self.asked)
+        self.lost = self.summary is not None and not has_answers(self.home, task, decoding)
         failed = self.summary is not None and bool(self.summary.get("usage", {}).get("failed"))
-        self.summary = None if failed else self.summary  # requests that an endpoint failed to answer are retried
+        # Requests that an endpoint failed to answer are retried.
+        self.summary = None if failed or self.lost else self.summary
         self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite, failed)
         self._problems = {row["group_id"] for row in self.rows}
 
@@ -105,12 +110,10 @@ class Store:
             the summary with the request.
         """
         others = [row for row in read_lines(self.home / f"{self.task}.jsonl") if row.get("decoding") != self.decoding]
-        present = {row.get("decoding") for row in others}
         summaries = read_json(self.home / "summary.json", {}).get(self.task, {})
-        kept = {decoding: each for decoding, each in summaries.items() if decoding in present}
         self.summary = {**summary, "settings": self.asked}
         write_evaluation(
-            self.folder, self.step, self.task, [*others, *self.rows], {**kept, self.decoding: self.summary}
+            self.folder, self.step, self.task, [*others, *self.rows], {**summaries, self.decoding: self.summary}
         )
         self.part.unlink(missing_ok=True)
         return self.summary
@@ -121,13 +124,11 @@ class Store:
 
 
 def find_stored(home: Path, task: str, decoding: str, asked: Row) -> Row | None:
-    """Return the summary of the same evaluation if it is finished in a step's folder, and its answers are still there.
+    """Return the summary of the same evaluation if it is finished in a step's folder.
 
     Raises:
         UsageError: the folder has answers to another request.
     """
-    if not (home / f"{task}.jsonl").exists():
-        return None
     summary = read_json(home / "summary.json", {}).get(task, {}).get(decoding)
     if summary is not None and summary.get("settings") != asked:
         raise UsageError(
@@ -135,6 +136,11 @@ def find_stored(home: Path, task: str, decoding: str, asked: Row) -> Row | None:
             f"{list_differences(summary.get('settings'), asked)}. Use another --out, or replace it with --overwrite."
         )
     return None if summary is None else dict(summary)
+
+
+def has_answers(home: Path, task: str, decoding: str) -> bool:
+    """Return whether a step's folder has answers of a task by a decoding."""
+    return any(row.get("decoding") == decoding for row in iterate_rows(home / f"{task}.jsonl"))
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -31,7 +31,7 @@ from qed.models.shapes import find_shape, measure_shape
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
-from qed.runs.folder import require_free
+from qed.runs.folder import require_free, require_run
 from qed.runs.manifest import list_checkpoints
 from qed.runs.run import Launch
 from qed.trackers.start import require_installed
@@ -96,6 +96,9 @@ def _check_folder(settings: Settings | PipelineSettings, launch: Launch, warm: b
     folder = Path(settings.run.out)
     if not launch.resume:
         require_free(folder, launch)
+        return []
+    require_run(str(folder))
+    if not (folder / "settings.yaml").is_file():  # a run that was about to be replaced, which resuming restores
         return []
     # Defaults for the device are chosen when the run is resumed.
     left_out = {key for key, origin in launch.origins.items() if origin.startswith(DEFAULT)}

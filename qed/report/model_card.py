@@ -112,7 +112,7 @@ def build_card(folder: Path, contents: Contents) -> str:
         usage=SCORES if scores else contents.usage,
         data=_describe_data(data),
         evaluation=_describe_ranking(folder, contents.step) or _describe_evaluation(summaries, contents.step),
-        command=command.read_text(encoding="utf-8").strip() if command.is_file() else "",
+        command=command.read_text(encoding="utf-8").strip().replace("\n", "\n    ") if command.is_file() else "",
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
     return redact(text)

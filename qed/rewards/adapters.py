@@ -150,7 +150,7 @@ def find_functions(
     if others := _list_rollout_functions(module):
         raise UsageError(
             f"{name} defines {', '.join(rewards)}, and {', '.join(others)} for a rollout: choose one as FILE:NAME, or "
-            f"several as FILE:{next(iter(rewards))},FILE:{others[0]}."
+            f"several as FILE:{next(iter(rewards))},FILE:{others[0]}. Begin the name of a helper with _."
         )
     return [wrap_function(key, value, conversational) for key, value in rewards.items()]
 

@@ -435,15 +435,18 @@ def test_worked_examples_stand_before_a_question(qed: Qed, shared: Path, tmp_pat
 def test_an_evaluation_without_its_answers_is_done_again(
     qed: Qed, problems: Path, tmp_path: Path, greedy: tuple[str, ...]
 ) -> None:
-    """Also where another decoding of the same task was in the lost file."""
+    """Also where another decoding of the same task was in the lost file; other settings are refused as before."""
     asked = ("evaluate", "--model", "new:tiny", "--tasks", problems, "--out", tmp_path / "a", *SMALL, "--json")
     first = qed(*asked)
     qed(*asked, "--greedy")
     (file,) = (tmp_path / "a").glob("eval/*/sums.jsonl")
-    before = file.read_bytes()
+    before, summary = file.read_bytes(), file.with_name("summary.json")
     file.unlink()
+    other = qed(*asked, "--temperature", 0.5)
+    assert (other.code, "with other settings: temperature" in other.err) == (2, True), other.err
     again = qed(*asked, *greedy)
-    assert (again.code, "nothing is sampled again" in again.err) == (0, False), again.err
+    assert (again.code, "its answers are gone: sampling them again" in again.err) == (0, True), again.err
+    assert set(json.loads(summary.read_text())["sums"]) == {"sampled", "greedy"}
     both = [qed(*asked), qed(*asked, "--greedy")]
     assert both[0].result["tasks"]["sums"]["accuracy"] == first.result["tasks"]["sums"]["accuracy"]
     assert sorted(file.read_bytes().splitlines()) == sorted(before.splitlines())

@@ -95,6 +95,7 @@ def test_a_resumed_run_keeps_the_command_that_began_it(qed: Callable[..., Any], 
     for _ in range(2):
         assert qed("grpo", "--resume", "--out", run, "--steps", 5).code == 0
     assert (run / "command.txt").read_text() == f"{first}qed grpo --resume --out {run} --steps 5\n"
+    assert f"    {first}    qed grpo --resume" in (run / "README.md").read_text(), "both are one block of code"
 
 
 def test_a_change_that_is_meant_is_shown_and_kept(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:

@@ -180,6 +180,7 @@ def test_what_a_file_tells_of_an_answer_is_kept(write: Callable[[Rows], Path]) -
         ({"type": "Algebra", "Level": "Level 5", "dataset": "MATH"}, ("Algebra", 5, "MATH")),
         ({"subject": "Algebra", "type": "word", "level": "2", "data_source": "aime"}, ("Algebra", 2, "aime")),
         ({"level": "hard", "source": ""}, (None, "hard", None)),
+        ({"level": "²"}, (None, "²", None)),
         # As qed writes it: `source` says who wrote the answer.
         ({"group_id": "a-1", "sample_id": 0, "source": "policy", "data_source": "amc"}, (None, None, "amc")),
         ({"group_id": "a-1", "sample_id": 0, "source": "policy"}, (None, None, None)),

@@ -150,7 +150,7 @@ def test_starts_without_bytecode_are_said(
     monkeypatch.setattr("sys.dont_write_bytecode", not may_write)
     advice = surroundings.check_versions().advice
     assert bool(advice) == (not may_write and not compiled)
-    assert all("PYTHONDONTWRITEBYTECODE is set" in line and "uv sync --compile-bytecode" in line for line in advice)
+    assert all("PYTHONDONTWRITEBYTECODE" in line and "uv sync --compile-bytecode" in line for line in advice)
 
 
 def test_room_is_looked_for_where_a_folder_will_be(tmp_path: Path) -> None:

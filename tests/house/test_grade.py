@@ -256,12 +256,12 @@ def test_seconds_out_of_range(run: Run, file: Path, seconds: str) -> None:
 
 
 def test_a_folder_is_no_file(run: Run, tmp_path: Path) -> None:
-    for command in (["grade"], ["evaluate", "--responses"]):
-        code, _, err = run(*command, tmp_path)
-        assert (code, f"is a folder. Name the files in it, such as {tmp_path / '*.jsonl'}." in err) == (3, True)
-        (tmp_path / "step_1.jsonl.zst").touch()
-        assert f"{tmp_path / '*.jsonl.zst'}." in run(*command, tmp_path)[2]
-        (tmp_path / "step_1.jsonl.zst").unlink()
+    code, _, err = run("grade", tmp_path)
+    assert (code, f"is a folder. Name the files in it, such as {tmp_path / '*.jsonl'}." in err) == (3, True)
+    file = tmp_path / "step_1.5.jsonl.zst"
+    file.touch()
+    assert f"Name the files in it, such as {tmp_path / '*.jsonl.zst'}." in run("grade", tmp_path)[2]
+    assert f"Name one file in it, such as {file}." in run("evaluate", "--responses", tmp_path)[2]
 
 
 def test_an_argument_that_is_no_unicode_is_explained(run: Run) -> None:

@@ -192,6 +192,9 @@ def test_a_reward_model_of_trl_goes_on_the_command_line(tmp_path: Path) -> None:
         ("axolotl", "val_set_size: 0.1\n", {"data.validation_split": 0.1}),
         ("axolotl", "val_set_size: 100\n", {"data.validation_split": 0.0}),
         ("axolotl", "datasets: [{path: tasks.jsonl, type: alpaca}]\n", {"data.prompt": "alpaca"}),
+        ("axolotl", "datasets: [{path: tasks.jsonl, type: completion}]\n", {"data.prompt": "question_only"}),
+        ("llama-factory", "stage: sft\nlora_rank: 4\nuse_rslora: true\n", {"model.lora_alpha": 16}),
+        ("llama-factory", "stage: sft\ntemplate: alpaca\n", {"data.prompt": "alpaca"}),
         ("llama-factory", "stage: sft\ntemplate: qwen\n", {"data.prompt": "chat"}),
         ("llama-factory", "stage: sft\nval_size: 100\n", {"data.validation_split": 0.0}),
         ("llama-factory", "lr_scheduler_type: cosine_with_min_lr\n", {"learner.schedule": "cosine"}),
@@ -207,6 +210,12 @@ def test_a_setting_of_a_file_keeps_its_meaning(
     names = {name.removeprefix("trl.") for name in read_options([file], ())}
     renamed = {"micro_batch_size": "per_device_train_batch_size", "rl_beta": "beta", "rl": "beta", "stage": "seed"}
     assert {renamed.get(name, name) for name in names} <= result.told
+
+
+def test_rank_stabilised_adapters_of_axolotl_keep_their_scale(tmp_path: Path) -> None:
+    given = "adapter=lora lora_r=4 lora_alpha=8 peft_use_rslora=true"
+    result = import_files(tmp_path, "axolotl", [], *given.split())
+    assert (result.values["model.lora_rank"], result.values["model.lora_alpha"]) == (4, 16)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,13 @@ def test_only_given_settings_are_described(arguments: list[str], expected: list[
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
 
 
+def test_options_of_a_prompt_of_ones_own_have_an_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my-own.py").touch()
+    resolved = resolve_settings("grpo", ["--prompt", "my-own.py", "--data.prompt_options", "my-own.py.start=<a>"])
+    assert describe_unread(resolved.settings, list_origins(resolved.settings, resolved.origins)) == []
+
+
 def test_a_file_that_lists_every_setting_is_no_mistake(tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
     file.write_text("method: sapo\nalgorithm:\n  surrogate: {kind: sapo, clip_low: 0.2, clip_high: 0.4}\n")

@@ -284,7 +284,7 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     from qed.evaluation.score_run import ScoreJob
     from qed.evaluation.stored import Scoring
 
-    require_file(args.responses, "to score")
+    require_file(args.responses, "to score", one_of=True)
     if args.out or args.resume:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))

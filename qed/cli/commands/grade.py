@@ -49,9 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     if args.explain:
         if unused := [name for name, action in parser.list_given(arguments) if action.dest not in EXPLAIN]:
-            raise UsageError(
-                f"qed grade --explain compares two texts by --policy alone. Leave out {', '.join(unused)}."
-            )
+            raise UsageError(f"qed grade --explain explains one verdict on two texts. Leave out {', '.join(unused)}.")
         from qed.grading.explain import explain_response
 
         gold, answer = args.explain

@@ -40,6 +40,7 @@ RENAMED = {
     "lr_scheduler": "lr_scheduler_type",
     "rl_beta": "beta",
     "dpo_use_weighting": "use_weighting",
+    "peft_use_rslora": "use_rslora",
     "dpo_label_smoothing": "label_smoothing",
 }
 RULES = (
@@ -108,8 +109,9 @@ def derive(draft: Draft, method: str) -> None:
     options.read.update(("use_peft", "rl"))
     if options.get("rl") == "ipo":
         draft.set("rl", "algorithm.losses", ["ipo"])
-    if str(options.get("datasets.0.type")).startswith("alpaca"):
-        draft.set("datasets.0.type", "data.prompt", "alpaca")
+    kind = str(options.get("datasets.0.type"))
+    if kind.startswith(("alpaca", "completion")):
+        draft.set("datasets.0.type", "data.prompt", "alpaca" if kind.startswith("alpaca") else "question_only")
     paths = [value for key, value in options.given.items() if key.startswith("datasets.") and key.endswith(".path")]
     if len(paths) > 1:
         hf.set_tasks(draft, "datasets.0.path", paths)

@@ -84,8 +84,8 @@ def set_adapters(draft: Draft, rank: str, alpha: str, targets: str, on: bool) ->
                 draft.skip(name, "adapters are not switched on")
         return
     draft.set(rank, "model.lora_rank", int(options.number(rank)))
-    if options.get(alpha) is not None and options.is_on("use_rslora"):
-        scaled = round(options.number(alpha) * math.sqrt(options.number(rank)))
+    if options.is_on("use_rslora"):
+        scaled = round(options.number(alpha, default=2 * options.number(rank)) * math.sqrt(options.number(rank)))
         draft.set(f"{alpha},use_rslora", "model.lora_alpha", scaled, "rank-stabilised: lora_alpha x sqrt(rank)")
     elif options.get(alpha) is not None:
         draft.set(alpha, "model.lora_alpha", int(options.number(alpha)))

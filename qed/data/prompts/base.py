@@ -53,7 +53,7 @@ class PromptTemplate:
             name = getattr(leaf, "__name__", type(leaf).__module__).rpartition(".")[2]
             raise ModelError(
                 f"The prompt {name} needs a chat template, and the model's tokenizer has none. "
-                "Use a plain prompt, such as --prompt r1_zero."
+                "Use a plain prompt, such as --prompt r1_zero, or question_only for the question alone."
             )
         self.leaf = leaf
         self.tokenizer = tokenizer

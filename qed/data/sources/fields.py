@@ -94,7 +94,7 @@ def find_filled_column(row: Row, names: tuple[str, ...]) -> str | None:
 def convert_level(value: Any) -> Any:
     """Return the number of a level, such as 5 for MATH's `Level 5`; another value is returned unchanged."""
     number = value.removeprefix("Level ") if isinstance(value, str) else ""
-    return int(number) if number.isdigit() else value
+    return int(number) if number.isdecimal() else value
 
 
 def convert_to_text(value: Any, place: Place, key: str) -> str:

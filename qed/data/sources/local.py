@@ -180,16 +180,20 @@ def list_files(place: Path) -> list[Path]:
     return files
 
 
-def require_file(path: Path, purpose: str) -> None:
+def require_file(path: Path, purpose: str, one_of: bool = False) -> None:
     """Require that a path is a file; `purpose` says what for, such as "to grade".
+
+    The message for a folder proposes all its files of a kind, or with `one_of` its first data file.
 
     Raises:
         DataError: it is a folder, or there is nothing.
     """
     if path.is_dir():
         first = next((inner for inner in sorted(path.iterdir()) if _is_data(inner)), None)
-        pattern = path / f"*{''.join(first.suffixes) if first else '.jsonl'}"
-        raise DataError(f"{path} is a folder. Name the files in it, such as {pattern}.")
+        name = first.name.lower() if first else ".jsonl"
+        pattern = f"*{next(suffix for suffix in DATA_SUFFIXES if name.endswith(suffix))}"
+        named = f"one file in it, such as {first}" if one_of and first else f"the files in it, such as {path / pattern}"
+        raise DataError(f"{path} is a folder. Name {named}.")
     if not path.is_file():
         raise DataError(f"There is no file {path} {purpose}.")
 
