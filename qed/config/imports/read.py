@@ -1,7 +1,7 @@
 """Reads configurations of other systems: YAML files, shell scripts, and command-line arguments.
 
 A shell script is read, never run: its assignments replace `$NAME` and `${NAME:-default}`, and its options are
-those of the form `--name value` or `a.b.c=value`. In YAML files, Hydra's `${a.b}` is resolved.
+those of the form `--name value`, `name=value` or `a.b.c=value`. In YAML files, Hydra's `${a.b}` is resolved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PYTHON_SUFFIXES = (".py", ".ipynb")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]((?:[^{}]|\{[^{}]*\})*))?\}|(\w+))")
 ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(?!=)(.*)$", re.DOTALL)
 DECLARATIONS = ("export", "declare", "local", "readonly")
-SETTING = re.compile(r"^\+{0,2}([A-Za-z_][\w-]*(?:[./][\w-]+)+)=(.*)$", re.DOTALL)
+# A name without a dot begins with a small letter; capitals are variables of the shell.
+SETTING = re.compile(r"^\+{0,2}([A-Za-z_][\w-]*(?:[./][\w-]+)+|[a-z]\w*)=(.*)$", re.DOTALL)
 OPTION = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 REFERENCE = re.compile(r"^\$\{(?:oc\.select:)?([\w.]+)(?:,(.*))?\}$")
 ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
@@ -62,7 +63,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     if file.suffix not in YAML_SUFFIXES:
         found = _read_arguments(_split_script(text), file.parent)
         if not found:
-            raise UsageError(f"{file} has no settings: none has the form --name value or a.b=value.")
+            raise UsageError(f"{file} has no settings: none has the form --name value or name=value.")
         return found
     try:
         tree = load_yaml(text)
