@@ -129,8 +129,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         launch: how the run was started.
         name: name of the command, used to name a new folder.
     """
-    require_present(settings.model.name, launch.resume)
-    _check_settings(settings)
+    _check_settings(settings, launch.resume)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     require_supported(list_phases(settings), parallel)
@@ -175,9 +174,10 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
             console.end_phase()
 
 
-def _check_settings(settings: Settings | PipelineSettings) -> None:
+def _check_settings(settings: Settings | PipelineSettings, resume: bool) -> None:
     """Reject settings that cannot work before anything is written."""
     load.check_name(settings.model.name)
+    require_present(settings.model.name, resume)
     require_installed(settings.run.trackers)
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
