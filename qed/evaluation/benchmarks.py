@@ -152,6 +152,8 @@ def _list_tasks(
     data = settings.data
     if not names:
         loaded = load_problems(data, settings.evaluation, settings.run.seed)
+        if not loaded.benchmarks:
+            raise UsageError("The run held out no problem with an answer to evaluate: name some with --tasks.")
         for name, bench in zip(settings.evaluation.tasks or data.tasks, loaded.benchmarks.items(), strict=True):
             yield name, *bench, Counter(), loaded.subsets.get(bench[0], "")
     revisions = parse_pairs(data.revisions, "data.revisions")

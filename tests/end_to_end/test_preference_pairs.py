@@ -129,3 +129,10 @@ def test_pairs_beside_other_rows_need_no_benchmark(tmp_path: Path) -> None:
         loaded = load_problems(DataSettings(tasks=(str(file),)), EvaluationSettings(), 0, compares=True)
         assert not loaded.benchmarks
         assert sum(problem.is_preference for problem in loaded.problems) == 32
+
+
+def test_a_run_without_a_benchmark_is_told_to_name_one(qed: Callable[..., Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert qed(*arguments(write_pairs(tmp_path / "pairs.jsonl"), run, "--steps", 1)).code == 0
+    refused = qed("evaluate", "--model", run)
+    assert (refused.code, "held out no problem with an answer" in refused.err) == (2, True), refused.err

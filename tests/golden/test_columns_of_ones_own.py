@@ -69,6 +69,8 @@ def test_a_completion_beside_an_answer_gets_the_form_of_the_prompt(tmp_path: Pat
 def test_a_question_is_not_asked_without_its_options(tmp_path: Path, prompt: str) -> None:
     with pytest.raises(DataError, match="choices is not a list of options"):
         load(tmp_path, {"question": "Which is even?", "choices": "['3' '4']", "answer": "B"})
+    with pytest.raises(DataError, match="choices has 27 options, and only 26 have letters"):
+        load(tmp_path, {"question": "Which is even?", "choices": list(map(str, range(27))), "answer": "B"})
     written = "Which is even? (A) 3 (B) 4"
     (problem,) = load(tmp_path, {"question": written, "choices": "['3' '4']", "answer": "B"})
     assert written in load_leaf(prompt).render(problem, None)

@@ -330,7 +330,8 @@ def test_luffys_advantages_are_taken_over(tmp_path: Path) -> None:
     ("system", "text", "words"),
     [
         ("verl", "algorithm:\n  adv_estimator: other\n", "which qed does not know"),
-        ("llama-factory", "stage: kto\n", "stage is kto, which qed does not have"),
+        ("llama-factory", "stage: kto\n", "stage is kto, which cannot be imported. sft, dpo can."),
+        ("llama-factory", "stage: rm\n", "sft, dpo can; train a reward model with qed reward-model."),
         ("trl", "a: [b\n", "is not valid YAML"),
         ("trl", "[" * 9_000, "is not valid YAML: it is nested too deeply"),
         ("trl", "- a\n", "is not a configuration"),

@@ -74,12 +74,12 @@ def choose_method(options: Options) -> str:
     """Return the command for `rl:`; SFT if it is not set.
 
     Raises:
-        UsageError: qed has no such method.
+        UsageError: it cannot be imported.
     """
     name = str(options.get("rl", default="none")).lower()
     options.read.update(("rl", "method"))
     if name not in METHODS:
-        raise UsageError(f"rl is {name}, which qed does not have. It has: {', '.join(METHODS)}.")
+        raise UsageError(f"rl is {name}, which cannot be imported. {', '.join(METHODS)} can.")
     for key in [key for key in options.given if key.startswith(NESTED)]:
         options.given[key.removeprefix(NESTED)] = options.given.pop(key)
     if name == "gdpo":

@@ -22,6 +22,7 @@ SHARED = {
 }
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"sft": SHARED, "dpo": {**SHARED, "pref_beta": 0.1, "pref_loss": "sigmoid"}}
 STAGES = {"sft": "sft", "dpo": "dpo"}
+OWN = {"rm": "; train a reward model with qed reward-model", "ppo": "; for PPO see qed ppo"}
 LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo", "orpo": None, "simpo": None, "kto_pair": None}
 RULES = (
     rename("model.name", "model_name_or_path"),
@@ -48,12 +49,12 @@ def choose_method(options: Options) -> str:
     """Return the command for the stage.
 
     Raises:
-        UsageError: qed has no such stage.
+        UsageError: it cannot be imported.
     """
     stage = str(options.get("stage", "method", default="sft"))
     options.read.update(("stage", "method"))
     if stage not in STAGES:
-        raise UsageError(f"stage is {stage}, which qed does not have. It has: {', '.join(STAGES)}.")
+        raise UsageError(f"stage is {stage}, which cannot be imported. {', '.join(STAGES)} can{OWN.get(stage, '')}.")
     return STAGES[stage]
 
 

@@ -43,11 +43,13 @@ def read_options(row: Row, place: Place) -> Fields:
         given, labels = given.get("text"), given.get("label") or ()
     if isinstance(given, str):
         given = _split_written(given) or given
-    if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
+    if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple):
         raise DataError(
             f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}. Use a list, which needs a .jsonl "
             "or .parquet file, or the columns A, B, C and D."
         )
+    if len(given) > len(LETTERS):
+        raise DataError(f"{place}: {key} has {len(given)} options, and only {len(LETTERS)} have letters.")
     options = [convert_to_text(option, place, key) for option in given]
     gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
     gold: Any = row.get(gold_key)
