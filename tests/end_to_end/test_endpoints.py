@@ -307,6 +307,21 @@ def test_what_is_wrong_for_all_is_said_in_a_sentence(qed: Qed, problems: Path, t
     assert KEY not in done.err
 
 
+@pytest.mark.parametrize("odd", [(200, b"<html>busy</html>"), (200, {"choices": []})])
+def test_an_odd_reply_of_an_endpoint_that_has_answered_is_asked_again(
+    qed: Qed, problems: Path, tmp_path: Path, odd: Reply
+) -> None:
+    def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
+        asked.append(path)
+        return odd if len(asked) == 2 else right(path, content, headers)
+
+    asked: list[str] = []
+    with serve(answer) as url:
+        done = ask(qed, url, problems, tmp_path / "o", "--concurrency", 1)
+    assert done.code == 0, done.err
+    assert done.result["tasks"]["sums"]["accuracy"] == 1
+
+
 def test_mistakes_of_the_command_line(qed: Qed, problems: Path, tmp_path: Path) -> None:
     addresses = (("localhost", "not an address"), ("http://u:p@h/v1", "must not contain a user or password"))
     for address, words in addresses:

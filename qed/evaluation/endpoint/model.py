@@ -145,17 +145,26 @@ class EndpointModel:
             asked = self.build_request(prompt, address)
             try:
                 answer = read_reply(self._post(asked), prompt, self.template)
-            except Refusal as error:
-                if self._adapt(asked, error):
+            except (Refusal, NotAnEndpointError) as error:
+                refusal = error if isinstance(error, Refusal) else self._read_odd_reply(error)
+                if self._adapt(asked, refusal):
                     continue
-                if (given_up := self._wait_or_give_up(error, tried)) is not None:
+                if (given_up := self._wait_or_give_up(refusal, tried)) is not None:
                     return given_up
-            except NotAnEndpointError as error:
-                where, api = self.settings.place, self.settings.api
-                raise ModelError(f"{where}: {redact(str(error))}. Check --url, and --api {api}.") from error
             else:
                 self._answered.set()
                 return answer
+
+    def _read_odd_reply(self, error: NotAnEndpointError) -> Refusal:
+        """Return a passing refusal if the endpoint has answered before: a gateway's page, or how it refuses a prompt.
+
+        Raises:
+            ModelError: it has answered nothing so far.
+        """
+        if not self._answered.is_set():
+            where, api = self.settings.place, self.settings.api
+            raise ModelError(f"{where}: {redact(str(error))}. Check --url, and --api {api}.") from error
+        return Refusal(str(error), passing=True)
 
     def build_request(self, prompt: EndpointPrompt, address: tuple[int | str, ...]) -> dict[str, Any]:
         """Build the body of a request."""
