@@ -207,6 +207,7 @@ def test_a_setting_of_a_file_keeps_its_meaning(
     file.write_text(text)
     result = import_files(tmp_path, system, [file])
     assert {key: result.values[key] for key in expected} == expected
+    assert [row.ours for row in result.imported.rows].count("data.prompt") == 1, "one row says which prompt it is"
     names = {name.removeprefix("trl.") for name in read_options([file], ())}
     renamed = {"micro_batch_size": "per_device_train_batch_size", "rl_beta": "beta", "rl": "beta", "stage": "seed"}
     assert {renamed.get(name, name) for name in names} <= result.told

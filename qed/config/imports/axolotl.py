@@ -105,13 +105,13 @@ def derive(draft: Draft, method: str) -> None:
     if str(options.get("bf16")) == "auto":
         options.given["bf16"] = True
     hf.set_validation(draft, "val_set_size")
+    kind = str(options.get("datasets.0.type"))
+    if kind.startswith(("alpaca", "completion")):
+        draft.set("datasets.0.type", "data.prompt", "alpaca" if kind.startswith("alpaca") else "question_only")
     trl.derive(draft, method)
     options.read.update(("use_peft", "rl"))
     if options.get("rl") == "ipo":
         draft.set("rl", "algorithm.losses", ["ipo"])
-    kind = str(options.get("datasets.0.type"))
-    if kind.startswith(("alpaca", "completion")):
-        draft.set("datasets.0.type", "data.prompt", "alpaca" if kind.startswith("alpaca") else "question_only")
     paths = [value for key, value in options.given.items() if key.startswith("datasets.") and key.endswith(".path")]
     if len(paths) > 1:
         hf.set_tasks(draft, "datasets.0.path", paths)

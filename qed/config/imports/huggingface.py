@@ -217,9 +217,10 @@ def set_trackers(draft: Draft, *names: str) -> None:
 
 
 def set_chat_prompt(draft: Draft, theirs: str) -> None:
-    """Set the prompt to the model's chat template; qed's own default depends on the task."""
-    note = "without the files' system messages, see --data.system-prompt; question_only has no template"
-    draft.set(theirs, "data.prompt", "chat", note)
+    """Set the prompt, if it is not set yet, to the model's chat template; qed's own default depends on the task."""
+    if "data.prompt" not in draft.values:
+        note = "without the files' system messages, see --data.system-prompt; question_only has no template"
+        draft.set(theirs, "data.prompt", "chat", note)
 
 
 def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -> None:

@@ -75,8 +75,7 @@ def derive(draft: Draft, method: str) -> None:
             hf.set_tasks(draft, theirs, names.split(",") if isinstance(names, str) else names, ours)
     if options.get("template") == "alpaca":
         draft.set("template", "data.prompt", "alpaca")
-    else:
-        hf.set_chat_prompt(draft, "template")
+    hf.set_chat_prompt(draft, "template")
     hf.set_trackers(draft, "report_to")
     hf.set_validation(draft, "val_size")
     rows = hf.count_rollouts(options) * (2 if method == "dpo" else 1)
