@@ -19,8 +19,6 @@ from qed.runs.run import Launch, Run, read_lines, write_bytes
 from qed.training import checkpoints
 from qed.training.best import read_scores
 
-ALLOW = "start a new run, or allow the change with --allow-change KEY"
-
 
 def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
     """Return the newest complete checkpoint of the run, after checking that the settings are the same.
@@ -59,10 +57,11 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
 def require_allowed(folder: Path, refused: Sequence[str]) -> None:
     """Raise UsageError if settings differ from those of the run in a way that resuming does not allow."""
     if refused:
-        hopeless = all(text.endswith(CANNOT_CHANGE) for text in refused)
+        fixed = all(text.endswith(CANNOT_CHANGE) for text in refused)
+        advice = "or start a new run" if fixed else "start a new run, or allow the change with --allow-change KEY"
         raise UsageError(
             f"{folder} cannot be resumed with different settings: {'; '.join(refused)}. Use those in its "
-            f"settings.yaml, {'or start a new run' if hopeless else ALLOW}."
+            f"settings.yaml, {advice}."
         )
 
 
