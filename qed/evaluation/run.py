@@ -270,6 +270,7 @@ def _count(rows: Sequence[Row]) -> Counter[str]:
     return Counter(
         {
             "answers": len(rows),
+            "measured": sum(bool(row["n_tokens"]) for row in rows),
             "accuracy": sum(bool(row["correct"]) for row in rows),
             "length/mean": sum(row["n_tokens"] or 0 for row in rows),
             "length/truncated_frac": sum(row["stop_reason"] == "length" for row in rows),
@@ -278,5 +279,5 @@ def _count(rows: Sequence[Row]) -> Counter[str]:
 
 
 def _format_progress(counts: Counter[str], judged: bool) -> dict[str, float]:
-    left_out = {"answers"} if judged else {"answers", "accuracy"}
-    return {name: total / counts["answers"] for name, total in counts.items() if name not in left_out}
+    shown = {name: counts[name] / counts["answers"] for name in ("length/truncated_frac", *(["accuracy"] * judged))}
+    return shown | ({"length/mean": counts["length/mean"] / counts["measured"]} if counts["measured"] else {})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qed.evaluation.endpoint.usage import summarize_usage
+from qed.evaluation.endpoint.usage import is_answered, summarize_usage
 from qed.evaluation.estimators import list_budgets
 from qed.evaluation.intervals import MIN_PROBLEMS, compute_mean_intervals
 from qed.evaluation.measures import ACCURACY, Row, measure_problems, read_votes
@@ -128,7 +128,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
         "no_answer_frac": fmean(row.get("extracted") is None for row in rows),
         "reasoning_frac": len(thoughts) / len(rows),
         "reasoning_chars": _compute_mean(thoughts),
-        **{f"{tier}s": sum(row.get("tier") == tier for row in rows) for tier in UNGRADED},
+        **{f"{tier}s": sum(row.get("tier") == tier and is_answered(row) for row in rows) for tier in UNGRADED},
     }
 
 

@@ -12,6 +12,7 @@ from qed.algorithms.parts.critic import Critic
 from qed.config.phases import Settings
 from qed.errors import ModelError, UsageError
 from qed.loops.metrics import Stats
+from qed.loops.named_models import CRITIC
 from qed.loops.same_models import require_same_weights
 from qed.loops.setup import Setup
 from qed.models import lora
@@ -35,7 +36,7 @@ def open_critic(setup: Setup, settings: Settings) -> ValueLearner | None:
     The policy must not be sharded yet. A resumed phase loads the checkpoint's state into it afterwards.
 
     Raises:
-        UsageError: the initial model has a different vocabulary, or an earlier phase has sharded the policy.
+        UsageError: an earlier phase has sharded the policy.
         ModelError: the initial model cannot be loaded, or its family has no model with a scalar head.
     """
     critic = settings.algorithm.value_model
@@ -73,16 +74,11 @@ def _load_start(setup: Setup, settings: Settings, critic: Critic) -> nn.Module:
     """Load the model that a critic starts from, with new adapters if the policy has adapters."""
     named = replace(settings.model, name=critic.start, revision="", quantization="none")
     try:
-        model, tokenizer = load_scalar_model(named)
+        model, _ = load_scalar_model(named)
     except ModelError as error:
-        raise ModelError(f"algorithm.critic.start: {error}") from error
-    if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
-        raise UsageError(
-            f"algorithm.critic.start {critic.start} has another vocabulary than {settings.model.name}, so it cannot "
-            "read the policy's tokens. Use a reward model or a critic of the same family."
-        )
+        raise ModelError(f"{CRITIC}: {error}") from error
     if settings.model.lora_rank:
-        require_same_weights("algorithm.critic.start", critic.start, "", setup.run, setup.launch, setup.parallel)
+        require_same_weights(CRITIC, critic.start, "", setup.run, setup.launch, setup.parallel)
         lora.add_adapters(model, named, settings.run.seed)
         train_head(model)
     return model

@@ -21,20 +21,24 @@ from qed.loops.device_fit import preview_device_defaults
 from qed.loops.epochs import count_steps
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory
-from qed.loops.online import NO_ANSWER
+from qed.loops.named_models import require_named_models
+from qed.loops.online import NO_ANSWER, NO_GUIDANCE
 from qed.loops.resume import list_phases, require_allowed
 from qed.loops.sft import NO_DEMONSTRATION
+from qed.loops.supported import require_supported, require_verdicts
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models import lora
 from qed.models.load import check_name, find_end_ids, is_new, load_outline, pick_device, read_window
 from qed.models.shapes import find_shape, measure_shape
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
+from qed.rollout.curriculum import require_curriculum
 from qed.rollout.grader import load_grader
 from qed.runs.folder import require_free, require_run
 from qed.runs.manifest import list_checkpoints
 from qed.runs.run import Launch
 from qed.trackers.start import require_installed
+from qed.training.parallel import Parallel
 from qed.types import Problem
 
 CHARACTERS_PER_TOKEN = 4  # a rule of thumb for English text and present vocabularies; printed as "about"
@@ -62,12 +66,16 @@ def run_dry(settings: Settings | PipelineSettings, launch: Launch | None = None,
     check_name(settings.model.name)
     require_installed(settings.run.trackers)
     phases = list_phases(settings)
+    require_supported(phases, Parallel(world=ranks, settings=settings.parallel))
+    for phase in phases:
+        require_verdicts(phase)
     graders = [load_grader(phase.data, settings.sampling.max_tokens) for phase in phases]
     loaded, first = load_run_problems(phases)
     held_out = [f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()]
     drawn = f" ({loaded.subsets[VALIDATION]})" if VALIDATION in loaded.subsets else ""
     held_out += [f"{len(loaded.validation)} for validation{drawn}"] if loaded.validation else []
     outline = None if config or is_new(settings.model.name) else _outline_model(phases[-1])
+    require_named_models(phases, outline.tokenizer if outline else None)
     lines = [f"model       {settings.model.name}{_describe_model(settings.model.name, outline)}"]
     lines += [*folder, f"held out    {', '.join(held_out) or 'none'}"]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
@@ -149,6 +157,10 @@ def _describe_problems(
         raise DataError(NO_DEMONSTRATION)
     if algorithm.online and not any(problem.answer for problem in problems):
         raise DataError(NO_ANSWER)
+    if algorithm.guided and not demonstrations:
+        raise DataError(NO_GUIDANCE)
+    if algorithm.online:
+        require_curriculum(settings.sampling, problems)
     return [
         f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
         f"problems    {len(problems)} to train on",

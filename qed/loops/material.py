@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qed.config.phases import Settings
 from qed.config.settings import DataSettings
 from qed.console.live import Console
+from qed.data.held_out import describe_check
 from qed.data.prompts.base import PromptTemplate
 from qed.data.shortening import shorten_prompts
 from qed.data.splits import (
@@ -22,12 +24,14 @@ from qed.data.splits import (
     load_problems,
     load_prompt,
     load_training_problems,
+    resolve_prompt_name,
 )
 from qed.errors import DataError, UsageError
 from qed.grading import symbolic
 from qed.models import load
 from qed.randomness import hash_parts
 from qed.rewards.grader import Grader
+from qed.rollout.curriculum import require_curriculum
 from qed.rollout.grader import load_grader
 from qed.rollout.policy import Policy
 from qed.runs.run import Run
@@ -120,7 +124,10 @@ def _fit_training_problems(
     if data.max_prompt_tokens:
         problems = shorten_prompts(problems, template, data.max_prompt_tokens, data.truncation, run, console)
     limit = _count_prompt_tokens(policy, settings, online)
-    return drop_long_prompts(problems, template, limit, online, "training", run, console)
+    problems = drop_long_prompts(problems, template, limit, online, "training", run, console)
+    if online:
+        require_curriculum(settings.sampling, problems)
+    return problems
 
 
 def build_materials(
@@ -150,6 +157,23 @@ def build_materials(
     kept = _fit_training_problems(first_problems, settings, template, policy, run, console)
     grader = load_grader(settings.data, settings.sampling.max_tokens, run.reward_log)
     return [Material(kept, template, grader), last]
+
+
+def describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials: Sequence[Material]) -> dict[str, Any]:
+    """Describe a run's data for its events: that of the last phase, and of the first phase if it has its own."""
+    first, data = phases[0].data, phases[-1].data
+    own = {"tasks": list(first.tasks), "prompt": resolve_prompt_name(first), "training": len(materials[0].problems)}
+    return {
+        "tasks": list(data.tasks),
+        "prompt": resolve_prompt_name(data),
+        "training": len(loaded.problems),
+        "held_out": {name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
+        "validation": len(loaded.validation),
+        **({"subsets": loaded.subsets} if loaded.subsets else {}),
+        "left_out": loaded.left_out,
+        "held_out_check": describe_check(data.held_out_words),
+        **({"first_phase": own} if has_own_data(phases) else {}),
+    }
 
 
 def hash_problems(problems: Sequence[Problem]) -> str:

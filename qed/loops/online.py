@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from qed.algorithms.base import Algorithm
 from qed.config.phases import Settings
-from qed.data.splits import resolve_reward_names
-from qed.errors import DataError, UsageError
+from qed.errors import DataError
 from qed.loops.ahead import open_source
 from qed.loops.critic import update_critic, update_policy
 from qed.loops.epochs import settle_steps
@@ -22,9 +21,8 @@ from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.loops.token_stats import TokenStats
 from qed.models.load import read_window
-from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
-from qed.rollout.curriculum import ADAPTIVE, Curriculum
+from qed.rollout.curriculum import Curriculum
 from qed.rollout.replay import ReplayBuffer
 from qed.rollout.stages import assign_advantages, flatten, split_into_updates
 from qed.sampling.base import Sampler, has_exact_logps, is_remote
@@ -32,6 +30,11 @@ from qed.training.batch import COUNTS
 from qed.types import Problem, Rollout
 
 NO_ANSWER = "No training problem has a reference answer for a reward. qed sft trains on solutions, qed dpo on pairs."
+NO_GUIDANCE = (
+    "No training problem has a written answer, so the policy can learn only from its own answers. Data with "
+    "worked solutions has a column such as solution, completion or (LUFFY) target; qed data inspect shows "
+    "what a file holds. Without written answers, qed dr-grpo trains on the same problems."
+)
 # Metrics of the extra updates that an algorithm adds to a step, and the names under which they are recorded.
 EXTRA = {"train/loss": "extra/loss", "optim/grad_norm": "extra/grad_norm", "policy/entropy": "extra/entropy"}
 EXTRA |= {"train/rows": "extra/rows", "train/tokens": "extra/tokens"}
@@ -42,7 +45,6 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
 
     Raises:
         NothingTrained: no step had a gradient.
-        UsageError: the algorithm needs to know which answers are correct, but no reward decides that.
         DataError: the algorithm cannot learn from any of the problems.
     """
     problems = prepare_problems(setup, settings)
@@ -168,31 +170,12 @@ def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
     """Return the training problems that the algorithm can learn from.
 
     Raises:
-        UsageError: the algorithm needs to know which answers are correct, but no reward decides that.
         DataError: there are none.
     """
-    require_verdicts(settings)
     problems = select_answerable(setup)
     if settings.algorithm.guided:
         report_guidance(setup, problems)
     return problems
-
-
-def require_verdicts(settings: Settings) -> None:
-    """Require a reward that decides correctness if the algorithm or the curriculum needs it.
-
-    Raises:
-        UsageError: no reward decides correctness.
-    """
-    names, curriculum = resolve_reward_names(settings.data), settings.sampling.curriculum
-    in_need = [settings.method] if settings.algorithm.needs_correctness else []
-    in_need += [f"sampling.curriculum={curriculum}"] if curriculum in ADAPTIVE else []
-    if in_need and not any(map(may_judge, names)):
-        raise UsageError(
-            f"{in_need[0]} needs to know which answers are correct, but data.reward={','.join(names)} judges no "
-            f"answer. Add a reward that does, for example --reward auto,{','.join(names)}; auto is the prompt's "
-            "reward."
-        )
 
 
 def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
@@ -203,11 +186,7 @@ def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
     """
     written = sum(map(setup.template.has_demonstration, problems))
     if not written:
-        raise DataError(
-            "No training problem has a written answer, so the policy can learn only from its own answers. Data with "
-            "worked solutions has a column such as solution, completion or (LUFFY) target; qed data inspect shows "
-            "what a file holds. Without written answers, qed dr-grpo trains on the same problems."
-        )
+        raise DataError(NO_GUIDANCE)
     if written < len(problems):
         setup.console.say(
             f"{written} of {len(problems)} training problems have a written answer; the others are not guided."

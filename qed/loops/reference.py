@@ -22,7 +22,7 @@ from qed.loops.same_models import require_same_weights
 from qed.loops.setup import Setup
 from qed.loops.teacher import require_room
 from qed.models import lora
-from qed.models.load import is_new, load_model, prepare_model, read_window
+from qed.models.load import load_model, prepare_model, read_window
 from qed.models.precision import read_weights_dtype
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
@@ -45,19 +45,11 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
         offset: number of steps that the run makes before the phase.
 
     Raises:
-        UsageError: the model that the settings name has a different vocabulary than the policy, or its weights are not
-            precise enough to be mixed.
+        UsageError: the reference's weights are not precise enough to be mixed.
         DataError: the saved reference is damaged, or missing although the policy has been trained since.
     """
-    name, setting = settings.algorithm.reference_name, settings.algorithm.teacher_setting
-    if name:
-        return _load_named(setup, settings, name)
-    if setting:
-        raise UsageError(
-            f"{settings.method} learns from a teacher, but {setting} is not set. Set it to the name or folder of a "
-            "model with the policy's tokenizer, such as a larger model of the same family, or to the address of a "
-            "server with such a model."
-        )
+    if settings.algorithm.reference_name:
+        return _load_named(setup, settings, settings.algorithm.reference_name)
     every, mix = settings.algorithm.reference_moves
     if every and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
         mixed = "algorithm.teacher_mix" if settings.algorithm.teacher_wording else "algorithm.reference_mix"
@@ -130,17 +122,10 @@ def load_initial_weights(setup: Setup, settings: Settings, offset: int) -> dict[
 
 def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
     setting = settings.algorithm.teacher_setting or "algorithm.reference_model"
-    if is_new(name):
-        raise UsageError(f"{setting} cannot be {name}: a new model has random weights.")
     try:
-        network, tokenizer = load_model(replace(_read_model(settings), name=name, revision=""))
+        network, _ = load_model(replace(_read_model(settings), name=name, revision=""))
     except ModelError as error:
         raise ModelError(f"{setting}: {error}") from error
-    if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
-        raise UsageError(
-            f"{setting} {name} has another vocabulary than {settings.model.name}, so their log-probs cannot "
-            "be compared. Use a model with the policy's tokenizer, such as one of the same family."
-        )
     require_same_weights(setting, name, "", setup.run, setup.launch, setup.parallel)
     if settings.algorithm.teacher_setting:
         require_room(setup, settings, f"model {name}", read_window(network))

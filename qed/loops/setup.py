@@ -16,9 +16,8 @@ from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.unread import describe_unread
 from qed.console.live import Console
-from qed.data.held_out import describe_check
 from qed.data.prompts.base import PromptTemplate
-from qed.data.splits import VALIDATION, LoadedProblems, resolve_prompt_name
+from qed.data.splits import VALIDATION, LoadedProblems
 from qed.errors import QedError
 from qed.grading.judge import Judge
 from qed.guards.signals import Stop, check_signals, watch_signals
@@ -26,7 +25,15 @@ from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.engine_defaults import settle_engine_defaults
-from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
+from qed.loops.material import (
+    Material,
+    build_materials,
+    describe_data,
+    fit_run_problems,
+    has_own_data,
+    load_run_problems,
+)
+from qed.loops.named_models import require_named_models
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, watch_other_ranks
 from qed.loops.records import write_settings, write_tokenizer
@@ -34,7 +41,7 @@ from qed.loops.resume import find_checkpoint, list_boundaries, list_phases
 from qed.loops.same_data import hash_data
 from qed.loops.same_models import require_present
 from qed.loops.servers import RunServers
-from qed.loops.supported import require_supported
+from qed.loops.supported import require_supported, require_verdicts
 from qed.models import load, lora, qlora, threads
 from qed.models.peak_flops import find_peak_flops
 from qed.models.precision import read_precision
@@ -181,6 +188,7 @@ def _check_settings(settings: Settings | PipelineSettings, resume: bool) -> None
     require_installed(settings.run.trackers)
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
+        require_verdicts(phase)
     require_profiled_steps(settings)
 
 
@@ -252,9 +260,10 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     own = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, own, first_problems, policy, run, console)
+    require_named_models(phases, policy.tokenizer)
     hashes = hash_data(phases, materials, loaded, run, launch, parallel, console.say)
     run.truncate(first_step)
-    run.event("data", **_describe_data(phases, loaded, materials), **hashes)
+    run.event("data", **describe_data(phases, loaded, materials), **hashes)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(
         run=run,
@@ -308,23 +317,6 @@ def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, G
     if grader.judge is None:
         console.say(f"data.reward judges no answers; evaluations use the verdict of {evaluator.judge}.")
     return grader, evaluator
-
-
-def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials: Sequence[Material]) -> dict[str, Any]:
-    """Describe a run's data for its events: that of the last phase, and of the first phase if it has its own."""
-    first, data = phases[0].data, phases[-1].data
-    own = {"tasks": list(first.tasks), "prompt": resolve_prompt_name(first), "training": len(materials[0].problems)}
-    return {
-        "tasks": list(data.tasks),
-        "prompt": resolve_prompt_name(data),
-        "training": len(loaded.problems),
-        "held_out": {name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
-        "validation": len(loaded.validation),
-        **({"subsets": loaded.subsets} if loaded.subsets else {}),
-        "left_out": loaded.left_out,
-        "held_out_check": describe_check(data.held_out_words),
-        **({"first_phase": own} if has_own_data(phases) else {}),
-    }
 
 
 def _report_setup(

@@ -1,4 +1,4 @@
-"""Checks which settings work with sharded models, and which with sampling ahead of the updates."""
+"""Checks which settings work together: with sharded models, with sampling ahead of the updates, with the rewards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from qed.algorithms.base import Algorithm
 from qed.config.phases import Settings
+from qed.data.splits import resolve_reward_names
 from qed.errors import UsageError
+from qed.rewards.base import may_judge
+from qed.rollout.curriculum import ADAPTIVE
 from qed.training.parallel import Parallel
 
 
@@ -29,6 +32,25 @@ def require_supported(phases: Sequence[Settings], parallel: Parallel) -> None:
                     f"{name} does not work with parallel.shard={parallel.settings.shard}. Use parallel.shard=none, or "
                     f"leave {name.split()[0]} at its default."
                 )
+
+
+def require_verdicts(settings: Settings) -> None:
+    """Require a reward that decides correctness if a phase's algorithm or curriculum needs it.
+
+    Raises:
+        UsageError: no reward decides correctness.
+    """
+    if not settings.algorithm.online:
+        return
+    names, curriculum = resolve_reward_names(settings.data), settings.sampling.curriculum
+    in_need = [settings.method] if settings.algorithm.needs_correctness else []
+    in_need += [f"sampling.curriculum={curriculum}"] if curriculum in ADAPTIVE else []
+    if in_need and not any(map(may_judge, names)):
+        raise UsageError(
+            f"{in_need[0]} needs to know which answers are correct, but data.reward={','.join(names)} judges no "
+            f"answer. Add a reward that does, for example --reward auto,{','.join(names)}; auto is the prompt's "
+            "reward."
+        )
 
 
 def _require_ahead_supported(phase: Settings, parallel: Parallel) -> None:

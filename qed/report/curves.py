@@ -21,6 +21,7 @@ from qed.runs.run import Row
 
 # Metrics that are shown only if they ever exceed rounding errors.
 HIDDEN_IF_ZERO = (
+    "policy/entropy",  # of a reward model, which has none
     "grading/timeouts",
     "grading/errors",
     "grading/without_reward",
@@ -79,6 +80,21 @@ def build_held_out_series(
         tips=[
             f"{label}, step {step:,}: {format_interval(figures)}, n = {figures['n']:,}" for step, figures in measured
         ],
+    )
+
+
+def build_validation_series(record: Record, key: str, label: str, colour: int) -> Series | None:
+    """Build the line of a metric of the validation data, with its interval if it has one; None without data."""
+    values = [(row, value) for row in record.validations if (value := read_number(row.get(key))) is not None]
+    if not values:
+        return None
+    return Series(
+        label,
+        [(float(row["step"]), value) for row, value in values],
+        colour,
+        band=[(row["step"], row[f"{key}/ci_lo"], row[f"{key}/ci_hi"]) for row, _ in values if f"{key}/ci_hi" in row],
+        marks=True,
+        tips=[f"{label}, step {row['step']:,}: {format_plain(value)}" for row, value in values],
     )
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import yaml
 
 from qed.guards.redaction import redact
+from qed.report.panel_list import PREFERRED
+from qed.report.record import VALIDATION
 from qed.report.settings_file import list_phases, read_settings
 from qed.runs.run import Row, read_evaluations, read_json, read_lines
 
@@ -52,8 +54,6 @@ SCORES = (
     "The model scores a prompt with an answer at its last token, and loads with "
     "`transformers.AutoModelForSequenceClassification.from_pretrained`; in a run its folder is `final/hf`."
 )
-PREFERRED = "eval/validation/preferred"  # the share of held-out pairs that a reward model ranks right
-VALIDATION = "validation"  # used to select the checkpoint, so it is not a result of the model
 HUB_CACHE = re.compile(r"/models--([^/]+)--([^/]+)/snapshots/")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 MAX_ANCESTORS = 8
@@ -164,7 +164,7 @@ def _build_front(
     results = [
         _build_result(task, decodings, contents.benchmarks.get(task, task))
         for task, decodings in summaries.items()
-        if task != VALIDATION
+        if task != VALIDATION  # used to select the checkpoint, so it is not a result of the model
     ]
     front = {
         "license": contents.license,

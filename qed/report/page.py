@@ -149,8 +149,9 @@ def _format_facts(record: Record) -> str:
 
 
 def _describe_unmeasured(record: Record) -> str:
-    """Describe a run without evaluations by its training rewards."""
-    content = "No held-out evaluation was made, so this run cannot say whether the policy got better."
+    """Describe a run without evaluations by its validation data and its training rewards."""
+    content = "No held-out evaluation was made, so this run cannot say whether the model got better."
+    content += story.describe_validation(record)
     for phase in record.phases:
         rewards = [value for row in phase.rows if (value := read_number(row.get("reward/mean"))) is not None]
         part = max(1, len(rewards) // 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from qed.report.curves import (
     CONTROL_COLOUR,
@@ -12,7 +12,9 @@ from qed.report.curves import (
     build_figure_series,
     build_held_out_series,
     build_training_series,
+    build_validation_series,
 )
+from qed.report.panel_list import LENGTH, PANELS, SYSTEM_PANELS, VALIDATED, VALIDATION_PANELS, Panel
 from qed.report.record import DECODINGS, VALIDATION, Phase, Record
 from qed.report.scales import Span
 from qed.report.svg import HEIGHT, Chart, Series
@@ -20,163 +22,6 @@ from qed.report.svg import HEIGHT, Chart, Series
 PART = re.compile(r"reward/(.+)/mean")
 MAX_BANDS = 3  # with more runs, interval bands are not drawn
 WIDE_HEIGHT = 300
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves of a panel: (label, metric) for training steps, and (label, decoding, figure) for evaluations."""
-
-    title: str
-    unit: str
-    trained: tuple[tuple[str, str], ...] = ()
-    held_out: tuple[tuple[str, str, str], ...] = ()
-    share: bool = False
-    log: bool = False
-    note: str = ""
-    needs: str = ""  # a metric that the panel requires
-
-
-LENGTH = Panel(
-    "Answer length",
-    "tokens",
-    (("training, all", "length/mean"), ("right", "length/right_mean"), ("wrong", "length/wrong_mean")),
-    (("held-out, greedy", "greedy", "mean_tokens"),),
-)
-CLASSES = Panel(
-    "Format × answer",
-    "share of answers",
-    held_out=(
-        ("kept, right", "greedy", "classes.fmt1_ans1"),
-        ("kept, wrong", "greedy", "classes.fmt1_ans0"),
-        ("broken, right", "greedy", "classes.fmt0_ans1"),
-        ("broken, wrong", "greedy", "classes.fmt0_ans0"),
-    ),
-    share=True,
-    note="Greedy answers to held-out problems; where the format is broken, the answer is extracted leniently.",
-)
-VALIDATED = "The best checkpoint is chosen by this part of the training problems, so it is not a held-out result."
-PANELS = (
-    Panel(
-        "Reward model and grader",
-        "score, and share of answers",
-        (("score of the reward model", "reward/model/mean"), ("right by the grader, in training", "accuracy")),
-        (("right, held-out, sampled", "sampled", "accuracy"),),
-        needs="reward/model/mean",
-        note="A score that rises while the share of right answers does not indicates reward hacking.",
-    ),
-    Panel(
-        "Answers in format",
-        "share of answers",
-        (("training", "format"),),
-        (("held-out, greedy", "greedy", "format"), ("held-out, sampled", "sampled", "format")),
-        share=True,
-    ),
-    CLASSES,
-    Panel(
-        "Length of right and wrong answers",
-        "tokens",
-        held_out=(
-            ("held-out, all", "greedy", "mean_tokens"),
-            ("held-out, right", "greedy", "right_tokens"),
-            ("held-out, wrong", "greedy", "wrong_tokens"),
-        ),
-        note="Greedy answers to held-out problems.",
-    ),
-    Panel(
-        "Groups without signal",
-        "share of groups",
-        (
-            ("equal rewards", "groups/zero_std"),
-            ("all right", "groups/all_right"),
-            ("all wrong", "groups/all_wrong"),
-            ("equal, mixed", "groups/neither"),
-        ),
-        share=True,
-        note="A group whose answers all earned the same reward has no gradient.",
-    ),
-    Panel(
-        "Pass rates of the curriculum",
-        "share",
-        (
-            ("mean pass rate", "curriculum/pass_rate"),
-            ("spread", "curriculum/spread"),
-            ("problems tried", "curriculum/tried"),
-        ),
-        share=True,
-        note="Estimates over the problems that were tried: the mean and the standard deviation of their pass rates.",
-    ),
-    Panel(
-        "Turns of the policy",
-        "turns in an answer",
-        (("training", "turns/mean"),),
-        (("held-out, greedy", "greedy", "mean_turns"), ("held-out, sampled", "sampled", "mean_turns")),
-        note="An answer has one turn, plus one for each reply of the environment.",
-    ),
-    Panel(
-        "Truncated answers",
-        "share of answers",
-        (("training", "length/truncated_frac"),),
-        (("held-out, greedy", "greedy", "truncated_frac"), ("held-out, sampled", "sampled", "truncated_frac")),
-        share=True,
-    ),
-    Panel("Entropy of the policy", "nats per token", (("entropy", "policy/entropy"),), log=True),
-)
-SYSTEM_PANELS = (
-    Panel(
-        "Answers not graded",
-        "in a step",
-        (
-            ("timed out", "grading/timeouts"),
-            ("failed", "grading/errors"),
-            ("without a reward", "grading/without_reward"),
-        ),
-    ),
-    Panel("Divergence from the reference", "nats per token", (("KL", "kl/ref"),)),
-    Panel("Divergence within a step", "nats per token", (("old from new policy", "kl/old"),)),
-    Panel(
-        "Sampler–learner mismatch",
-        "nats per token",
-        (("KL", "mismatch/kl"),),
-        log=True,
-        note="Divergence of the sampler's token probabilities from the learner's, on the same tokens.",
-    ),
-    Panel(
-        "Log-probs of the servers",
-        "nats per token",
-        (("mean", "sampler/logp_gap_mean"), ("99th percentile", "sampler/logp_gap_p99")),
-        log=True,
-        note="Difference between the servers' log-probs and the learner's before the update, on the same tokens.",
-    ),
-    Panel("Clipped tokens", "share of tokens", (("low", "clip/low"), ("high", "clip/high")), share=True),
-    Panel(
-        "Values of the critic",
-        "reward",
-        (("values", "critic/values"), ("returns", "critic/returns")),
-        note="What the critic expects of an answer, and what it then learns; means over the tokens of a step.",
-    ),
-    Panel(
-        "What the critic knows",
-        "explained variance of the returns",
-        (("explained variance", "critic/explained_variance"),),
-        note="1: it predicts every return. 0: it is no better than their mean. Below 0: it is worse than their mean.",
-    ),
-    Panel("Gradient norm", "before clipping", (("gradient norm", "optim/grad_norm"),), log=True),
-    Panel("Learning rate", "of the optimizer", (("learning rate", "optim/lr"),)),
-    Panel(
-        "Time of a step",
-        "seconds",
-        (
-            ("whole step", "time/step"),
-            ("sampling", "time/sample"),
-            ("grading", "time/grade"),
-            ("scoring", "time/score"),
-            ("updating", "time/update"),
-            ("loading weights", "time/sync"),
-            ("waiting for answers", "time/wait"),
-        ),
-    ),
-    Panel("Speed", "tokens per second", (("tokens per second", "perf/tokens_per_s"),)),
-)
 
 
 def build_charts(records: Sequence[Record]) -> list[Chart]:
@@ -190,7 +35,8 @@ def build_charts(records: Sequence[Record]) -> list[Chart]:
             for decoding in (DECODINGS if records[1:] else ("greedy",))
         ]
     charts += [_build_validation_chart(records, decoding) for decoding in (DECODINGS if records[1:] else ("greedy",))]
-    charts += [build_panel_chart(records, panel, followed) for panel in (LENGTH, _build_reward_panel(records), *PANELS)]
+    panels = (*VALIDATION_PANELS, LENGTH, _build_reward_panel(records), *PANELS)
+    charts += [build_panel_chart(records, panel, followed) for panel in panels]
     charts += [*build_loss_charts(records), *(build_panel_chart(records, panel, followed) for panel in SYSTEM_PANELS)]
     drawn = [chart for chart in charts if chart is not None]
     if len(drawn) > 1 and drawn[0].wide and not drawn[1].wide:
@@ -262,8 +108,9 @@ def build_panel_chart(records: Sequence[Record], panel: Panel, task: str) -> Cha
     series = [line for line in _build_lines(records, panel, task) if line is not None]
     if not series:
         return None
-    suffix = "" if alone or panel.trained else f": {_name_part(panel.held_out[0][0], task)}"
-    note, spans = _name_part(panel.note, task), build_spans(records, series)
+    first = "" if alone or not panel.held_out or panel.trained else _name_part(panel.held_out[0][0], task)
+    suffix = f": {first}" if first else ""
+    note, spans = panel.note if panel.validated else _name_part(panel.note, task), build_spans(records, series)
     return Chart(panel.title + suffix, panel.unit, series, spans, panel.share, panel.log, note=note)
 
 
@@ -273,12 +120,16 @@ def _build_lines(records: Sequence[Record], panel: Panel, task: str) -> Iterator
         (record,) = records
         for colour, (label, key) in enumerate(panel.trained):
             yield build_training_series(record.phases, key, label, colour, True)
+        for colour, (label, key) in enumerate(panel.validated, len(panel.trained)):
+            yield build_validation_series(record, key, label, colour)
         for colour, (label, decoding, figure) in enumerate(panel.held_out, len(panel.trained)):
             yield build_figure_series(record.list_evaluations(task), decoding, figure, _name_part(label, task), colour)
         return
     for colour, (record, name) in enumerate(zip(records, label_runs(records), strict=True)):
         if panel.trained:
             yield build_training_series(record.phases, panel.trained[0][1], name, colour, False)
+        elif panel.validated:
+            yield build_validation_series(record, panel.validated[0][1], name, colour)
         else:
             _, decoding, figure = panel.held_out[0]
             yield build_figure_series(record.list_evaluations(task), decoding, figure, name, colour)

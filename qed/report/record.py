@@ -82,6 +82,7 @@ class Record:
     evaluations: list[tuple[int, dict[str, Row]]]
     evaluation_seconds: float | None
     events: list[Row]
+    validations: list[Row] = field(default_factory=list)  # metrics of validation data without answers to grade
     control: Record | None = field(default=None)
 
     @property
@@ -184,6 +185,7 @@ def read_record(folder: Path) -> Record:
         evaluations=_read_evaluations(folder),
         evaluation_seconds=sum(spent) if spent else None,
         events=events,
+        validations=[row for row in rows if any(key.startswith(f"eval/{VALIDATION}/") for key in row)],
         control=_read_control(folder / CONTROL),
     )
 

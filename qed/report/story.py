@@ -11,8 +11,10 @@ from qed.report.numbers import (
     format_duration,
     format_interval,
     format_percent,
+    format_plain,
     read_number,
 )
+from qed.report.panel_list import LOSS, PREFERRED
 from qed.report.record import Record
 from qed.report.stages import Comparison, ControlComparison, find_stages
 from qed.runs.run import Row
@@ -55,6 +57,24 @@ def write_headline(record: Record, task: str) -> str:
         f"{where}: {format_interval(earlier)}{size} {before.label} → {format_interval(figures)} {after.label}"
         f"{_describe_lengths(read_number(earlier.get('mean_tokens')), read_number(figures.get('mean_tokens')))}."
     )
+
+
+def describe_validation(record: Record) -> str:
+    """Describe how validation pairs or demonstrations fared from the first measurement to the last; "" without any."""
+    for key, what, write in (
+        (PREFERRED, "share of validation pairs ranked right", format_percent),
+        (LOSS, "loss on the validation demonstrations, in nats per token,", format_plain),
+    ):
+        values = [
+            (row["step"], value) for row in record.validations if (value := read_number(row.get(key))) is not None
+        ]
+        if len(values) > 1:
+            (first, before), (last, after) = values[0], values[-1]
+            return (
+                f" The {what} was {write(before)} at step {first:,} and {write(after)} at step {last:,}; the best "
+                "checkpoint is chosen by it, so it is not a held-out result."
+            )
+    return ""
 
 
 def describe_change(tests: Mapping[str, AdjustedTest]) -> str:

@@ -197,6 +197,12 @@ class Curriculum:
                 self.taken |= {name: count for name, count in row["curriculum"]["taken"].items() if name in self.taken}
 
 
+def require_curriculum(settings: SamplingSettings, problems: Sequence[Problem]) -> None:
+    """Require that the curriculum and the weights of sources can choose from these problems; see `Curriculum`."""
+    if answered := [problem for problem in problems if problem.answer]:  # the others are left out
+        Curriculum(settings, answered, seed=0)
+
+
 def _list_sources(problem: Problem) -> list[str]:
     """Return the names by which a problem may be weighted: its column `source`, and its task's or file's name.
 

@@ -197,18 +197,30 @@ def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp
         (["dapo", "--reward", "length"], 2, ["dapo", "data.reward=length", "--reward auto,length"]),
         (["expert-iteration", "--reward", "0.5*length"], 2, ["judges no answer"]),
         (["grpo", "--reward", "length", "--sampling.curriculum", "thompson"], 2, ["curriculum=thompson needs"]),
+        (["grpo", "--sampling.mix", "summs=2"], 2, ["no training problem has the source 'summs'", "'sums'"]),
+        (["grpo", "--sampling.mix", "sums=0"], 2, ["every source of the training problems has weight 0"]),
+        (["grpo", "--sampling.curriculum", "difficulty"], 3, ["orders by the column", "sampling.curriculum_column"]),
+        (["ppo", "--algorithm.critic.start", "nowhere/x"], 3, ["algorithm.critic.start: ", "nowhere/x"]),
+        (["ppo", "--algorithm.critic.start", "new:tiny"], 2, ["algorithm.critic.start cannot be new:tiny"]),
+        (["opd"], 2, ["opd learns from a teacher, but algorithm.teacher is not set"]),
     ],
 )
 def test_what_an_algorithm_cannot_learn_from_is_refused(
     qed: Callable[..., Any], tmp_path: Path, arguments: list[str], code: int, words: list[str]
 ) -> None:
-    """Groups without a written answer to give, and rewards that do not say which answers are right."""
+    """Groups without a written answer to give, rewards that do not say which answers are right, wrong names.
+
+    A dry run says the same; what can be known before the policy is complete leaves no folder.
+    """
     file = tmp_path / "sums.jsonl"
     rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(20)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    done = qed(*arguments, "--tasks", file, "--steps", 1, "--model", "new:tiny", "--out", tmp_path / "run")
-    assert done.code == code
-    assert all(word in done.err for word in words), done.err
+    arguments = [*arguments, "--tasks", file, "--steps", 1, "--model", "new:tiny", "--out", tmp_path / "run"]
+    for more in (["--dry-run"], []):
+        done = qed(*arguments, *more)
+        assert done.code == code, done.err
+        assert all(word in done.err for word in words), done.err
+    assert (tmp_path / "run").exists() == ("written answer" in words)
 
 
 def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -216,8 +228,9 @@ def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path
     for flag in ([], ["--overwrite"], ["--resume"]):
         assert_refused(qed("grpo", "--out", tmp_path, *TINY, *flag), 2, str(tmp_path))
     assert (tmp_path / "mine.txt").read_text() == "precious"
-    run = tmp_path / "run"
-    failed = qed("ppo", "--out", run, *TINY, "--algorithm.critic.start", tmp_path / "nowhere")
+    run, file = tmp_path / "run", tmp_path / "sums.jsonl"
+    file.write_text('{"question": "What is 1 + %d?", "answer": "2"}\n' * 9 % tuple(range(9)), encoding="utf-8")
+    failed = qed("luffy", "--out", run, "--model", "new:tiny", "--tasks", file, "--prompt", "r1_zero")
     assert (failed.code, (run / "settings.yaml").is_file()) == (3, True), failed.err
     assert_refused(qed("grpo", "--out", run, *TINY), 2, "has finished no step: replace it with --overwrite")
     assert qed("grpo", "--out", run, *TINY, "--overwrite").code == 0

@@ -125,7 +125,8 @@ def test_failed_and_refused_answers_are_recorded_and_only_the_failed_are_asked_a
         done = ask(qed, url, problems, tmp_path / "o", "--concurrency", 1)
         assert done.code == 0, done.err
         figures = done.result["tasks"]["sums"]
-        assert (figures["accuracy"], figures["errors"]) == (9 / 12, 3)
+        assert (figures["accuracy"], figures["errors"]) == (9 / 12, 0), "the grader failed on none"
+        assert "made it fail" not in done.out + done.err
         assert (figures["usage"]["refused"], figures["usage"]["failed"]) == (2, 1)
         assert "2 answers were refused and 1 failed; they count as wrong" in done.err
         told = {row["gold"]: (row["stop_reason"], row["tier"], row["reason"]) for row in rows_of(tmp_path / "o")}

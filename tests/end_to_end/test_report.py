@@ -152,6 +152,38 @@ def test_a_bare_run_has_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("preferred", (0.0, 0.75), "share of validation pairs ranked right was 0.0 % at step 0 and 75.0 % at step 2"),
+        ("loss", (6.5, 6.25), "nats per token, was 6.5 at step 0 and 6.25 at step 2"),
+    ],
+)
+def test_what_is_validated_without_answers_is_shown(
+    tmp_path: Path, name: str, values: tuple[float, float], said: str
+) -> None:
+    """Preference pairs and demonstrations have no accuracy; a comparison has one line for each run."""
+    title = {"preferred": "Validation pairs", "loss": "Loss on validation demonstrations"}[name]
+    key = f"eval/validation/{name}"
+    interval = {f"{key}/ci_lo": 0.1, f"{key}/ci_hi": 0.9} if name == "preferred" else {}
+    rows = [
+        {"step": 0, "phase": "dpo", key: values[0], **interval},
+        {"step": 1, "phase": "dpo", "train/loss": 0.5, "policy/entropy": 0.0},
+        {"step": 2, "phase": "dpo", "train/loss": 0.5, "policy/entropy": 0.0},
+        {"step": 2, "phase": "dpo", key: values[1], **interval},
+    ]
+    for run in ("one", "two"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = report(tmp_path / "one")
+    assert said in page.text
+    assert title in page.text
+    assert "not a held-out result" in page.text
+    assert "Entropy" not in page.text
+    both = write_report([tmp_path / "one", tmp_path / "two"], tmp_path / "both.html").read_text()
+    assert title in both
+
+
+@pytest.mark.parametrize(
     ("ending", "said"),
     [
         ({"kind": "failed", "reason": "The loss is nan."}, "This run failed at step 6 of 8. Reason: The loss is nan."),

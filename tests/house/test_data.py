@@ -274,6 +274,17 @@ def test_validate_names_every_row(run: Run, tmp_path: Path) -> None:
         assert any(f"row {row}: " in line and words in line and "remark" in line for line in out.splitlines()), words
 
 
+def test_validate_names_every_row_of_a_table(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cells.csv"
+    path.write_text("question,answer\n1?,1\n2, or 3?,2\n3?,3\n4?\n5?,5\n", encoding="utf-8")
+    code, said, _ = run("validate", path, "--json")
+    (found,) = last(said)["files"]
+    assert (code, found["rows"], found["errors"]) == (3, 5, 2)
+    out = run("validate", path)[1]
+    assert "row 2: 3 cells under 2 columns" in out
+    assert "row 4: 1 cells under 2 columns" in out
+
+
 def test_validate_says_when_all_is_well(run: Run, file: Path, tmp_path: Path) -> None:
     assert run("validate", file)[0] == 0
     (tmp_path / "twice.jsonl").write_text("\n".join(json.dumps(row) for row in [*ROWS, ROWS[0]]))

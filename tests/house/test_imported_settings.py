@@ -213,6 +213,26 @@ def test_a_setting_of_a_file_keeps_its_meaning(
     assert {renamed.get(name, name) for name in names} <= result.told
 
 
+def test_all_data_sets_of_a_list_are_read(tmp_path: Path) -> None:
+    """One prompt serves them all; a name with a slash that ends like a file is a file, not a data set on the Hub."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("{}")
+    first, second = (tmp_path / f"{name}.jsonl" for name in "ab")
+    datasets = (
+        f"datasets: [{{path: {first}, type: alpaca}}, {{path: {second}, type: chat_template}}, "
+        "{path: data/c.jsonl, type: alpaca}, {path: me/mine, type: alpaca}]\n"
+    )
+    (tmp_path / "given.yaml").write_text(datasets)
+    result = import_files(tmp_path, "axolotl", [tmp_path / "given.yaml"])
+    rows = {row.theirs: row for row in result.imported.rows}
+    tasks = next(row for row in rows.values() if row.ours == "data.tasks")
+    assert tasks.theirs == ",".join(f"datasets.{number}.path" for number in range(4))
+    assert tasks.result == (str(first), str(second), "hub:me/mine")
+    assert tasks.note == "without data/c.jsonl: there is no such file or task"
+    assert rows["datasets.0.type,datasets.2.type,datasets.3.type"].result == "alpaca"
+    assert rows["datasets.1.type"].note == "a run has one prompt: that of alpaca for all data"
+
+
 def test_rank_stabilised_adapters_of_axolotl_keep_their_scale(tmp_path: Path) -> None:
     given = "adapter=lora lora_r=4 lora_alpha=8 peft_use_rslora=true"
     result = import_files(tmp_path, "axolotl", [], *given.split())

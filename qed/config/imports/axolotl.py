@@ -105,13 +105,14 @@ def derive(draft: Draft, method: str) -> None:
     if str(options.get("bf16")) == "auto":
         options.given["bf16"] = True
     hf.set_validation(draft, "val_set_size")
-    kind = str(options.get("datasets.0.type"))
+    types = hf.read_datasets(options, "type")
+    kind = str(next(iter(types.values()), ""))
+    for key in [key for key, other in types.items() if other != kind]:
+        draft.skip(key, f"a run has one prompt: that of {kind} for all data")
     if kind.startswith(("alpaca", "completion")):
-        draft.set("datasets.0.type", "data.prompt", "alpaca" if kind.startswith("alpaca") else "question_only")
+        same = ",".join(key for key, other in types.items() if other == kind)
+        draft.set(same, "data.prompt", "alpaca" if kind.startswith("alpaca") else "question_only")
     trl.derive(draft, method)
     options.read.update(("use_peft", "rl"))
     if options.get("rl") == "ipo":
         draft.set("rl", "algorithm.losses", ["ipo"])
-    paths = [value for key, value in options.given.items() if key.startswith("datasets.") and key.endswith(".path")]
-    if len(paths) > 1:
-        hf.set_tasks(draft, "datasets.0.path", paths)

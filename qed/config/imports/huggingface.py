@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from qed.config import plugins
-from qed.config.imports.rules import Draft, absent, rename
-from qed.config.task_names import parse_task
+from qed.config.imports.rules import Draft, Options, absent, rename
+from qed.config.task_names import DATA_SUFFIXES, parse_task
 from qed.errors import UsageError
 
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
@@ -229,7 +230,8 @@ def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -
     lost: list[str] = []
     for name in names if isinstance(names, list) else [names]:
         task = KNOWN_TASKS.get(str(name).lower(), str(name))
-        if not _is_task(task) and task.count("/") == 1 and not task.startswith((".", "/")):
+        is_file = task.startswith((".", "/")) or task.endswith(DATA_SUFFIXES)
+        if not _is_task(task) and task.count("/") == 1 and not is_file:
             task = f"{HUB}:{task}"
         (found if _is_task(task) else lost).append(task)
     if found:
@@ -239,6 +241,12 @@ def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -
         draft.skip(theirs, f"there is no such file or task here: set it by {option}")
         files = all(parse_task(name).leaf == "files" for name in lost)
         draft.arguments += [option, ",".join(lost) if files else "FILE"]
+
+
+def read_datasets(options: Options, name: str) -> dict[str, Any]:
+    """Return one setting of all entries of `datasets`, by its full names; they count as read."""
+    found = {key: options.get(key) for key in options.given if re.fullmatch(rf"datasets\.\d+\.{name}", key)}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _is_task(name: str) -> bool:

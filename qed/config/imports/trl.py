@@ -59,7 +59,11 @@ def derive(draft: Draft, method: str) -> None:
         draft.set("load_in_4bit", "model.quantization", "nf4")
     hf.set_trackers(draft, "report_to")
     if name := next((key for key in ("dataset_name", "dataset", "datasets.0.path") if options.has(key)), ""):
-        hf.set_tasks(draft, name, options.get(name))
+        if name.startswith("datasets."):
+            paths = hf.read_datasets(options, "path")
+            hf.set_tasks(draft, ",".join(paths), list(paths.values()))
+        else:
+            hf.set_tasks(draft, name, options.get(name))
     hf.set_chat_prompt(draft, "chat_template" if options.has("chat_template") else "chat_template_path")
     updates = _set_online_batches(draft) if method in ("grpo", "rloo") else _set_batches(draft, method)
     hf.set_length(draft, updates)

@@ -22,6 +22,18 @@ def parse_table(file: Path, text: str) -> Iterator[tuple[int, Row]]:
     Raises:
         DataError: a quote is not closed, a row has the wrong number of cells, or two columns have the same name.
     """
+    for number, row in check_table(file, text):
+        if isinstance(row, DataError):
+            raise row
+        yield number, row
+
+
+def check_table(file: Path, text: str) -> Iterator[tuple[int, Row | DataError]]:
+    """Yield the rows of a csv or tsv file, with an error instead of each row that has the wrong number of cells.
+
+    Raises:
+        DataError: a quote is not closed, or two columns have the same name.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     delimiter = "\t" if ".tsv" in file.name.lower() else _find_delimiter(text)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
@@ -30,7 +42,7 @@ def parse_table(file: Path, text: str) -> Iterator[tuple[int, Row]]:
         if len(first) == len(MMLU_HEADER) and first[-1] in MMLU_HEADER[1:-1]:
             subject = file.stem.removesuffix("_test").removesuffix("_dev").removesuffix("_val")
             for number, row in _read_cells(file, MMLU_HEADER, chain([first], reader), delimiter):
-                yield number, {**row, "subject": subject}
+                yield number, row if isinstance(row, DataError) else {**row, "subject": subject}
         else:
             yield from _read_cells(file, first, reader, delimiter)
     except csv.Error as error:
@@ -54,14 +66,18 @@ def _find_delimiter(text: str) -> str:
 
 def _read_cells(
     file: Path, names: Sequence[str], lines: Iterable[list[str]], delimiter: str
-) -> Iterator[tuple[int, Row]]:
-    """Yield rows as dicts; empty rows are skipped, and empty cells after the last column are ignored."""
+) -> Iterator[tuple[int, Row | DataError]]:
+    """Yield rows as dicts, or errors; empty rows are skipped, and empty cells after the last column are ignored."""
     if duplicates := describe_duplicates(names):
         raise DataError(f"{file}: {duplicates}")
     for number, cells in enumerate(filter(None, lines), 1):
         if len(cells) < len(names) or any(cells[len(names) :]):
-            raise DataError(
-                f"{file}, row {number}: {len(cells)} cells under {len(names)} columns. A cell with a "
-                f"{DELIMITERS[delimiter]} or a line break needs quotes around it."
+            yield (
+                number,
+                DataError(
+                    f"{file}, row {number}: {len(cells)} cells under {len(names)} columns. A cell with a "
+                    f"{DELIMITERS[delimiter]} or a line break needs quotes around it."
+                ),
             )
-        yield number, dict(zip(names, cells, strict=False))
+        else:
+            yield number, dict(zip(names, cells, strict=False))

@@ -22,7 +22,7 @@ from qed.config.task_names import (
     strip_suffix,
 )
 from qed.console.progress import say_on_stderr
-from qed.data.sources.delimited import parse_table
+from qed.data.sources.delimited import check_table, parse_table
 from qed.data.sources.hub import (
     SAVED,
     HubDataset,
@@ -234,28 +234,39 @@ def _find_kind(file: Path) -> str:
 def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
     """Yield the rows of a file, with an error instead of each row that cannot be read.
 
-    The lines of a jsonl file are checked one by one; in other formats an error ends the file, and its place is the
-    whole file unless it names the row.
+    The lines of a jsonl file and the rows of a csv or tsv file are checked one by one; any other error ends the file,
+    and its place is the whole file unless it names the row.
     """
     number = 0
     try:
-        if _find_kind(file) != ".jsonl" or guess_encoding(raw := read_bytes(file)) != "utf-8-sig":
-            for place, row in read_rows(str(file), ""):
-                number = place.number
-                yield place, row
-            return
-        for number, line in enumerate(raw.removeprefix(BOM).split(b"\n"), 1):
-            place = Place(str(file), number)
-            try:
-                if line.strip():
-                    yield place, parse_line(place, line.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                yield place, DataError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start}).")
-            except DataError as error:
-                yield place, error
+        for place, row in _check_parts(file):
+            number = place.number
+            yield place, row
     except DataError as error:
         place = Place(str(file), number + 1)
         yield place if str(error).startswith(f"{place}: ") else Place(str(file), 0), error
+
+
+def _check_parts(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
+    kind = _find_kind(file)
+    if kind in (".csv", ".tsv"):
+        yield from ((Place(str(file), number), row) for number, row in check_table(file, read_text(file)))
+    elif kind != ".jsonl" or guess_encoding(raw := read_bytes(file)) != "utf-8-sig":
+        yield from read_rows(str(file), "")
+    else:
+        yield from _check_lines(file, raw)
+
+
+def _check_lines(file: Path, raw: bytes) -> Iterator[tuple[Place, Row | DataError]]:
+    for number, line in enumerate(raw.removeprefix(BOM).split(b"\n"), 1):
+        place = Place(str(file), number)
+        try:
+            if line.strip():
+                yield place, parse_line(place, line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            yield place, DataError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start}).")
+        except DataError as error:
+            yield place, error
 
 
 def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:

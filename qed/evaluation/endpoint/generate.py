@@ -57,6 +57,6 @@ def generate_at_endpoint(
                 output.add([question.build_row(n, answer.text, answer.stop_reason, answer.length)])
             else:
                 left_out[f"{answer.end} by the endpoint ({answer.reason})"] += 1
-            console.step(finished, total, {"length/mean": len(rollout.output)})
+            console.step(finished, total, {"length/mean": len(rollout.output)} if rollout.output else {})
     console.end_phase()
     return left_out

@@ -6,6 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def is_answered(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has an answer; an endpoint may refuse a prompt, or fail to answer it."""
+    return row.get("stop_reason") not in ("refused", "failed")
+
+
 def summarize_usage(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the tokens and the refused and failed answers of an endpoint's rows; empty for those of a sampler."""
     asked = [row for row in rows if "usage" in row]
