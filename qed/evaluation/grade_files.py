@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from qed.data.sources.rows import Place, Row, Rows, has_bytes
+from qed.data.sources.rows import Place, Row
 from qed.data.sources.writing import Writer
-from qed.errors import DataError, QedError, suggest_nearest
-from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
+from qed.errors import DataError, QedError
+from qed.evaluation.answer_lists import convert_gold, convert_to_text
+from qed.evaluation.answer_rows import GOLD, RESPONSE, Group, read_value
 from qed.evaluation.map_ahead import map_ahead
 from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
 from qed.grading import symbolic
@@ -29,9 +30,6 @@ from qed.rewards.grader import Grader, join, list_tags
 from qed.rewards.verdicts import CLASSES, classify, judge_found
 from qed.types import Grade, Problem, Rollout
 
-GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
-RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
-CHECKED = 1_000  # rows whose lists are checked before the first answer is graded
 AHEAD = 1_000  # rows per worker to read and grade ahead of a slow one, so that the other workers do not wait
 Graders = tuple[Grader | None, Sequence[SecondGrader]]
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
@@ -65,21 +63,22 @@ class Graded(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A row with its answer's text and the gold."""
+    """A row with its answer's text, the gold and the column `kind`."""
 
     place: Place
     row: Row
     keys: tuple[str, str]
     gold: str
     text: str
+    kind: str
 
-    def build_rollout(self) -> Rollout:
+    def build_rollout(self, index: int) -> Rollout:
         """Build the rollout that a reward takes, with the row's other columns as the problem's metadata."""
         row, keys = self.row, self.keys
         question = row.get("question") or row.get("problem") or ""
         meta = {name: value for name, value in row.items() if name not in keys}
         problem = Problem(str(row.get("id", self.place.number)), str(question), self.gold, meta=meta)
-        return Rollout(problem, (), (), (), self.text, "stop")
+        return Rollout(problem, (), (), (), self.text, "stop", index=index)
 
 
 def grade_stored(gold: str, text: str, kind: str, mode: str, policy: Policy = MATH) -> Grade:
@@ -92,22 +91,29 @@ def grade_stored(gold: str, text: str, kind: str, mode: str, policy: Policy = MA
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
 
-def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str, policy: Policy = MATH) -> Grade:
-    """Grade a stored answer by a reward, or by its final answer if no reward decides correctness."""
-    gold, text = rollout.problem.answer, rollout.text
+def grade_answers(
+    rollouts: Sequence[Rollout], kinds: Sequence[str], grader: Grader | None, mode: str, policy: Policy = MATH
+) -> list[Grade]:
+    """Grade stored answers to a problem by a reward, or by their final answers if no reward decides correctness."""
+    grades = grader([list(rollouts)])[0] if grader is not None else []
+    if grader is not None and grader.judge:
+        return grades
+    verdicts = [
+        grade_stored(rollout.problem.answer, rollout.text, kind, mode, policy)
+        for rollout, kind in zip(rollouts, kinds, strict=True)
+    ]
     if grader is None:
-        return grade_stored(gold, text, kind, mode, policy)
-    grade = grader([[rollout]])[0][0]
-    return grade if grader.judge else join(grade, grade_stored(gold, text, kind, mode, policy), grader.checks_format)
+        return verdicts
+    return [join(grade, verdict, grader.checks_format) for grade, verdict in zip(grades, verdicts, strict=True)]
 
 
-def grade_rows(
-    rows: Rows, keys: tuple[str, str], mode: str, graders: Graders, workers: int, policy: Policy = MATH
+def grade_groups(
+    groups: Iterable[Group], keys: tuple[str, str], mode: str, graders: Graders, workers: int, policy: Policy = MATH
 ) -> Iterator[Graded]:
     """Yield the rows with their verdicts, in order, as soon as they are graded.
 
     Args:
-        rows: rows with their places.
+        groups: rows with their places; a reward is given the answers of a group together.
         keys: columns of the gold and of the answer; empty uses the first known column of a row. A dot accesses a
             nested column.
         mode: extraction mode, see `qed.grading.extract`.
@@ -116,13 +122,13 @@ def grade_rows(
         policy: grading policy for final answers.
     """
     grade, (grader, _) = _build_timed_grader(mode, graders, policy), graders
-    cases = (_read_case(place, row, keys) for place, row in rows)
+    cases = _read_cases(groups, keys)
     if workers == 1:
-        yield from map(grade, cases)
+        yield from chain.from_iterable(map(grade, cases))
         return
     threads = ThreadPoolExecutor(workers)
     try:
-        yield from map_ahead(threads, grade, cases, AHEAD * workers)
+        yield from chain.from_iterable(map_ahead(threads, grade, cases, AHEAD * workers))
     except BaseException:  # on an interrupt, do not wait for gradings that may hang
         threads.shutdown(wait=False, cancel_futures=True)
         if grader is not None:
@@ -131,107 +137,59 @@ def grade_rows(
     threads.shutdown()
 
 
-def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable[[_Case], Graded]:
+def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable[[Sequence[_Case]], list[Graded]]:
+    """Return a function that grades the answers to a problem; each is given an equal part of the time."""
     grader, second = graders
-    tags = list_answer_tags(list_tags(grader))
+    tags, needs_rollouts = list_answer_tags(list_tags(grader)), grader is not None or bool(second)
 
-    def grade(case: _Case) -> Graded:
-        gold, text, kind = case.gold, case.text, str(case.row.get("kind", ""))
-        rollout = case.build_rollout() if grader is not None or second else None
+    def grade(cases: Sequence[_Case]) -> list[Graded]:
+        rollouts = [case.build_rollout(index) for index, case in enumerate(cases)] if needs_rollouts else []
         start, waited = time.perf_counter(), symbolic.count_loading_seconds()
-        if rollout is None:
-            verdict = grade_stored(gold, text, kind, mode, policy)
+        if rollouts:
+            verdicts = grade_answers(rollouts, [case.kind for case in cases], grader, mode, policy)
         else:
-            verdict = grade_answer(rollout, grader, kind, mode, policy)
+            verdicts = [grade_stored(case.gold, case.text, case.kind, mode, policy) for case in cases]
         seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
-        kind = classify(verdict, gold, text, policy, tags) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
-        also = judge_again(rollout, second) if rollout is not None else {}
-        return Graded(case.row, verdict, seconds, kind, also, bool(gold))
+        also = [judge_again(rollout, second) for rollout in rollouts] or [{}] * len(cases)
+        return [
+            Graded(case.row, verdict, seconds / len(cases), classify_case(case, verdict), more, bool(case.gold))
+            for case, verdict, more in zip(cases, verdicts, also, strict=True)
+        ]
+
+    def classify_case(case: _Case, verdict: Grade) -> str:
+        if case.kind == "answer":
+            return f"fmt1_ans{int(verdict.correct)}"
+        return classify(verdict, case.gold, case.text, policy, tags)
 
     return grade
+
+
+def _read_cases(groups: Iterable[Group], keys: tuple[str, str]) -> Iterator[list[_Case]]:
+    """Yield the cases of each group; before an error, those of the rows before it."""
+    for group in groups:
+        cases: list[_Case] = []
+        try:
+            for place, row in group:
+                cases.append(_read_case(place, row, keys))
+        except DataError:
+            if cases:
+                yield cases
+            raise
+        yield cases
 
 
 def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> _Case:
     gold = read_value(place, row, keys[0], GOLD, "--gold-key")
     response = read_value(place, row, keys[1], RESPONSE, "--response-key")
-    return _Case(place, row, keys, extract_gold(convert_gold(gold)), convert_to_text(response))
+    return _Case(
+        place, row, keys, extract_gold(convert_gold(gold)), convert_to_text(response), str(row.get("kind", ""))
+    )
 
 
 def extract_gold(gold: str) -> str:
     """Extract the gold of a worked solution: after ####, or in GSM8K's model solutions after `A:` on the last line."""
     behind = gold.rpartition("####")[2] if "####" in gold else gold.rpartition("\nA:")[2]
     return gold.strip() if "\n" in behind.strip() else behind.strip()
-
-
-def check_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> list[tuple[Place, Row]]:
-    """Check the lists of answers in the first rows, and return these rows; see `expand_lists`.
-
-    Raises:
-        DataError: a column does not exist, or the lists look like one answer in parts.
-    """
-    first = list(islice(rows, CHECKED))
-    if not lists:
-        require_answers((place, read_value(place, row, keys[1], RESPONSE, "--response-key")) for place, row in first)
-    return first
-
-
-def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
-    """Yield a row for each answer: a row with a list of k answers becomes k rows with a `sample_id`.
-
-    Args:
-        rows: rows with their places.
-        keys: columns of the gold and of the answer, see `grade_rows`.
-        lists: what a list is, see `split_answers`.
-
-    Raises:
-        DataError: a column does not exist, or the meaning of a list is ambiguous.
-    """
-    rows = iter(rows)
-    yield from expand_checked(chain(check_lists(rows, keys, lists), rows), keys, lists)
-
-
-def expand_checked(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
-    """Expand rows as `expand_lists` does, without checking the first ones."""
-    for place, row in rows:
-        name, value = locate_value(place, row, keys[1], RESPONSE, "--response-key")
-        if not is_list(value):
-            yield place, row
-            continue
-        answers = split_answers(place, value, read_value(place, row, keys[0], GOLD, "--gold-key"), lists)
-        for number, answer in enumerate(answers):
-            yield place, {**row, name: answer, "sample_id": number}
-
-
-def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
-    """Read a column of a row, or the first known one; a dot accesses a nested column.
-
-    Raises:
-        DataError: the column does not exist, or contains bytes.
-    """
-    name, value = locate_value(place, row, key, known, option)
-    if not isinstance(value, str) and has_bytes(value):
-        raise DataError(f"{place}: {name} has bytes that are not UTF-8 text: {str(value)[:80]}")
-    return value
-
-
-def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> tuple[str, Any]:
-    """Return the name and the value of a column of a row, or of the first known one.
-
-    Raises:
-        DataError: the column does not exist.
-    """
-    for name in (key,) if key else known:
-        *outer, last = [name] if name in row else name.split(".")
-        inner: Any = row
-        for part in outer:
-            inner = inner.get(part) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and last in inner:
-            return name, inner[last]
-    wanted = key or (known[0] if len(known) == 1 else f"of the known names ({', '.join(known)})")
-    raise DataError(
-        f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."
-        + suggest_nearest(key or known[0], map(str, row))
-    )
 
 
 class Summary:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from qed.data.sources import local
 from qed.data.sources.rows import Place, Rows
 from qed.data.sources.writing import Writer
 from qed.errors import DataError
-from qed.evaluation.grade_files import Graded, Summary, expand_lists, grade_rows
+from qed.evaluation.answer_rows import Group, expand_lists, group_rows
+from qed.evaluation.grade_files import Graded, Summary, grade_groups
 from qed.evaluation.grade_workers import Comparison, GradedChunk, count_workers, grade_in_workers
 from qed.evaluation.row_shards import Items, require_unchanged
 from qed.evaluation.shards import Joined
@@ -35,6 +36,7 @@ from qed.runs.run import Row
 from qed.types import Grade
 
 MAX_WORKERS = 8
+VERDICT = ("seconds", "kind", "also", "has_gold")  # what a shard keeps of a graded row besides its grade
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,13 @@ class GradeJob:
     policy: PolicyName = "math"
     also: tuple[str, ...] = ()
 
+    @property
+    def unit(self) -> str:
+        """What is graded at a time: with a reward, the answers to a problem."""
+        return "problems" if self.reward else "rows"
+
     def describe(self, block: int) -> Row:
-        """Describe what all shards must have in common, with units of `block` rows."""
+        """Describe what all shards must have in common, with units of `block` items."""
         data = [hash_file(Path(name)) for name in self.files]
         about = {name: value for name, value in asdict(self).items() if name not in ("files", "workers")}
         return {"kind": "grades", "block": block, "data": data, **about}
@@ -75,22 +82,29 @@ class GradeJob:
         """Yield a row for each answer, with its place; see `expand_lists` for the errors."""
         return expand_lists(read_files(self.files), self.keys, self.lists)
 
+    def read_groups(self) -> Iterator[Group]:
+        """Yield the rows as they are graded: for a reward, the answers to a problem together."""
+        return group_rows(self.read_rows()) if self.reward else ([each] for each in self.read_rows())
+
     def read_items(self) -> list[Any]:
-        """Read all rows with their places.
+        """Read all rows with their places, grouped as they are graded.
 
         Raises:
             DataError: there are none, or a file is broken.
         """
-        rows = list(self.read_rows())
-        if not rows:
+        groups = list(self.read_groups())
+        if not groups:
             raise DataError(f"{self.files[0]} has no row to grade.")
-        return rows
+        return groups
 
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
-        """Yield the verdict of each row, in order, in a form for JSON."""
-        for graded in self.grade(iter(items)):
-            verdict = {name: getattr(graded, name) for name in ("seconds", "kind", "also", "has_gold")}
-            yield [{"grade": asdict(graded.grade), **verdict}]
+        """Yield the verdicts of each group of rows, in order, in a form for JSON."""
+        graded = self.grade(items)
+        for group in items:
+            yield [
+                {"grade": asdict(each.grade), **{name: getattr(each, name) for name in VERDICT}}
+                for each in islice(graded, len(group))
+            ]
 
     def grade_files(self, written: bool = True) -> Iterator[Graded] | Iterator[GradedChunk]:
         """Yield the rows of the files with their verdicts, in order; large files are graded in several processes.
@@ -99,14 +113,14 @@ class GradeJob:
         """
         workers = 1 if self.reward or self.also or self.workers == 1 else count_workers(self.files)
         if workers == 1:
-            return self.grade(self.read_rows())
+            return self.grade(self.read_groups())
         return grade_in_workers(self.files, Comparison(self.keys, self.mode, self.lists, self.policy, written), workers)
 
-    def grade(self, rows: Rows) -> Iterator[Graded]:
+    def grade(self, groups: Iterable[Group]) -> Iterator[Graded]:
         """Yield the rows with their verdicts, in order."""
         judge, workers = self.grader
         graders = (judge, load_second_graders(self.also))
-        return grade_rows(rows, self.keys, self.mode, graders, workers, find_policy(self.policy))
+        return grade_groups(groups, self.keys, self.mode, graders, workers, find_policy(self.policy))
 
     def write(
         self,

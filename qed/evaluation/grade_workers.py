@@ -26,7 +26,8 @@ from qed.data.sources.rows import Place, Rows
 from qed.data.sources.texts import read_text
 from qed.data.sources.writing import Writer, encode_row
 from qed.errors import DataError
-from qed.evaluation.grade_files import Summary, check_lists, expand_checked, grade_rows
+from qed.evaluation.answer_rows import check_lists, expand_checked
+from qed.evaluation.grade_files import Summary, grade_groups
 from qed.evaluation.map_ahead import map_ahead
 from qed.grading.fork_server import ForkServer
 from qed.grading.policy import PolicyName, find_policy
@@ -176,9 +177,9 @@ def _grade_lines(comparison: Comparison, chunk: Chunk) -> tuple[dict[str, Any], 
     """Grade the lines of a chunk, write the rows if requested, and return the other fields of a `GradedChunk`."""
     summary, lines, error = Summary(), list[str](), ""
     rows = expand_checked(_read_chunk(chunk), comparison.keys, comparison.lists)
-    policy = find_policy(comparison.policy)
+    groups, policy = ([each] for each in rows), find_policy(comparison.policy)
     try:
-        for graded in grade_rows(rows, comparison.keys, comparison.mode, (None, ()), 1, policy):
+        for graded in grade_groups(groups, comparison.keys, comparison.mode, (None, ()), 1, policy):
             summary.add(graded)
             if comparison.written:
                 lines.append(encode_row(graded.as_row(rewarded=False)))

@@ -1,4 +1,4 @@
-"""Grade one shard of the rows of a file, for `qed grade` and `qed evaluate --responses`."""
+"""Grade one shard of the answers in files, for `qed grade` and `qed evaluate --responses`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 
 ADD_SECONDS = 1.0  # between two writes of finished rows
-Items = Sequence[Any]  # rows of a file with the data needed to grade them
+Items = Sequence[Any]  # rows of a file, or groups of them that are graded together, with the data needed to grade them
 
 
 class RowJob(Protocol):
     """What is graded and how; can be sent to another process."""
 
+    @property
+    def unit(self) -> str:
+        """What an item is, in the plural."""
+        ...
+
     def describe(self, block: int) -> Row:
-        """Describe what all shards must have in common, with units of `block` rows."""
+        """Describe what all shards must have in common, with units of `block` items."""
         ...
 
     def for_task(self) -> RowJob:
@@ -35,11 +40,11 @@ class RowJob(Protocol):
         ...
 
     def read_items(self) -> list[Any]:
-        """Read the rows."""
+        """Read the items."""
         ...
 
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
-        """Yield the results of each row, in order."""
+        """Yield the results of each item, in order."""
         ...
 
 
@@ -68,7 +73,9 @@ def run_row_shard(job: RowJob, folder: Path, shard: Shard, overwrite: bool, cons
     units = {number: [items[number]] for number in shard.list_units(len(items))}
     file = ShardFile(folder, shard, job.describe(1), overwrite)
     done = len(file.units.keys() & units.keys())
-    console.say(f"Shard {shard}: {len(units):,} of {len(items):,} rows" + (f", {done:,} finished." if done else "."))
+    console.say(
+        f"Shard {shard}: {len(units):,} of {len(items):,} {job.unit}" + (f", {done:,} finished." if done else ".")
+    )
     grade_units(job, file, units, len(items), console.say)
     return file.path
 
@@ -83,7 +90,7 @@ def grade_units(
     results = job.grade_items(list(chain.from_iterable(missing.values())))
     ready: dict[int, list[Row]] = {}
     written = time.monotonic()
-    for _, (unit, items) in report_progress(missing.items(), say, "Grading", "rows", len(missing)):
+    for _, (unit, items) in report_progress(missing.items(), say, "Grading", job.unit, len(missing)):
         ready[unit] = [row for _ in items for row in next(results)]
         if time.monotonic() - written >= ADD_SECONDS:
             file.add(ready)

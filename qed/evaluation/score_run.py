@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,17 @@ from qed.evaluation.stored import (
     finish_scores,
     name_columns,
     read_answers,
-    score_answer,
+    score_answers,
     score_table,
     summarize_columns,
 )
 from qed.evaluation.verdicts import load_second_graders
 from qed.rewards import grader
-from qed.rewards.handed import explain_single_answers
 from qed.rewards.policies import add_policy
 from qed.runs.manifest import hash_file
 from qed.runs.run import Row
 
-COLUMN = "column"  # in a shard's row, the index of its column of answers
+COLUMN, PLACE = "column", "place"  # in a shard's row, the index of its column of answers, and its place there
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class ScoreJob:
     scoring: Scoring
     reward: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+
+    unit = "problems"
 
     @cached_property
     def graded(self) -> Scoring:
@@ -54,7 +56,7 @@ class ScoreJob:
         return self.graded.grader.judge if self.graded.grader else None
 
     def describe(self, block: int) -> Row:
-        """Describe what all shards must have in common, with units of `block` rows."""
+        """Describe what all shards must have in common, with units of `block` items."""
         about = {**asdict(self.scoring), "reward": self.reward, "options": self.options, "judge": self.judge}
         about |= {"columns": name_columns(Path(self.file), self.scoring), "notes": self.table.notes}
         return {"kind": "responses", "block": block, "data": hash_file(Path(self.file)), **about}
@@ -73,23 +75,21 @@ class ScoreJob:
         return [self.file]
 
     def read_items(self) -> list[Any]:
-        """Read the answers of all rows; see `score_responses` for the errors."""
-        return list(self.table.rows)
+        """Read the answers to all problems; see `score_responses` for the errors."""
+        return list(self.table.list_problems())
 
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
-        """Yield for each row its rows of an evaluation, each with the index of its column of answers."""
+        """Yield for each problem its rows of an evaluation, each with its column of answers and its place there."""
         for columns in items:
             yield [
-                {COLUMN: number, **score_answer(answer, self.graded)}
+                {COLUMN: number, PLACE: place, **row}
                 for number, answers in enumerate(columns)
-                for answer in answers
+                for place, row in score_answers(answers, self.graded)
             ]
 
     def score(self, out: Path | None, console: Console) -> dict[str, Any]:
         """Score the whole file in this process; see `finish_scores`."""
         table, names = self.table, name_columns(Path(self.file), self.scoring)
-        for line in explain_single_answers(self.graded.grader.functions if self.graded.grader else ()):
-            console.say(line)
         scored = score_table(table, names, self.graded, console.say)
         return _finish(scored, self.judge, self.reward, table.notes, self.scoring.ties, out, console)
 
@@ -98,7 +98,8 @@ def merge_scores(out: Path, joined: Joined, overwrite: bool, console: Console) -
     """Write the verdicts of shards, and return the figures."""
     whole = joined.whole
     scored: dict[str, list[Row]] = {name: [] for name in whole["columns"]}
-    for row in chain.from_iterable(joined.units):
+    for row in sorted(chain.from_iterable(joined.units), key=itemgetter(PLACE)):
+        del row[PLACE]
         scored[whole["columns"][row.pop(COLUMN)]].append(row)
     return _finish(scored, whole["judge"], whole["reward"], whole["notes"], whole["ties"], out, console)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from qed.data.sources import local
 from qed.data.sources.fields import SOURCE, SUBJECT, convert_level, find_filled_column
 from qed.errors import DataError
 from qed.evaluation.answer_lists import pick_own, require_answers, split_answers
-from qed.evaluation.grade_files import GOLD, RESPONSE, grade_answer, read_value
+from qed.evaluation.answer_rows import GOLD, RESPONSE, read_value
+from qed.evaluation.grade_files import grade_answers
 from qed.evaluation.per_sample_metrics import compute_sample_metrics
 from qed.evaluation.stored_problems import StoredRow, describe_uneven, find_problems
 from qed.evaluation.summary import average_columns, summarize
@@ -80,12 +82,27 @@ class StoredAnswer:
         return Rollout(problem, (), (), (), self.text, self.stop_reason or "stop", index=self.index)
 
 
+Placed = list[tuple[int, StoredAnswer]]  # answers with their places in a column of answers
+
+
 @dataclass(frozen=True)
 class AnswerTable:
     """The answers of a file, [row][column of answers][answer]; `notes` describe irregularities."""
 
     rows: list[list[list[StoredAnswer]]]
     notes: list[str]
+
+    def list_problems(self) -> list[list[Placed]]:
+        """Return the answers by problem, [problem][column of answers][answer], each with its place in its column."""
+        columns = range(len(self.rows[0]))
+        problems: dict[str, list[Placed]] = {}
+        places = [count() for _ in columns]
+        for row in self.rows:
+            for number in columns:
+                for answer in row[number]:
+                    own = problems.setdefault(answer.id, [[] for _ in columns])
+                    own[number].append((next(places[number]), answer))
+        return list(problems.values())
 
 
 def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
@@ -100,12 +117,14 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
 def score_table(
     table: AnswerTable, names: Sequence[str], scoring: Scoring, say: Callable[[str], None]
 ) -> dict[str, list[Row]]:
-    """Return the rows of an evaluation for each column of answers, reporting progress with `say`."""
-    scored = {}
+    """Return the rows of an evaluation for each column of answers, in order, reporting progress with `say`."""
+    scored, problems = {}, table.list_problems()
     for number, name in enumerate(names):
-        answers = [answer for row in table.rows for answer in row[number]]
-        numbered = report_progress(answers, say, "Grading", f"answers of {name}", len(answers))
-        scored[name] = [score_answer(answer, scoring) for _, answer in numbered]
+        groups, rows = [problem[number] for problem in problems], dict[int, Row]()
+        total = sum(map(len, groups))
+        for _, group in report_progress(groups, say, "Grading", f"answers of {name}", total, count=rows.__len__):
+            rows.update(score_answers(group, scoring))
+        scored[name] = [rows[position] for position in sorted(rows)]
     return scored
 
 
@@ -165,18 +184,21 @@ def _build_answer(each: StoredRow, text: str, number: int, count: int, before: i
     )
 
 
-def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
-    """Grade an answer, and return its row of an evaluation."""
-    rollout, text = answer.build_rollout(), answer.text
-    # Mark unknown values as such; the defaults would claim 0 tokens, a complete answer and weights of version 0.
-    known = {"n_tokens": answer.tokens, "stop_reason": answer.stop_reason, "version": None, "advantage": None}
-    if scoring.mode == LAST_LINE:
-        rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
-    mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
-    policy = find_policy(scoring.policy)
-    graded = replace(rollout, grade=grade_answer(rollout, scoring.grader, "", mode, policy))
-    measures = {**compute_sample_metrics(graded, list_tags(scoring.grader), policy), "text": text, **known}
-    return {"decoding": DECODING, **build_row(graded, 0), **measures, **judge_again(rollout, scoring.second)}
+def score_answers(answers: Placed, scoring: Scoring) -> Iterator[tuple[int, Row]]:
+    """Grade the answers to a problem, and yield the row of an evaluation for each, with its place."""
+    policy, mode = find_policy(scoring.policy), scoring.mode
+    rollouts = [answer.build_rollout() for _, answer in answers]
+    if mode == LAST_LINE:
+        rollouts = [replace(rollout, text=rollout.text.rstrip().rpartition("\n")[2]) for rollout in rollouts]
+        mode = "flexible"
+    grades = grade_answers(rollouts, [""] * len(rollouts), scoring.grader, mode, policy) if rollouts else []
+    for (place, answer), rollout, grade in zip(answers, rollouts, grades, strict=True):
+        # Mark unknown values as such; the defaults would claim 0 tokens, a complete answer and weights of version 0.
+        known = {"n_tokens": answer.tokens, "stop_reason": answer.stop_reason, "version": None, "advantage": None}
+        graded = replace(rollout, grade=grade)
+        measures = {**compute_sample_metrics(graded, list_tags(scoring.grader), policy), "text": answer.text, **known}
+        row = {"decoding": DECODING, **build_row(graded, 0), **measures, **judge_again(rollout, scoring.second)}
+        yield place, row
 
 
 def _read_meta(row: Row) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from typing import Any
 from qed.data.sources.rows import Place
 from qed.errors import DataError
 from qed.evaluation.answer_lists import convert_gold, convert_to_text
-from qed.evaluation.grade_files import GOLD, extract_gold, locate_value, read_value
+from qed.evaluation.answer_rows import GOLD, ID, locate_value, read_value
+from qed.evaluation.grade_files import extract_gold
 from qed.randomness import derive_seed
 from qed.runs.run import Row
 
-ID = ("id", "unique_id", "problem_id", "group_id")
 QUESTION = ("question", "problem", "prompt", "input")
 
 

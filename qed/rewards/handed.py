@@ -43,17 +43,6 @@ def describe_function(
     }
 
 
-def explain_single_answers(functions: Sequence[Description]) -> list[str]:
-    """Return a sentence if functions expect all answers to a problem, where each stored answer is graded alone."""
-    names = [one["name"] for one in functions if one["form"] in ("TRL", "OpenRLHF") or one.get("many")]
-    if not names:
-        return []
-    return [
-        f"Each answer is graded alone, also by {', '.join(names)}, which training calls with all answers to a problem: "
-        "a reward that compares answers gives other values there."
-    ]
-
-
 def explain_functions(functions: Sequence[Description], problems: Sequence[Problem]) -> list[str]:
     """Return sentences about user-defined rewards: those of each file, and the correct answer that each one receives.
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from qed.data.sources.rows import Place
-from qed.evaluation.grade_files import grade_rows
+from qed.errors import DataError
+from qed.evaluation.answer_rows import group_rows
+from qed.evaluation.grade_files import grade_groups
 
 Run = Callable[..., tuple[int, str, str]]
 ROWS = [
@@ -176,16 +178,35 @@ def test_a_verdict_takes_two_texts(run: Run, arguments: list[str]) -> None:
     assert "takes GOLD and ANSWER, but got 3 too. Is a quote missing?" in err
 
 
-@pytest.mark.parametrize("command", [["grade"], ["evaluate", "--responses"]])
-@pytest.mark.parametrize(("parameters", "said"), [("completions, **columns", True), ("rollout", False)])
-def test_answers_that_are_graded_alone_are_said(
-    run: Run, file: Path, tmp_path: Path, command: list[str], parameters: str, said: bool
-) -> None:
-    own = tmp_path / "own.py"
-    paid = "[1.0]" if said else "Grade(1.0, True, True, None)"
-    own.write_text(f"from qed.types import Grade\ndef reward({parameters}):\n    return {paid}\n")
-    code, out, err = run(*command, file, "--reward", own)
-    assert (code, "Each answer is graded alone, also by reward" in out) == (0, said), err
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_reward_compares_the_answers_to_a_problem(run: Run, tmp_path: Path, listed: bool) -> None:
+    """A list of answers in a row, or rows in turn with one id and one question, are graded as in training."""
+    texts = [["a", "abc", "ab"], ["abcd"], ["x", "y"]]
+    rows = [{"id": "1", "question": f"q{n}", "gold": "1", "response": own} for n, own in enumerate(texts)]
+    if not listed:
+        rows = [{**row, "response": text} for row in rows for text in row["response"]]
+    file, own = tmp_path / "rows.jsonl", tmp_path / "own.py"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    own.write_text(
+        "def longest(completions, **columns):\n    return [float(c == max(completions)) for c in completions]\n"
+    )
+    code, _, err = run("grade", file, "--reward", own, "--out", tmp_path / "out.jsonl", "--lists", "answers")
+    assert code == 0, err
+    assert [row["reward"] for row in graded(tmp_path / "out.jsonl")] == [0, 1, 0, 1, 0, 1]
+
+
+def test_rows_before_a_broken_one_are_graded() -> None:
+    rows = [(Place("file", number), {"id": "1", "gold": "1", "response": "1"}) for number in (1, 2)]
+
+    def broken() -> Iterator[tuple[Place, dict[str, str]]]:
+        yield from rows
+        raise DataError("file, row 3: broken JSON")
+
+    for given in (iter([*rows, (Place("file", 3), {"id": "1", "gold": "1"})]), broken()):
+        found = grade_groups(group_rows(given), ("", ""), "flexible", (None, ()), 1)
+        assert [next(found).grade.correct for _ in rows] == [True, True]
+        with pytest.raises(DataError, match="row 3"):
+            next(found)
 
 
 def test_an_explanation_uses_no_reward(run: Run, tmp_path: Path) -> None:
@@ -356,7 +377,7 @@ def test_rows_are_read_as_they_are_graded_by_several_workers() -> None:
             read.append(number)
             yield Place("file", number), {"gold": "1", "response": "1"}
 
-    graded = grade_rows(rows(), ("", ""), "flexible", (None, ()), 2)
+    graded = grade_groups(([each] for each in rows()), ("", ""), "flexible", (None, ()), 2)
     assert next(graded).grade.correct
     assert 1000 < len(read) < 2500, "some more, so that no worker waits for a slow answer"
     assert sum(each.grade.correct for each in graded) == 4999

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_graded_files(
     file = write_answers(folder, count, seed=count)
     job = GradeJob((str(file),), ("", "response"), reward=("boxed", "0.5*length") if rewarded else ())
     whole, joined = folder / f"whole{suffix}", folder / f"joined{suffix}"
-    figures = job.write(job.grade(read_files(job.files)), whole, console)
+    figures = job.write(job.grade_files(), whole, console)
     for number in data.draw(st.permutations(range(1, shards + 1))):
         run_row_shard(job, find_shard_folder(joined, is_file=True), Shard(number, shards), False, console)
     result = merge(joined, [], False, console)
@@ -83,6 +84,28 @@ def test_scored_answers(tmp_path_factory: pytest.TempPathFactory, count: int, sh
         here, there = (folder / out / "eval/step_000000" / name for out in ("joined", "whole"))
         assert here.read_bytes() == there.read_bytes()
     assert (folder / "copied").exists(), "copies of shards stay"
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(2, 17), st.integers(1, 4))
+def test_answers_that_a_reward_compares_stay_together(
+    tmp_path_factory: pytest.TempPathFactory, count: int, shards: int
+) -> None:
+    """A function takes all answers to a problem, wherever they stand in the file, in every shard."""
+    folder = tmp_path_factory.mktemp("compared")
+    file, own = write_answers(folder, count, seed=count), folder / "own.py"
+    own.write_text("def reward(completions, **columns):\n    return [float(len(completions))] * len(completions)\n")
+    job = ScoreJob(str(file), Scoring(response_keys=("response", "other")), (str(own),))
+    figures = job.score(folder / "whole", console)
+    for number in range(1, shards + 1):
+        run_row_shard(job, folder / "shards", Shard(number, shards), False, console)
+    assert merge(folder / "joined", [folder / "shards"], False, console) == figures
+    for name in ("response.jsonl", "other.jsonl"):
+        here, there = (folder / out / "eval/step_000000" / name for out in ("joined", "whole"))
+        assert here.read_bytes() == there.read_bytes()
+        rows = [json.loads(line) for line in there.read_text().splitlines()]
+        sizes = Counter(row["group_id"] for row in rows)
+        assert [row["reward"] for row in rows] == [sizes[row["group_id"]] for row in rows]
 
 
 def test_a_shard_goes_on_wherever_it_was_cut(tmp_path: Path) -> None:

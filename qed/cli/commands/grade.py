@@ -93,7 +93,6 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     _check_options(args)
     from qed.console.live import Console
     from qed.evaluation.grade_run import GradeJob
-    from qed.rewards.handed import explain_single_answers
 
     console = Console(args.json)
     names, options = read_rewards(args)
@@ -103,8 +102,6 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     )
     job = replace(job, policy=args.policy, also=read_also(args.also_grade))
     if not (args.shard or args.cluster):
-        for line in explain_single_answers(job.grader[0].functions if job.grader[0] else ()):
-            console.say(line)
         return job.write(job.grade_files(written=bool(args.out)), args.out, console)
     from qed.evaluation.shards import find_shard_folder
 
