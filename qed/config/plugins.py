@@ -159,7 +159,8 @@ def _require_read(kind: type[Any], name: str) -> None:
             f"{key}: TYPE = ... to change the default, or rename a method."
         )
     functions = {key: value for key, value in own.items() if isinstance(value, FunctionType)}
-    for key in functions.keys() & inherited:
+    own_methods = {key for key in functions if not key.startswith("__")}  # the decorator adds others
+    for key in own_methods & inherited:
         _require_parameters(f"{name}: {kind.__name__}.{key}", functions[key], getattr(super(kind, kind), key, None))
     called = {used for function in functions.values() for used in function.__code__.co_names}
     hooks = [key for key in inherited if not key.startswith("_")]
@@ -174,7 +175,7 @@ def _require_read(kind: type[Any], name: str) -> None:
 
 def _require_parameters(what: str, function: FunctionType, inherited: Any) -> None:
     """Reject a method that cannot be called like the one that it overrides."""
-    if not isinstance(inherited, FunctionType) or function.__name__.startswith("__"):
+    if not isinstance(inherited, FunctionType):
         return
     parameters = inspect.signature(inherited).parameters.values()
     given = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
