@@ -86,6 +86,16 @@ def test_what_is_read_or_clearly_ones_own_is_accepted(load: Load, body: str) -> 
     assert load("@dataclass(frozen=True)\nclass Mine(Grpo):\n" + body).__name__ == "Mine"
 
 
+def test_methods_that_a_decorator_adds_are_accepted(load: Load) -> None:
+    """From Python 3.13 on, a dataclass has a method `__replace__`, a function of another name and with a `/`."""
+    body = (
+        "def later(kind):\n    def _replace(self, /, **changes): return self\n    kind.__replace__ = _replace\n"
+        "    return kind\nMore = later(Grpo)\n@later\n@dataclass(frozen=True)\nclass Mine(More): pass\n"
+    )
+    assert load(body).__name__ == "Mine"
+
+
+
 class Own(PolicyGradient):
     def advantages(self, rewards: Tensor) -> Tensor:
         return 2 * rewards
