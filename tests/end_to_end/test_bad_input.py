@@ -229,7 +229,7 @@ def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path
         assert_refused(qed("grpo", "--out", tmp_path, *TINY, *flag), 2, str(tmp_path))
     assert (tmp_path / "mine.txt").read_text() == "precious"
     run, file = tmp_path / "run", tmp_path / "sums.jsonl"
-    file.write_text('{"question": "What is 1 + %d?", "answer": "2"}\n' * 9 % tuple(range(9)), encoding="utf-8")
+    file.write_text('{"question": "What is 1 + %d?", "answer": "2"}\n' * 20 % tuple(range(20)), encoding="utf-8")
     failed = qed("luffy", "--out", run, "--model", "new:tiny", "--tasks", file, "--prompt", "r1_zero")
     assert (failed.code, (run / "settings.yaml").is_file()) == (3, True), failed.err
     assert_refused(qed("grpo", "--out", run, *TINY), 2, "has finished no step: replace it with --overwrite")
