@@ -64,7 +64,7 @@ def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
 
     Args:
         rows: rows with their places.
-        keys: columns of the gold and of the answer, see `grade_rows`.
+        keys: columns of the gold and of the answer, see `grade_groups`.
         lists: what a list is, see `split_answers`.
 
     Raises:
