@@ -13,9 +13,12 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import yaml
+
 from qed.config import plugins
 from qed.config.keys import list_other_names
 from qed.config.phases import PipelineSettings, Settings
+from qed.config.values import coerce_value, describe_type, dump_tree, read_node
 from qed.errors import UsageError
 
 PHASES = {"sft": "sft", "rl": "grpo"}
@@ -133,7 +136,24 @@ def _collect(
             _collect(inner, key, classes, result, _default_section(owner, part, inner))
         elif part.init and not (part.name == "method" and not section):
             default = read_default(part) if defaults is None else getattr(defaults, part.name)
+            if not owner.__module__.startswith("qed."):
+                _require_readable(owner, part.name, inner, default)
             settings[key] = Setting(key, key, inner, default, section, owner, part.metadata.get("shelf"))
+
+
+def _require_readable(owner: type, name: str, kind: Any, default: Any) -> None:
+    """Require that a default of the user's can be read again from the settings file of a run."""
+    if default is MISSING:
+        return
+    try:
+        read = coerce_value(read_node(yaml.compose(dump_tree({name: default})).value[0][1]), kind)
+    except (ValueError, TypeError, yaml.YAMLError):
+        read = MISSING
+    if read != (tuple(default) if isinstance(read, tuple) else default):
+        raise UsageError(
+            f"{owner.__name__}.{name} is {default!r} by default, which a run's settings file cannot give back as "
+            f"{describe_type(kind)}. Change the default or the type: {name}: TYPE | None = None allows None."
+        )
 
 
 @functools.cache

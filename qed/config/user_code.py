@@ -167,7 +167,8 @@ def find_users_line(error: BaseException) -> str:
 
 
 def _import(shown: str, load: Callable[[], Any]) -> Any:
-    """Return the result of `load`; turn its errors into UsageErrors that explain them."""
+    """Return the result of `load` in the same working folder; turn its errors into UsageErrors that explain them."""
+    here = os.getcwd()
     try:
         return load()
     except SyntaxError as error:
@@ -175,8 +176,15 @@ def _import(shown: str, load: Callable[[], Any]) -> Any:
         raise UsageError(f"{where}: {error.msg}.") from error
     except ModuleNotFoundError as error:
         raise UsageError(_explain_missing(shown, error)) from error
+    except SystemExit as error:
+        raise UsageError(
+            f"{shown} cannot be imported: it ends the program (sys.exit). Put that under "
+            'if __name__ == "__main__":, which an import skips.'
+        ) from error
     except Exception as error:
         raise UsageError(f"{shown} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        os.chdir(here)  # a file that goes to another folder would take the run and relative paths with it
 
 
 def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:

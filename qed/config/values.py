@@ -96,7 +96,9 @@ def coerce_value(raw: Raw, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _coerce_optional(raw, kind)
     if raw.missing:
-        raise ValueError(f'must be {describe_type(kind)}; write [] or "" for an empty one.')
+        empty = "[]" if origin in (tuple, list) else '""' if kind is str else ""
+        hint = f"write {empty} for an empty one" if empty else "leave it out for the default"
+        raise ValueError(f"must be {describe_type(kind)}; {hint}.")
     if origin in (tuple, list):
         return _coerce_sequence(raw, kind)
     if raw.items is not None:

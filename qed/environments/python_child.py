@@ -88,6 +88,25 @@ class _Output(io.TextIOBase):
         return text[: self.most] + CUT if len(text) > self.most else text
 
 
+class _Programs:
+    """Runs programs in a child, which gives up system calls before its first one."""
+
+    def __init__(self, max_characters: int) -> None:
+        self.max_characters = max_characters
+        self._give_up = lockdown.prepare() if lockdown.is_available() else None
+
+    def enter_child(self) -> None:
+        """Give up system calls; this calls C, which Python reports to audit hooks and a sealed process may not do."""
+        if self._give_up is not None:
+            self._give_up()
+
+    def __call__(self, codes: list[str]) -> str:
+        """Run programs that share their names, and return what the last one printed."""
+        forget_secrets()
+        names: dict[str, Any] = {}
+        return [run_program(code, self.max_characters, names) for code in codes][-1]
+
+
 def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """Import what programs may use; return the system's capabilities and the function that runs programs."""
     for name in MODULES.split():
@@ -98,17 +117,7 @@ def load(max_characters: int) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     run_program(WARM_UP, max_characters, {})
     if lockdown.is_available():
         lockdown.try_out()
-    # System calls to give up in each child before its first program.
-    waiting = [lockdown.prepare()] if lockdown.is_available() else []
-
-    def run(codes: list[str]) -> str:
-        forget_secrets()
-        while waiting:
-            waiting.pop()()
-        names: dict[str, Any] = {}
-        return [run_program(code, max_characters, names) for code in codes][-1]
-
-    return {"refuses_system_calls": lockdown.is_available()}, run
+    return {"refuses_system_calls": lockdown.is_available()}, _Programs(max_characters)
 
 
 def _import_whole(name: str) -> None:

@@ -93,6 +93,10 @@ def _serve_child(channel: socket.socket, about: Any, handler: Handler, memory: i
     try:
         _lead_group(os.getpid())
         _set_limits(memory, sealed)
+        if (enter := getattr(handler, "enter_child", None)) is not None:
+            enter()
+        if sealed:
+            sys.addaudithook(_refuse_event)
         _send(channel, _encode({"pid": os.getpid(), "about": about}))
         with channel.makefile("rb") as questions:
             for line in questions:
@@ -124,7 +128,6 @@ def _set_limits(memory: int, sealed: bool) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (SEALED_FILES, SEALED_FILES))
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # does not restrict root
-        sys.addaudithook(_refuse_event)
 
 
 def _read_address_space() -> int:

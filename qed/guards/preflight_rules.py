@@ -68,7 +68,8 @@ def check_answers(
     no_signal = (
         ""
         if figures.signal or not rewarded or joined
-        else "All answers to a problem earn the same here. A run without any signal ends with exit code 5."
+        else "All answers to a problem earn the same here. If no step has a gradient, run.on_no_signal decides how the "
+        "run ends."
     )
     without_reward = [] if not figures.without_reward else [_describe_missing_rewards(figures.without_reward)]
     return [

@@ -195,7 +195,7 @@ class Phase:
             trained: groups that this step's updates train on, all by default.
         """
         updates = merge_updates(stats)
-        self.checkpointer.count_signal(updates["train/live_rows"] > 0)
+        self.checkpointer.count_signal(any(each.get("train/live_rows") and not each.get(SKIPPED) for each in stats))
         flops = self.learner.flops
         needed = self._pop_flops() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
@@ -286,6 +286,8 @@ class Phase:
                 f"No step of {self.name} had a gradient: the teacher agrees with the policy on every token, or no "
                 "problem's demonstration could be shown to it (guidance/traces in the metrics). Is it the same model?"
             )
+        if limit := self.settings.learner.skip_norm:
+            message += f" Updates with a gradient norm above learner.skip_norm={limit:g} are skipped (optim/skipped)."
         self.setup.run.event("no_signal", phase=self.name)
         if not self.setup.signal_steps and self.settings.run.on_no_signal == "stop":
             raise NothingTrained(message)

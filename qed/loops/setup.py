@@ -221,14 +221,15 @@ def _roll_back_on_error(run: Run, aside: Path | None, launch: Launch) -> Iterato
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _count_copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
-    """Count the copies of the weights that a run writes with its first checkpoint.
+def _require_space(settings: Settings | PipelineSettings, run: Run, policy: Policy, resumed: Path | None) -> None:
+    """Require space on the disk for a run's first checkpoint and the copies of the weights that it writes with it.
 
     These are the reference models saved at the start of each phase, and the EMA reference inside a checkpoint.
     """
     methods = [phase.algorithm for phase in list_phases(settings)]
     saved = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
-    return saved + any(method.reference_moves[0] > 0 for method in methods)
+    copies = saved + any(method.reference_moves[0] > 0 for method in methods)
+    disk.require_space(run, checkpoint_bytes(policy.model, copies=copies))
 
 
 def _build_setup(  # noqa: PLR0913 -- a run has many parts
@@ -253,8 +254,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     servers.connect(policy, last, loaded.problems, device, first_step)
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
-    copies = _count_copies(settings, resumed)
-    parallel.run_on_first(lambda: disk.require_space(run, checkpoint_bytes(policy.model, copies=copies)))
+    parallel.run_on_first(lambda: _require_space(settings, run, policy, resumed))
     if resumed is not None:
         console.say(f"Resuming from {resumed}.")
     loaded = fit_run_problems(loaded, policy, last, run, console)

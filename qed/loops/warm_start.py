@@ -25,6 +25,8 @@ from qed.loops.resume import list_phases
 from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.models import load
+from qed.report.model_card import write_card
+from qed.report.write import write_report
 from qed.runs.run import Launch
 from qed.trackers.start import require_installed
 from qed.training.joining import join_ranks
@@ -64,7 +66,8 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
             with open_run(replace(start, run=replace(start.run, out=str(temporary))), sft_launch, "start") as setup:
                 setup.console.say(f"Warm start first: qed sft {config}.")
                 run_phases(setup, list_phases(setup.settings))
-            parallel.run_on_first(lambda: _rename_unless(model, temporary, folder))
+            parallel.run_on_first(lambda: _rename_unless(model, temporary, folder, setup.last))
+            setup.console.say(f"The warm start is kept in {folder}; other runs here with the same one use it again.")
         except Interrupted as stopped:
             raise Interrupted(
                 "Stopped during the warm start; the same command starts it again.", stopped.exit_code
@@ -75,10 +78,12 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     return replace(settings, model=replace(settings.model, name=str(model), revision=""))
 
 
-def _rename_unless(model: Path, temporary: Path, folder: Path) -> None:
-    """Rename the trained run's folder, unless another run has meanwhile trained the same model."""
+def _rename_unless(model: Path, temporary: Path, folder: Path, step: int) -> None:
+    """Rename the trained run's folder, also in its pages, unless another run has meanwhile trained the same model."""
     if not model.is_dir():
         temporary.rename(folder)
+        write_card(folder, step)
+        write_report([folder], folder / "report.html")
 
 
 def _find_trained(home: Path, name: str, start: Settings) -> Path | None:

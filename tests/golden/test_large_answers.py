@@ -46,7 +46,7 @@ def test_grading_says_now_and_then_how_far_it_is(
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:8]))
     assert ScoreJob(str(file), Scoring()).score(None, Console())["tasks"]["many"]["answers"] == 8
     said = capsys.readouterr().out.splitlines()
-    assert [line for line in said if "Grading" in line] == ["Grading: 1 of 8 answers of many."]
+    assert [line for line in said if "Grading" in line] == ["Grading: 4 of 8 answers of many."]
     run_row_shard(GradeJob((str(file),)), file.parent / "shards", Shard(1, 2), False, Console())
     assert "Grading: 1 of 4 rows." in capsys.readouterr().out.splitlines()
 

@@ -57,7 +57,7 @@ def test_what_is_no_whole_number_is_refused(error: Refused, write: Write, writte
 def test_a_setting_without_a_value_is_refused_and_an_empty_section_is_not(
     error: Refused, write: Write, written: str
 ) -> None:
-    assert "x.yaml:1: run.out must be a text; write [] or" in error("grpo", write(f"run: {{out: {written}}}"))
+    assert 'x.yaml:1: run.out must be a text; write "" for' in error("grpo", write(f"run: {{out: {written}}}"))
     assert "data.map must be a list of texts" in error("grpo", write(f"data: {{map: {written}}}"))
     assert resolve_settings("grpo", [write(f"run: {written}")]).settings == resolve_settings("grpo", []).settings
 

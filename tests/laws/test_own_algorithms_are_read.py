@@ -95,7 +95,6 @@ def test_methods_that_a_decorator_adds_are_accepted(load: Load) -> None:
     assert load(body).__name__ == "Mine"
 
 
-
 class Own(PolicyGradient):
     def advantages(self, rewards: Tensor) -> Tensor:
         return 2 * rewards
