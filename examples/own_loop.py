@@ -1,6 +1,7 @@
 """GRPO as a custom training loop. It ends with bitwise the same weights as `qed grpo` with the same settings if a step
 is a single update. Other features of `qed grpo` are omitted: a KL in the reward, targets of KL and entropy, a moving
-reference, corrections for the sampler, curricula, evaluations and checkpoints."""
+reference, corrections for the sampler, curricula, limits on the length of prompts, `learner.epochs`, evaluations and
+checkpoints."""
 
 import qed
 from qed.algorithms.base import StepContext
@@ -29,6 +30,8 @@ def train(settings):
         groups = collector.collect(algorithm, StepContext(step, steps, seed)).groups  # sample and grade answers
         assign_advantages(groups, algorithm)  # compute advantages
         rows = algorithm.rows(groups)
+        if not rows:  # all were filtered out, such as truncated answers
+            continue
         learner.score(rows, old=False)  # log-probs of the reference model, if there is one
         loss = learner.update(rows, step - 1)["train/loss"]  # update the policy
         policy.sampler.load(policy.model, version=step)

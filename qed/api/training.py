@@ -21,7 +21,7 @@ from qed.errors import Interrupted
 Config = str | os.PathLike[str]
 
 
-def train(method: str, config: Config | Sequence[Config] | None = None, **settings: Any) -> Run:
+def train(method: str | os.PathLike[str], config: Config | Sequence[Config] | None = None, **settings: Any) -> Run:
     """Train a model as `qed METHOD CONFIG --settings` does, and return the run.
 
     In a notebook, progress is one line that is updated in place. An interrupt saves the last complete step; the same
@@ -51,7 +51,7 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
         arguments = [*_list_configs(config), *list_options(texts)]
         resolved = resolve_settings(resolve_training_command(method), arguments)
         try:
-            result = run_recipe(resolved, [method, *arguments])
+            result = run_recipe(resolved, [os.fspath(method), *arguments])
         except Interrupted as stopped:
             stopped.add_note("In Python: repeat the call to qed.train with out= set to that folder and resume=True.")
             raise
@@ -61,7 +61,7 @@ def train(method: str, config: Config | Sequence[Config] | None = None, **settin
 
 
 def load_settings(
-    config: Config | Sequence[Config] | None = None, *, method: str = "", **settings: Any
+    config: Config | Sequence[Config] | None = None, *, method: str | os.PathLike[str] = "", **settings: Any
 ) -> Settings | PipelineSettings:
     """Return the settings that `qed.train` would use, without training.
 

@@ -146,7 +146,8 @@ def _require_readable(owner: type, name: str, kind: Any, default: Any) -> None:
     if default is MISSING:
         return
     try:
-        read = coerce_value(read_node(yaml.compose(dump_tree({name: default})).value[0][1]), kind)
+        ((_, node),) = yaml.compose(dump_tree({name: default})).value  # type: ignore[union-attr]
+        read = coerce_value(read_node(node), kind)
     except (ValueError, TypeError, yaml.YAMLError):
         read = MISSING
     if read != (tuple(default) if isinstance(read, tuple) else default):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from qed.config import plugins
 from qed.errors import UsageError, suggest_nearest
 
@@ -11,8 +13,9 @@ PIPELINES = {
 }
 
 
-def resolve_training_command(name: str) -> str:
+def resolve_training_command(name: str | os.PathLike[str]) -> str:
     """Return a training command's name as its file spells it; a UsageError suggests the nearest command."""
+    name = os.fspath(name)
     if name in PIPELINES or plugins.is_users_own(name):
         return name
     leaves = plugins.list_leaves("algorithms")

@@ -193,9 +193,12 @@ def find_usual_samples(name: str) -> int:
     """Return the default number of samples per problem: declared by the task's module, or from the table."""
     task = parse_task(name)
     declared: Any = getattr(plugins.load_leaf("tasks", task.leaf), "SAMPLES", None)
+    split = task.split or "test"  # which an evaluation reads
     if isinstance(declared, Mapping):
-        declared = declared.get(task.split)
-    return int(declared or SAMPLES.get(f"{task.leaf}:{task.split}") or SAMPLES.get(task.leaf, 1))
+        declared = declared.get(split)
+    if not isinstance(declared, int | None) or isinstance(declared, bool):
+        raise UsageError(f"The task {name}: SAMPLES must be a number, or one for each split, not {declared!r}.")
+    return declared or SAMPLES.get(f"{task.leaf}:{split}") or SAMPLES.get(task.leaf, 1)
 
 
 def find_usual_tokens(name: str) -> int:

@@ -219,9 +219,10 @@ def find_shards(places: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for place in places:
-        files = [place] if place.is_file() else sorted(place.rglob("shard-*-of-*.jsonl"))
+        folder = place.is_dir()  # False also for a name that no file can have, in which nothing can be searched
+        files = sorted(place.rglob("shard-*-of-*.jsonl")) if folder else [place] * place.is_file()
         if not files:
-            started = sorted(place.rglob(f".shard-*{UNFINISHED}")) if place.is_dir() else []
+            started = sorted(place.rglob(f".shard-*{UNFINISHED}")) if folder else []
             hint = f" {started[0]} is not finished: run its command again to resume it." if started else ""
             raise DataError(f"{place} holds no finished shard, a file such as shard-1-of-3.jsonl.{hint}")
         found += files

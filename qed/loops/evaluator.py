@@ -53,6 +53,12 @@ class Evaluator:
         self.measured: set[int] = set()
         self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
         self.scores = self._read_scores()
+        wanted = settings.evaluation
+        if setup.validation and not wanted.at_end and not 0 < wanted.every <= ends[1] - ends[0]:
+            setup.console.say(
+                "Warning: problems are held out for validation, but the phase will not be evaluated: set "
+                "evaluation.every or evaluation.at_end."
+            )
 
     def evaluate(self, step: int) -> None:
         """Evaluate the policy after a step unless it has been; in the background if there is a server for that."""

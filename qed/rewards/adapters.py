@@ -222,7 +222,8 @@ def wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
     """Wrap a reward in qed's form as a function of rollouts."""
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> Any:
-        results = join_results([reward(rollout) for rollout in rollouts])
+        # Copies, because the verdict and other rewards read the answer as it was.
+        results = join_results([reward(rollout.copy_with()) for rollout in rollouts])
         return read_later(results, lambda got: [_read_grade(name, *each) for each in zip(got, rollouts, strict=True)])
 
     return grade_rollouts

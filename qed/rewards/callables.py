@@ -145,7 +145,8 @@ class CallableReward:
         for unit in units:
             check_signals("grade")
             try:
-                result = self._function(unit if self._groups else unit[0])
+                given = [rollout.copy_with() for rollout in unit]  # what a function assigns must not reach training
+                result = self._function(given if self._groups else given[0])
             except Exception as error:  # noqa: BLE001 -- a user's function may raise anything
                 result = error
             calls.append(Call(self, unit, result))

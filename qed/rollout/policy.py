@@ -11,8 +11,10 @@ import torch
 
 from qed.config import plugins
 from qed.config.phases import Settings
+from qed.config.user_code import require_callable
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import list_training_texts, load_prompt
+from qed.errors import UsageError
 from qed.models import load, lora
 from qed.models.families import choose_attention, find_scalar_head
 from qed.models.precision import cast_weights, read_precision, read_weights_dtype
@@ -20,6 +22,8 @@ from qed.models.scalar_head import build_scalar_model, load_scalar_model, train_
 from qed.sampling.base import Sampler
 from qed.training import checkpoints
 from qed.types import Problem
+
+MAKE = "(model, tokenizer, ends, rows_per_batch, precision)"  # the parameters of a sampler's `make`
 
 
 @dataclass
@@ -121,5 +125,12 @@ def build_sampler(model: Any, tokenizer: Any, ends: Sequence[int], settings: Set
     """Build the run's sampler; one on servers also reads their addresses and the request timeout."""
     leaf = plugins.load_leaf("samplers", settings.sampling.sampler)
     common = model, tokenizer, ends, settings.sampling.rows_per_batch, read_precision(settings.model)
-    sampler: Sampler = leaf.connect(*common, settings) if hasattr(leaf, "connect") else leaf.make(*common)
+    if hasattr(leaf, "connect"):
+        connected: Sampler = leaf.connect(*common, settings)
+        return connected
+    name = settings.sampling.sampler
+    require_callable(f"{name}: make", getattr(leaf, "make", None), MAKE, len(common))
+    sampler: Sampler = leaf.make(*common)
+    if missing := [method for method in ("generate", "load") if not callable(getattr(sampler, method, None))]:
+        raise UsageError(f"{name}: make{MAKE} returned {type(sampler).__name__}, which has no method {missing[0]}.")
     return sampler

@@ -21,6 +21,10 @@ from qed.grading.fork_server import ForkServer
 from qed.grading.judge import Judge
 from qed.grading.session import FailedError, Limits, NotLoadedError
 
+LINK = "f'/proc/self/fd/{fd}'"
+# A library may have opened other files, such as a libffi that reads itself.
+SOCKETS = f"[fd for fd in range(3, 20) if os.path.exists({LINK}) and os.readlink({LINK}).startswith('socket')]"
+
 
 @pytest.fixture(scope="module")
 def code() -> Iterator[ForkServer]:
@@ -54,15 +58,9 @@ def runs(pid: int) -> bool:
     ("told", "reason"),
     [
         ("os.closerange(0, 4096)", "the process ended"),
-        (
-            "[os.write(fd, b'junk\\n') for fd in range(3, 20) if os.path.exists(f'/proc/self/fd/{fd}')]",
-            "cannot be read",
-        ),
-        (
-            "[os.write(fd, b'[' * 9999 + b'\\n') for fd in range(3, 20) if os.path.exists(f'/proc/self/fd/{fd}')]",
-            "read",
-        ),
-        ("[os.write(fd, b'{}\\n') for fd in range(3, 20) if os.path.exists(f'/proc/self/fd/{fd}')]", "cannot be read"),
+        (f"[os.write(fd, b'junk\\n') for fd in {SOCKETS}]", "cannot be read"),
+        (f"[os.write(fd, b'[' * 9999 + b'\\n') for fd in {SOCKETS}]", "read"),
+        (f"[os.write(fd, b'{{}}\\n') for fd in {SOCKETS}]", "cannot be read"),
         ("'x' * (80 << 20)", "more than 64 MiB"),
         ("(_ for _ in ()).throw(KeyboardInterrupt)", "the process ended"),
         ("os._exit(0)", "code 0"),
