@@ -64,6 +64,10 @@ class Diverged(QedError):
         self.rollouts = tuple(rollouts)
 
 
+class RewardFailed(QedError):
+    """The reward failed on every answer that it was to grade."""
+
+
 class NothingTrained(QedError):
     """A run in which no step had a gradient."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from qed.config.phases import Settings
 from qed.data.splits import VALIDATION
+from qed.errors import RewardFailed
 from qed.evaluation.rows import build_metrics
 from qed.loops.evaluate import Summaries, evaluate, record_task
 from qed.loops.metrics import MetricsWriter, Stats
@@ -69,13 +70,22 @@ class Evaluator:
             tasks = self._select_tasks(step)
             done = self._is_recorded(step, tasks)
             background = self.setup.background
-            here = not done and background is None
-            summaries = evaluate(self.setup, self.settings, step, tasks) if here else {}
+            summaries = self._evaluate_now(step, tasks) if not done and background is None else {}
         seconds = timer.pop("evaluate")
         if not done and background is not None:
             background.submit(step, tasks, self.setup.model, self.settings)
-        elif not done:
+        elif not done and summaries is not None:
             self._record(step, summaries, seconds)
+
+    def _evaluate_now(self, step: int, tasks: Mapping[str, Any]) -> dict[str, Summaries] | None:
+        """Evaluate in this process; return None if the reward failed on all answers to a task of a trained policy."""
+        try:
+            return evaluate(self.setup, self.settings, step, tasks)
+        except RewardFailed as error:
+            if step == self.ends[0]:  # nothing is lost yet
+                raise
+            self._report_missed(step, str(error))
+            return None
 
     def collect(self, most: int) -> list[int]:
         """Record finished background evaluations, and return the steps whose evaluation has ended.

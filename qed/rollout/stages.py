@@ -15,7 +15,7 @@ from qed.algorithms.parts.crediting import read_credit
 from qed.config.settings import LearnerSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.environments.base import SINGLE
-from qed.errors import Diverged, QedError, UsageError
+from qed.errors import Diverged, RewardFailed, UsageError
 from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
@@ -272,12 +272,12 @@ def grade(groups: Groups, grader: Grader) -> None:
 
     Raises:
         Diverged: a reward is not finite.
-        QedError: the reward failed on every answer.
+        RewardFailed: the reward failed on every answer.
     """
     assign_grades(groups, grader)
     graded = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
     if graded and all(verdict.tier == "error" for verdict in graded):
-        raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
+        raise RewardFailed(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
 
 
 def assign_grades(groups: Groups, grader: Grader) -> None:

@@ -103,6 +103,25 @@ def test_a_server_that_is_down_ends_a_run_before_its_first_step(qed: Callable[..
     assert not (tmp_path / "run" / "rollouts").exists() or not list((tmp_path / "run" / "rollouts").glob("*.jsonl.zst"))
 
 
+def test_a_later_evaluation_in_which_a_reward_fails_on_all_answers_is_left_out(
+    qed: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The first one is the user's to mend; after training, the steps made would be lost."""
+    held, own = tmp_path / "held.jsonl", tmp_path / "own.py"
+    held.write_text('{"question": "What is held?", "answer": "1"}\n' * 3)
+    own.write_text(
+        "def reward(rollout):\n    if 'held' in rollout.problem.question:\n        raise ValueError('no')\n"
+        "    return len(rollout.text) % 3\n"
+    )
+    options = ("--reward", own, "--evaluation.tasks", held, "--lr", 0)
+    done = qed("grpo", *RUN, *options, "--no-evaluation.at_start", "--out", tmp_path / "run")
+    assert done.code in (0, 5), done.err
+    assert "has no evaluation: The reward failed on all of" in done.out
+    assert (tmp_path / "run/final/hf").is_dir()
+    first = qed("grpo", *RUN, *options, "--out", tmp_path / "first")
+    assert (first.code, "The reward failed on all of" in first.err) == (1, True)
+
+
 def test_answers_that_a_server_does_not_score_are_counted(qed: Callable[..., Any], tmp_path: Path) -> None:
     turn = iter(range(10_000))
     lock = threading.Lock()
