@@ -56,7 +56,7 @@ def write_rows(file: Path, count: int, bad: int = -1) -> None:
 
 
 def grade(job: GradeJob, out: Path | None, alone: bool) -> Any:
-    graded = job.grade(job.read_rows()) if alone else job.grade_files(written=out is not None)
+    graded = job.grade(job.read_groups()) if alone else job.grade_files(written=out is not None)
     figures = job.write(graded, out, console)
     return {name: value for name, value in figures.items() if name not in TIMES}
 
