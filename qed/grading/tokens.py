@@ -209,6 +209,11 @@ class Reader:
         """Return whether the last token can end a value, so that a unit may follow."""
         return bool(self.tokens) and (self.tokens[-1].kind in {"number", "word"} or self.get_last() in ENDS)
 
+    def ends_factorial(self) -> bool:
+        """Return whether != directly follows a number or a bracket, without names: 5!=120, but x-1!=0."""
+        closed = bool(self.tokens) and (self.tokens[-1].kind == "number" or self.get_last() == ")")
+        return closed and not self.spaced and not self.follows_name()
+
     def add_command(self, text: str) -> None:
         """Add a LaTeX command, or remember that it opens text."""
         text = COMMANDS.get(text, text)
@@ -252,6 +257,9 @@ class Reader:
         if text == "." and self.tokens and self.tokens[-1].kind == "word" and len(self.get_last()) > 1:
             self.spaced = True  # an abbreviation: sq. ft.
             return
+        if text == "!=" and self.ends_factorial():
+            self.add("sign", "!")
+            text = "="
         self.depth += (text in OPENING) - (text in CLOSING)
         self.add("sign", text)
 

@@ -83,12 +83,18 @@ def split_sides(text: str) -> list[str]:
             and text[index - 1 : index] != "\\"
         ):
             return [text]
-        elif depth <= 0 and sign == "=" and text[index - 1 : index] not in ("<", ">", "!", ":", "=", "≤"):
+        elif depth <= 0 and sign == "=" and _is_equality(text[start:index]):
             if text[index + 1 : index + 2] == "=":
                 return [text]
             sides.append(text[start:index].replace("&", " ").strip())
             start = index + 1
     return [*sides, text[start:].replace("&", " ").strip()]
+
+
+def _is_equality(before: str) -> bool:
+    """Return whether an equals sign after a side is not the end of another sign: 5!=120, but x!=1."""
+    factorial = before[-2:-1].isdigit() or before[-2:-1] == ")"
+    return before[-1:] not in ("<", ">", ":", "=", "≤") and (before[-1:] != "!" or (factorial and _is_number(before)))
 
 
 def _is_number(side: str) -> bool:
