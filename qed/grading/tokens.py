@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from qed.grading.bounds import MAX_TOKENS, OverBoundError
 from qed.grading.vocabulary import (
+    CASED_UNITS,
     COMMANDS,
     FUNCTION_WORDS,
     FUNCTIONS,
@@ -309,5 +310,6 @@ def build_key(tokens: list[Token]) -> str:
         if token.text == "}" and len(words) > 1 and words[-2] == "{":
             words[-2:] = [words[-1]]
         else:
-            words.append(token.text.casefold() if token.kind == "word" else token.text)
+            word = token.kind == "word" and token.text not in CASED_UNITS
+            words.append(token.text.casefold() if word else token.text)
     return " ".join(words)

@@ -24,6 +24,7 @@ from qed.grading.vocabulary import (
     PHRASES,
     POWERS,
     RATES,
+    SYMBOL_UNITS,
     UNITS,
 )
 
@@ -34,6 +35,7 @@ CHANGES = set("increase decrease discount profit loss gain more less off higher 
 # 5 thirds are a fraction; quarters are coins.
 PARTS = {word: part for word, part in DENOMINATORS.items() if word.endswith("s") and word != "quarters"}
 PARTS |= {"hundredths": Fraction(1, 100), "thousandths": Fraction(1, 1000)}
+SCALES = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
 
 BARE = "unit"  # the name of square and cubic units without another name
 
@@ -102,12 +104,8 @@ def _parse_change(cursor: Cursor, percent: Node) -> Node:
 
 def _parse_degrees(cursor: Cursor, value: Node) -> Node:
     inner = negate(value.parts[0].parts[0]) if value.kind == "negate" else value.parts[0]
-    scale = {"c": "celsius", "f": "fahrenheit"}.get(cursor.text.lower())
-    if scale and cursor.peek().kind in {"letter", "word"}:
-        cursor.take()
+    if (scale := _read_scale(cursor)) is not None:
         return attach_unit(inner, scale)
-    if cursor.peek().kind == "word" and cursor.text.lower() in {"celsius", "fahrenheit"}:
-        return attach_unit(inner, cursor.take().text.lower())
     for part in (60, 3600):  # 10° 30' 15''
         if cursor.peek().kind == "number" and cursor.peek(1).text == "'" and inner.kind in {"number", "add"}:
             minutes = Node("divide", parts=(make_number(parse_digits(cursor.take().text)), make_number(part)))
@@ -115,6 +113,13 @@ def _parse_degrees(cursor: Cursor, value: Node) -> Node:
             while cursor.accept_any("'"):
                 pass
     return attach_unit(inner, "degree")
+
+
+def _read_scale(cursor: Cursor) -> str | None:
+    """Read the scale of a temperature after its degrees: C, F, Celsius, Fahrenheit."""
+    scale = SCALES.get(cursor.text.lower()) if cursor.peek().kind in {"letter", "word"} else None
+    cursor.position += scale is not None
+    return scale
 
 
 def _parse_multiplier(cursor: Cursor, value: Node) -> tuple[Node, bool]:
@@ -160,7 +165,8 @@ def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
         elif name in POWERS:
             power = POWERS[name]
         else:
-            factor *= _multiply_unit(powers, name, sign * power * _read_exponent(cursor))
+            scale = _read_scale(cursor) if name in {"degree", "degrees"} else None
+            factor *= _multiply_unit(powers, scale or name, sign * power * _read_exponent(cursor))
             power, sign = 1, _read_division(cursor, sign)
     if not words:
         return None
@@ -229,12 +235,13 @@ def _read_division(cursor: Cursor, sign: int) -> int:
 def _read_word(cursor: Cursor) -> str | None:
     token = cursor.peek()
     if token.kind == "letter" and cursor.letter_units and token.text in LETTER_UNITS:
-        return cursor.take().text.lower()
+        return cursor.take().text if token.text in SYMBOL_UNITS else cursor.take().text.lower()
     if token.kind != "word":
         return None
     if token.text.isupper() and len(token.text) > 3:
         raise UnreadableError(f"{token.text} is not a unit")
-    return cursor.take().text.lower()
+    name = cursor.take().text
+    return name if name in SYMBOL_UNITS else name.lower()
 
 
 def is_chinese(word: str) -> bool:
@@ -281,7 +288,7 @@ def _multiply_unit(powers: dict[str, int], name: str, count: int) -> Fraction:
     if name in RATES:
         above, below = RATES[name]
         return _multiply_unit(powers, above, count) * _multiply_unit(powers, below, -count)
-    unit = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
+    unit = SYMBOL_UNITS.get(name) or UNITS.get(name) or UNITS.get(name.removesuffix("s"))
     if name in ORDINALS:
         powers["ordinal"] = 1
         return Fraction(1)

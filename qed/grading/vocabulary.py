@@ -127,8 +127,8 @@ _UNITS = {
     "mass": "g gram 克=1/1000 kg kilogram 千克 公斤=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 "
     "oz ounce=45359237/1600000000 "
     "tonne=1000 ton=90718474/100000",
-    "time": "s sec second 秒=1 min minute 分钟=60 h hr hour 小时=3600 day 天=86400 week=604800 ms millisecond=1/1000",
-    "year": "year yr=1 month=1/12 decade=10 centurie century=100",
+    "time": "s sec second 秒=1 min minute 分钟=60 h hr hour 小时=3600 day 天=86400 week wk=604800 ms millisecond=1/1000",
+    "year": "year yr=1 month mo=1/12 decade=10 centurie century=100",
     "money": "$ dollar usd buck=1 cent penny pennie=1/100 quarter=1/4 dime=1/10 nickel=1/20",
     "euro": "€ euro eur=1",
     "sterling": "£ gbp=1",
@@ -136,10 +136,11 @@ _UNITS = {
     "yen": "¥ yen jpy=1",
     "rupee": "₹ rupee rs=1",
     "volume": "l liter litre=1 ml milliliter millilitre=1/1000 gallon gal=473176473/125000000 "
-    "quart=473176473/500000000 "
-    "pint=473176473/1000000000 cup=473176473/2000000000",
+    "quart qt=473176473/500000000 "
+    "pint pt=473176473/1000000000 cup=473176473/2000000000",
     "frequency": "hz hertz=1 khz=1000 mhz=1000000 ghz=1000000000",
-    "energy": "j joule=1 kj kilojoule=1000 ev=1602176634/10000000000000000000000000000 cal calorie=4184/1000 kcal=4184",
+    "energy": "j joule=1 kj kilojoule=1000 ev=1602176634/10000000000000000000000000000 cal calorie=4184/1000 kcal=4184 "
+    "kwh=3600000",
     "power": "w watt=1 kw kilowatt=1000 mw=1000000",
     "force": "n newton=1",
     "pressure": "pa pascal=1 kpa=1000 atm=101325",
@@ -174,16 +175,46 @@ def _build_units() -> dict[str, tuple[str, Fraction]]:
     return table
 
 
+# Units whose symbols are written in this case only, with the prefixes that they may have.
+_SYMBOLS = {
+    "voltage": "V n μ m k M", "current": "A n μ m k", "power": "W n μ m k M G", "charge": "C p n μ m", "force": "N m k M",
+    "energy": "J μ m k M G", "frequency": "Hz m k M G T", "pressure": "Pa m h k M G", "field": "T n μ m",
+    "capacitance": "F p n μ m", "flux": "Wb μ m", "dose": "Gy μ m", "equivalent": "Sv μ m", "activity": "Bq k M G",
+    "spectral": "Jy μ m k", "storage": "B k K M G T", "volume": "L μ m d", "length": "m f n μ", "time": "s f p n μ",
+    "luminous": "lm", "illuminance": "lx", "level": "dB", "horsepower": "hp",
+}  # fmt: skip
+_PREFIXES = {"f": -15, "p": -12, "n": -9, "μ": -6, "m": -3, "d": -1, "h": 2, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}
+
+
+def _build_symbols() -> dict[str, tuple[str, Fraction]]:
+    table: dict[str, tuple[str, Fraction]] = {}
+    for dimension, row in _SYMBOLS.items():
+        symbol, *prefixes = row.split()
+        table[symbol] = (dimension, Fraction(1))
+        table |= {prefix + symbol: (dimension, Fraction(10) ** _PREFIXES[prefix]) for prefix in prefixes}
+    del table["B"]  # 5 B may be billions
+    return table
+
+
 UNITS = _build_units()
+SYMBOL_UNITS = _build_symbols()
+# Symbols whose capitals have another value: mW and MW.
+CASED_UNITS = {
+    name
+    for name, value in SYMBOL_UNITS.items()
+    if any(other.casefold() == name.casefold() and SYMBOL_UNITS[other] != value for other in SYMBOL_UNITS)
+}
 RATES = {"mph": ("mile", "hour"), "kph": ("km", "hour"), "kmh": ("km", "hour"), "fps": ("foot", "second")}
-LETTER_UNITS = set("mgshlLJNVWKAdDC")
+RATES |= {"mpg": ("mile", "gallon"), "wpm": ("word", "minute"), "rpm": ("revolution", "minute")}
+LETTER_UNITS = set("mgshlLJNVWKAdDCTF")
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 UNIT_WORDS = {name + plural for name in UNITS if name.isalpha() for plural in ("", "s")} | set(RATES) | set(POWERS)
+UNIT_WORDS |= {name for name in SYMBOL_UNITS if len(name) > 1}
 UNIT_WORDS |= {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)
 # Symbols that are units after a plain number even in italics, with or without a space. Others of two or three letters
 # are products of variables there, unless the other answer has a unit: 2nm, 3rs.
-GLUED_UNITS = _parse_set("cm mm km kg ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h")
+GLUED_UNITS = _parse_set("cm cms mm km kms kg kgs ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h")
 SPACED_UNITS = GLUED_UNITS | _parse_set(
-    "mg ml hr yd mi in am pm yr yrs kgs cms kms eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
-    "eur EUR gbp GBP rmb RMB cny jpy atm kmh fps pct sq cu"
+    "mg ml hr yd mi in am pm yr yrs eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
+    "eur EUR gbp GBP rmb RMB cny jpy atm kmh fps pct sq cu mA dB kWh KB MB GB TB mpg wpm WPM rpm RPM"
 )

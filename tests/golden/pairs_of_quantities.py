@@ -185,6 +185,32 @@ January 1, 2000 ## Jan 1, 2000
 1 gallon 2 quarts ## 6 quarts
 7 pounds 8 ounces ## 7.5 lb
 6 feet ## 2 yards
+# upright symbols of units, whose case and prefix matter
+12 ## 12\text{ T}
+12 ## 12\text{ F}
+12 ## 12\text{ kV}
+12 ## 12\text{ mA}
+12 ## 12\text{ pF}
+12 ## 12\,\mu\text{F}
+12 ## 12\text{ dB}
+12 ## 12\text{ hp}
+12 ## 12\text{ Jy}
+12 ## 12\text{ GB}
+12 ## 12 GB
+12 ## 12 kWh
+12 ## 12\text{ qt}
+12 ## 12\text{ mo}
+12 ## 12\text{ wk}
+12 ## 12\text{ dL}
+156 ## 156kgs
+0.5\text{ mT} ## 0.0005\text{ T}
+0.0073125 \mathrm{~T} ## 0.0073125 T
+12\mathrm{~T} ## 12\text{ teslas}
+12\mathrm{~MV} ## 12000\text{ kV}
+12\mathrm{~mW} ## 0.012\text{ W}
+12\text{ kW} ## 12\text{ KW}
+25^\circ C ## 25 degrees Celsius
+25^\circ\text{F} ## 25\text{ degrees F}
 """
 
 DIFFERENT = r"""
@@ -302,4 +328,29 @@ January 1, 2000 ## June 1, 2000
 5'10" ## 5.10 feet
 2 hours 30 minutes ## 2.3 hours
 2 hours 30 minutes ## 230 minutes
+# another symbol, another prefix, and what is no symbol of a unit or may be a large number
+12 ## 12\text{ B}
+12 ## 12\text{ qq}
+12 ## 12\text{ no}
+12 ## 12\text{ dB higher than }5
+12 ## 13\text{ T}
+12 ## 12pF
+12 ## 12 pF
+12 ## 12mA
+12 ## 12 hp
+12 ## 12TB
+12 ## 2pt
+12\text{ mW} ## 12\text{ MW}
+12 mV ## 12 MV
+12\text{ mHz} ## 12\text{ MHz}
+12\text{ T} ## 12\text{ F}
+12\text{ T} ## 12\text{ V}
+12\text{ mT} ## 12\text{ T}
+12\text{ pF} ## 12\text{ nF}
+12\text{ GB} ## 12\text{ MB}
+12\text{ F} ## 12\text{ fs}
+3\text{ pm} ## 3\text{ am}
+25^\circ C ## 25\text{ degrees F}
+25\text{ degrees} ## 25^\circ F
+25\text{ degrees wrong} ## 25
 """

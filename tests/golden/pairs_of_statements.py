@@ -67,6 +67,14 @@ P(A)=\frac13 ## \Pr(A)=\frac13
 # a prime behind a name
 f'(x)=2x ## f'(x) = 2x
 2x ## y'=2x
+# != directly after a number or a bracket is a factorial and an equals sign
+120 ## 5!=120
+120 ## 10\cdot9\cdot8/3!=5!=120
+120 ## x=5!=120
+6 ## (3)!=6
+x\ne1 ## x!=1
+x\ne1 ## x - 1 != 0
+x\ne1 ## x-1!=0
 """
 
 ONE_WAY = r"""
@@ -154,4 +162,15 @@ x^2 ## P(x+1)=x^2
 x^2-1 ## (x-1)(x+1)=x^2+5
 x^2-1 ## x^2-1=(x-1)(x+2)
 2x ## 2x=x+2
+# a factorial that is another number; a name before the sign denies equality
+5 ## 5!=120
+120 ## 5!=121
+120 ## 120!=5
+5 ## x=5!=6
+120 ## 5 != 120
+120 ## x=120!=5
+1 ## x!=1
+x=1 ## x-1!=0
+0 ## x-1!=0
+6 ## 3!!=6
 """
