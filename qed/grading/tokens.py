@@ -20,6 +20,7 @@ from qed.grading.vocabulary import (
     JOINERS,
     ORDINALS,
     RELATIONS,
+    SHORT_NOUNS,
     SPACED_UNITS,
     SYMBOLS,
     TEXT_COMMANDS,
@@ -53,7 +54,7 @@ SYMBOL_UNITS = {"\\Omega": "ohm", "\\AA": "angstrom"}
 PREFIXED = {"rs", "usd", "eur", "gbp"}  # currencies before a number
 VOWELS = set("aeiouy")
 TITLES = ("Mr. ", "Mrs. ", "Ms. ", "Dr. ")
-LONG_WORD = re.compile(r"[a-z]{4}")
+LONG_WORD = re.compile(rf"[a-z]{{4}}|[a-z] (?:{'|'.join(sorted(SHORT_NOUNS))})(?![A-Za-z])")  # red men
 THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
 ENDS = {")", "}", "]", "%", "\\}", "\\circ", "\\pi", "|"}

@@ -207,14 +207,19 @@ CASED_UNITS = {
 RATES = {"mph": ("mile", "hour"), "kph": ("km", "hour"), "kmh": ("km", "hour"), "fps": ("foot", "second")}
 RATES |= {"mpg": ("mile", "gallon"), "wpm": ("word", "minute"), "rpm": ("revolution", "minute")}
 LETTER_UNITS = set("mgshlLJNVWKAdDCTF")
+# Counted nouns of three letters, and plurals of abbreviations. Other letters after a number are variables.
+SHORT_NOUNS = _parse_set(
+    "men man box boy egg pen cat dog cow pig hen car bus cup bag can jar kid toy key map hat pie pot nut fan bed pin mug "
+    "cap tie job lap ant bee fox rat bat day TVs CDs DVDs PCs pts"
+)
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 UNIT_WORDS = {name + plural for name in UNITS if name.isalpha() for plural in ("", "s")} | set(RATES) | set(POWERS)
 UNIT_WORDS |= {name for name in SYMBOL_UNITS if len(name) > 1}
-UNIT_WORDS |= {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)
+UNIT_WORDS |= SHORT_NOUNS | {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)
 # Symbols that are units after a plain number even in italics, with or without a space. Others of two or three letters
 # are products of variables there, unless the other answer has a unit: 2nm, 3rs.
 GLUED_UNITS = _parse_set("cm cms mm km kms kg kgs ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h")
-SPACED_UNITS = GLUED_UNITS | _parse_set(
+SPACED_UNITS = GLUED_UNITS | SHORT_NOUNS | _parse_set(
     "mg ml hr yd mi in am pm yr yrs eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
     "eur EUR gbp GBP rmb RMB cny jpy atm kmh fps pct sq cu mA dB kWh KB MB GB TB mpg wpm WPM rpm RPM"
 )

@@ -211,6 +211,15 @@ January 1, 2000 ## Jan 1, 2000
 12\text{ kW} ## 12\text{ KW}
 25^\circ C ## 25 degrees Celsius
 25^\circ\text{F} ## 25\text{ degrees F}
+# counted nouns of three letters
+10 ## 10 men
+10 ## 25 - 15 = 10 men
+10 ## 10 red men
+10 ## 10 TVs
+1 ## 24/24 = 1 box
+10\text{ men} ## 10 men
+6 eggs ## 6\text{ eggs}
+2 car ## 2rac
 """
 
 DIFFERENT = r"""
@@ -353,4 +362,16 @@ January 1, 2000 ## June 1, 2000
 25^\circ C ## 25\text{ degrees F}
 25\text{ degrees} ## 25^\circ F
 25\text{ degrees wrong} ## 25
+10 ## 12 men
+10 ## 10men
+10 ## 10 nem
+10 ## 10 axe
+10 ## 10x men
+10 ## 10 not men
+10 ## 10 men or 5
+10 ## 10 no men
+10 ## 10 ant^2 x
+10 men ## 10\text{ women}
+10\text{ men} ## 10\text{ boxes}
+2 men ## 2 dozen men
 """
