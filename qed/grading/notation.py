@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from qed.grading.spoken import read_number
+
 QUOTES = frozenset("\"'`*")  # including those of Markdown
 # Commands whose arguments are lengths, colours or labels, not parts of the answer.
 LENGTH = r"-?[\d.]{1,8} ?(?:pt|em|ex|[cm]m|in|mu|pc|bp|sp)"
@@ -81,9 +83,11 @@ def _strip_dressing(text: str) -> str:
 
 
 def _strip_counted_noun(text: str) -> str:
-    """Rewrite 8 (packs of gum) as 8 packs of gum."""
+    """Rewrite 8 (packs of gum) as 8 packs of gum, but not 8 (eight)."""
     match = COUNTED.match(text)
-    return f"{match[1]}\\text{{ {match[2].replace('-', '')}}}{match[3]}" if match is not None else text
+    if match is None or read_number(match[2].replace("-", " ").casefold().split()) is not None:
+        return text
+    return f"{match[1]}\\text{{ {match[2].replace('-', '')}}}{match[3]}"
 
 
 def _rewrite_outward_brackets(text: str) -> str:

@@ -113,6 +113,7 @@ ANSWERED = re.compile(
 )
 SHORT_NOUN = re.compile(r"^(?:an?|the) ([a-z]{3})$", re.IGNORECASE)
 SMALL = "|".join(word for word, value in NUMBER_WORDS.items() if value <= 20)
+PARTS = {"half": 2, "third": 3, "quarter": 4}
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
@@ -153,6 +154,11 @@ def _write_digits(match: re.Match[str]) -> str:
     return match.group() if left == right == 1 else f"{left} {between} {right}"
 
 
+def _write_mixed(match: re.Match[str]) -> str:
+    """Write `2 and a half` as a mixed number."""
+    return f"{match.group(1)}\\frac{{1}}{{{PARTS[match.group(2).lower()]}}}"
+
+
 RULES: tuple[Rule, ...] = (
     (_compile(r"n't(?= )"), " not"),
     (_compile(r"^(there|it|that|here|he|she)'s (?=[a-z\d-])"), r"\1 is "),
@@ -168,6 +174,7 @@ RULES: tuple[Rule, ...] = (
     (ANSWERED, lambda match: match.group(1) or match.group(2)),
     (SHORT_NOUN, r"\\text{\1}"),
     (_compile(rf"^({SMALL}) (to|out of|in) ({SMALL})$"), _write_digits),
+    (_compile(r"(?<![\d.,/])(\d{1,9}) and (?:a|one)[ -](half|third|quarter)(?![\w-])"), _write_mixed),
     (SUBJECT, lambda match: match.group(1) or match.group(2)),
     (_compile(r"^(?:for )?(?:all|any|every) (?:real )?(?=[a-z] ?(?:[<>=]|\\[gln]))"), ""),
     (INTEGERS_FROM, ""),

@@ -13,7 +13,7 @@ from qed.grading.choices import read_choice
 from qed.grading.counting import COUNTED, COUNTING, write_as_binomials
 from qed.grading.normalise import clean_text
 from qed.grading.phrases import rewrite_phrases
-from qed.grading.spoken import read_number
+from qed.grading.spoken import MAX_WORDS, read_number
 from qed.grading.structure import parse
 from qed.grading.tokens import Letters, Token, build_key, tokenize
 from qed.grading.tree import Node, make_number, negate
@@ -127,8 +127,8 @@ def _parse_value(tokens: list[Token], letters: Letters) -> Node:
         return based
     if letters != "variables" and (word := _read_word(tokens)) is not None:
         return word
-    if (phrase := _read_phrase(tokens)) is not None:
-        return phrase
+    if (words := _read_phrase(tokens) or _read_repeated(tokens)) is not None:
+        return words
     return parse(tokens, letters == "units")
 
 
@@ -143,11 +143,27 @@ def _read_word(tokens: list[Token]) -> Node | None:
 
 
 def _read_phrase(tokens: list[Token]) -> Node | None:
-    """Read a number in words as a text; it becomes a number only if the other side is a number."""
+    """Read a number in words, with words after it, as a text; it becomes a number only if the other side is one."""
     if len(tokens) < 2 or tokens[0].kind != "word":
         return None
     words = [token.text.casefold() for token in tokens]
-    return Node("text", " ".join(word for word in words if word != "-")) if read_number(words) is not None else None
+    ends = range(min(len(words), 2 * MAX_WORDS), 1, -1)
+    end = next((end for end in ends if words[end - 1] not in {"-", "and"} and read_number(words[:end])), None)
+    if end is None or any(token.kind != "word" for token in tokens[end:]):
+        return None
+    return Node("text", " ".join(word for word in words if word != "-"))
+
+
+def _read_repeated(tokens: list[Token]) -> Node | None:
+    """Read 5 (five) and five (5), one number in digits and in words."""
+    texts = [token.text.casefold() for token in tokens]
+    if len(tokens) < 4 or texts[-1] != ")" or "(" not in texts:
+        return None
+    opening = texts.index("(")
+    for digits, words in ((tokens[:opening], texts[opening + 1 : -1]), (tokens[opening + 1 : -1], texts[:opening])):
+        if len(digits) == 1 and digits[0].kind == "number" and parse_digits(digits[0].text) == read_number(words):
+            return make_number(parse_digits(digits[0].text))
+    return None
 
 
 def read_number_word(node: Node) -> Node:

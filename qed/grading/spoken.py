@@ -34,13 +34,27 @@ def read_number(words: list[str]) -> Fraction | None:
     if last in DENOMINATORS and (not before or last not in ORDINAL_WORDS or _read_cardinal(before) in range(1, 10)):
         count = _read_cardinal(before) if before not in ([], ["a"]) else 1
         if before or last == "half":
-            return None if count is None else count * DENOMINATORS[last]
+            return _read_mixed(words) if count is None else count * DENOMINATORS[last]
     if last in ORDINAL_WORDS:
         above = _read_cardinal(before) if before else 0
         unit = ORDINAL_WORDS[last]
-        return None if above is None or (above and above % (10 if unit < 10 else 100)) else Fraction(above + unit)
+        if above is None:
+            return _read_mixed(words)
+        return None if above and above % (10 if unit < 10 else 100) else Fraction(above + unit)
     value = _read_cardinal(words)
     return None if value is None else Fraction(value)
+
+
+def _read_mixed(words: list[str]) -> Fraction | None:
+    """Read two and a half, five and three quarters: an integer and a proper fraction."""
+    if "and" not in words:
+        return None
+    middle = len(words) - 1 - words[::-1].index("and")
+    integer = _read_cardinal(words[:middle])
+    count, last = words[middle + 1 : -1], words[-1]
+    above = 1 if count == ["a"] else _read_cardinal(count)
+    part = above * DENOMINATORS[last] if above and last in DENOMINATORS else 1
+    return integer + part if integer and part < 1 else None
 
 
 def _read_cardinal(words: list[str]) -> int | None:

@@ -111,6 +111,22 @@ second ## 2nd
 2.5 ## 2.5\ \mathrm{\AA}
 15 ## 15 more apples
 8 ## 8 dollars more
+# numbers in words with a part, with a noun, and in digits too
+2.5 ## two and a half
+2.5 ## two and a half hours
+2.5 ## 2 and a half hours
+2.5 ## x = 2 and a half
+2.75 ## two and three-quarters
+150\text{ minutes} ## two and a half hours
+100.5 ## one hundred and a half
+25 ## twenty-five dollars
+42 ## forty-two apples
+25\% ## twenty-five percent
+105 ## one hundred and five dollars
+5 ## 5 (five)
+5 ## five (5)
+25 ## 25 (twenty-five)
+8 (packs of gum) ## 8
 """
 
 DIFFERENT = r"""
@@ -254,4 +270,28 @@ x₁ ## x²
 7 ## 7 squared
 7 ## 7 dozen
 7 ## 7 hundred
+2 ## two and a half
+0.5 ## 2 and a half
+2,\frac12 ## two and a half
+2,\frac12 ## 2 and a half
+3.5 ## two and three halves
+1 ## half and a half
+2.5 ## two and a half wrong
+2.5 ## two and a half or three
+5 ## twenty-five dollars
+25 ## twenty-five or thirty
+25 ## twenty-five wrong
+25 ## twenty-five not
+25 ## twenty-five thirds
+25 ## twenty - five dollars less
+20 ## twenty minus five
+42\text{ apples} ## forty-two pears
+5 ## 5 (six)
+6 ## 5 (six)
+5 ## five (6)
+5 ## 5 (not five)
+5 ## 5 (five or six)
+5 ## five and counting
+5 ## five and six apples
+25 ## 25 (twenty-six)
 """
