@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from qed.grading.spoken import DENOMINATORS
 from qed.grading.vocabulary import FUNCTION_WORDS, JOINERS, NUMBER_WORDS, UNITS
 
 # Units after a slash: 12/hour. Those of two or three letters are products of variables there, as in 12/ms.
@@ -113,8 +114,6 @@ ANSWERED = re.compile(
 )
 SHORT_NOUN = re.compile(r"^(?:an?|the) ([a-z]{3})$", re.IGNORECASE)
 SMALL = "|".join(word for word, value in NUMBER_WORDS.items() if value <= 20)
-PARTS = {"half": 2, "third": 3, "quarter": 4}
-
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 
@@ -156,7 +155,7 @@ def _write_digits(match: re.Match[str]) -> str:
 
 def _write_mixed(match: re.Match[str]) -> str:
     """Write `2 and a half` as a mixed number."""
-    return f"{match.group(1)}\\frac{{1}}{{{PARTS[match.group(2).lower()]}}}"
+    return f"{match.group(1)}\\frac{{1}}{{{DENOMINATORS[match.group(2).lower()].denominator}}}"
 
 
 RULES: tuple[Rule, ...] = (
