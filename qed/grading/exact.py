@@ -9,6 +9,7 @@ from fractions import Fraction
 from qed.grading.bounds import MAX_BITS, MAX_FACTORIAL, OverBoundError, Work
 from qed.grading.tree import Node
 
+MAX_FALLING = 20  # of a binomial whose upper number is not an integer
 BITS_PER_STEP = 2_000  # of arithmetic on long integers
 
 
@@ -127,6 +128,8 @@ def _compute_double_factorial(value: Fraction) -> Fraction | None:
 
 def _compute_binomial(parts: list[Fraction]) -> Fraction | None:
     above, below = parts
+    if below.denominator == 1 < above.denominator and 0 <= below <= MAX_FALLING:  # C(x, 2) = x(x - 1)/2
+        return math.prod(((above - step) / (step + 1) for step in range(below.numerator)), start=Fraction(1))
     if above.denominator != 1 or below.denominator != 1 or not 0 <= below <= above:
         return None
     if above > MAX_FACTORIAL:

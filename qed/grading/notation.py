@@ -70,7 +70,7 @@ def _replace_commands(text: str) -> str:
     text = text.removeprefix("\\displaystyle ")
     for old, new in COMMAND_SPELLINGS:
         text = text.replace(old, new)
-    if "\\over" in text and "{" not in text:
+    if ("\\over" in text or "\\choose" in text) and "{" not in text:
         text = f"{{{text}}}"
     if text.startswith("\\(") and text.endswith("\\)"):
         text = text[2:-2].strip()

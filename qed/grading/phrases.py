@@ -104,6 +104,12 @@ INTEGER_WORDS = re.compile(
 CONSTANT_WORDS = re.compile(
     r"[,;]? ?\(?(?:where |with |for )(?:any )?[A-Za-z](?:_\d)?(?:(?: and |, ?)[A-Za-z](?:_\d)?){0,2} (?:is |are |be )?"
     r"(?:an? |any |the |some )?(?:arbitrary |real |integration )?constants?(?: of integration)?\)?$"
+    r"|[,;]? ?\(?(?:where |with |for )(?:an? |any |some )(?:arbitrary |real ){0,2}constant [A-Za-z](?:_\d)?\)?$"
+)
+# A sequence may say that its index is a positive integer: a_n = 3n - 2, n >= 1.
+INDEXED = re.compile(
+    r"^([A-Za-z]_(?:n|\{n\}) ?=[^=<>,;]{1,200}?)(?:[ ,;]|\\q?quad|\\[,;:]){0,6}\(? ?(?:for |where |with )?(?:all |every |any )?"
+    r"n ?(?:\\in ?\\mathbb ?\{? ?[NZ] ?\}? ?(?:\^ ?\{?[*+]\}?|_ ?\{?\+\}?)|(?:>=|\\g(?:eq?|eqslant)(?![a-z])) ?1) ?\)?$"
 )
 
 # Yes, it is. No, it does not. The two halves must agree.
@@ -163,6 +169,7 @@ RULES: tuple[Rule, ...] = (
     (_compile(r"^(there|it|that|here|he|she)'s (?=[a-z\d-])"), r"\1 is "),
     (_compile(rf"^(?:exactly|only|just) (?={SMALL}\b)"), ""),
     (SLASHED, r"\1\\text{\2 per \3}"),
+    (INDEXED, r"\1"),
     (EVERYWHERE, _drop_everywhere),
     (REAL_PARAMETER, ""),
     (MEMBERS_FROM, r"\1"),

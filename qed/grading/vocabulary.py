@@ -218,8 +218,14 @@ UNIT_WORDS |= {name for name in SYMBOL_UNITS if len(name) > 1}
 UNIT_WORDS |= SHORT_NOUNS | {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)
 # Symbols that are units after a plain number even in italics, with or without a space. Others of two or three letters
 # are products of variables there, unless the other answer has a unit: 2nm, 3rs.
-GLUED_UNITS = _parse_set("cm cms mm km kms kg kgs ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h")
-SPACED_UNITS = GLUED_UNITS | SHORT_NOUNS | _parse_set(
-    "mg ml hr yd mi in am pm yr yrs eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
-    "eur EUR gbp GBP rmb RMB cny jpy atm kmh fps pct sq cu mA dB kWh KB MB GB TB mpg wpm WPM rpm RPM"
+GLUED_UNITS = _parse_set(
+    "cm cms mm km kms kg kgs ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h"
+)
+SPACED_UNITS = (
+    GLUED_UNITS
+    | SHORT_NOUNS
+    | _parse_set(
+        "mg ml hr yd mi in am pm yr yrs eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
+        "eur EUR gbp GBP rmb RMB cny jpy atm kmh fps pct sq cu mA dB kWh KB MB GB TB mpg wpm WPM rpm RPM"
+    )
 )

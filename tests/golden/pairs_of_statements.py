@@ -75,6 +75,16 @@ f'(x)=2x ## f'(x) = 2x
 x\ne1 ## x!=1
 x\ne1 ## x - 1 != 0
 x\ne1 ## x-1!=0
+# binomials of a name, and a sequence with its index from one on
+\frac{n(n-1)}{2} ## \binom n2
+\frac{n(n-1)}{2} ## {n\choose2}
+\frac{n(n-1)}{2} ## n \choose 2
+\frac{n(n-1)}{2} ## C(n,2)
+a_n=3n-2 ## a_n=3n-2\ (n\in\mathbb{N}^*)
+a_n=3n-2 ## a_n=3n-2 \quad n\in\mathbb{Z}_+
+a_n=3n-2 ## a_n=3n-2, n\ge1
+a_n=3n-2 ## a_n=3n-2 \text{ for all } n \ge 1
+f(x)=cx ## f(x)=cx \text{ for some constant } c
 """
 
 ONE_WAY = r"""
@@ -173,4 +183,18 @@ x^2-1 ## x^2-1=(x-1)(x+2)
 x=1 ## x-1!=0
 0 ## x-1!=0
 6 ## 3!!=6
+\frac{n(n-1)}{2} ## \binom n3
+\frac{n(n-1)}{2} ## \binom{n+1}2
+\frac{n(n+1)}{2} ## {n\choose2}
+1 ## \binom nn
+a_n=3n-2 ## a_n=3n-2, n\ge2
+a_n=3n-2 ## a_n=3n-2, n\ge10
+a_n=3n-2 ## a_n=3n-2, m\ge1
+a_n=3n-2 ## a_n=3n-1, n\ge1
+a_n=3n-2 ## a_n=3n-1=3n-2, n\ge1
+a_n=3n-2 ## a_n=3n-2 \text{ not for } n\ge1
+a_n=3n-2, n\ge2 ## a_n=3n-2, n\ge1
+3k+1, k\in\mathbb{N} ## 3k+1, k\in\mathbb{N}^*
+f(x)=2x ## f(x)=cx \text{ for some constant } c
+f(x)=cx ## f(x)=cx \text{ for no constant } c
 """
