@@ -108,7 +108,8 @@ CONSTANT_WORDS = re.compile(
 )
 # A sequence may say that its index is a positive integer: a_n = 3n - 2, n >= 1.
 INDEXED = re.compile(
-    r"^([A-Za-z]_(?:n|\{n\}) ?=[^=<>,;]{1,200}?)(?:[ ,;]|\\q?quad|\\[,;:]){0,6}\(? ?(?:for |where |with )?(?:all |every |any )?"
+    r"^([A-Za-z]_(?:n|\{n\}) ?=[^=<>,;]{1,200}?)(?:[ ,;]|\\q?quad|\\[,;:]){0,6}\(? ?"
+    r"(?:for |where |with )?(?:all |every |any )?"
     r"n ?(?:\\in ?\\mathbb ?\{? ?[NZ] ?\}? ?(?:\^ ?\{?[*+]\}?|_ ?\{?\+\}?)|(?:>=|\\g(?:eq?|eqslant)(?![a-z])) ?1) ?\)?$"
 )
 

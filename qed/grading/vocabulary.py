@@ -127,7 +127,8 @@ _UNITS = {
     "mass": "g gram 克=1/1000 kg kilogram 千克 公斤=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 "
     "oz ounce=45359237/1600000000 "
     "tonne=1000 ton=90718474/100000",
-    "time": "s sec second 秒=1 min minute 分钟=60 h hr hour 小时=3600 day 天=86400 week wk=604800 ms millisecond=1/1000",
+    "time": "s sec second 秒=1 min minute 分钟=60 h hr hour 小时=3600 day 天=86400 "
+    "week wk=604800 ms millisecond=1/1000",
     "year": "year yr=1 month mo=1/12 decade=10 centurie century=100",
     "money": "$ dollar usd buck=1 cent penny pennie=1/100 quarter=1/4 dime=1/10 nickel=1/20",
     "euro": "€ euro eur=1",
@@ -177,7 +178,8 @@ def _build_units() -> dict[str, tuple[str, Fraction]]:
 
 # Units whose symbols are written in this case only, with the prefixes that they may have.
 _SYMBOLS = {
-    "voltage": "V n μ m k M", "current": "A n μ m k", "power": "W n μ m k M G", "charge": "C p n μ m", "force": "N m k M",
+    "voltage": "V n μ m k M", "current": "A n μ m k", "power": "W n μ m k M G", "charge": "C p n μ m",
+    "force": "N m k M",
     "energy": "J μ m k M G", "frequency": "Hz m k M G T", "pressure": "Pa m h k M G", "field": "T n μ m",
     "capacitance": "F p n μ m", "flux": "Wb μ m", "dose": "Gy μ m", "equivalent": "Sv μ m", "activity": "Bq k M G",
     "spectral": "Jy μ m k", "storage": "B k K M G T", "volume": "L μ m d", "length": "m f n μ", "time": "s f p n μ",
@@ -209,8 +211,8 @@ RATES |= {"mpg": ("mile", "gallon"), "wpm": ("word", "minute"), "rpm": ("revolut
 LETTER_UNITS = set("mgshlLJNVWKAdDCTF")
 # Counted nouns of three letters, and plurals of abbreviations. Other letters after a number are variables.
 SHORT_NOUNS = _parse_set(
-    "men man box boy egg pen cat dog cow pig hen car bus cup bag can jar kid toy key map hat pie pot nut fan bed pin mug "
-    "cap tie job lap ant bee fox rat bat day TVs CDs DVDs PCs pts"
+    "men man box boy egg pen cat dog cow pig hen car bus cup bag can jar kid toy key map hat pie pot nut fan bed pin "
+    "mug cap tie job lap ant bee fox rat bat day TVs CDs DVDs PCs pts"
 )
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 UNIT_WORDS = {name + plural for name in UNITS if name.isalpha() for plural in ("", "s")} | set(RATES) | set(POWERS)
