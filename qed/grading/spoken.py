@@ -53,7 +53,7 @@ def _read_mixed(words: list[str]) -> Fraction | None:
     integer = _read_cardinal(words[:middle])
     count, last = words[middle + 1 : -1], words[-1]
     above = 1 if count == ["a"] else _read_cardinal(count)
-    part = above * DENOMINATORS[last] if above and last in DENOMINATORS else 1
+    part = above * DENOMINATORS[last] if above and last in DENOMINATORS else Fraction(1)
     return integer + part if integer and part < 1 else None
 
 
