@@ -17,6 +17,7 @@ from qed.grading.extraction.marks import (
     cut_open_thought,
     cut_to_last_turn,
     find_between,
+    find_field,
     find_hashes,
     find_last_element,
     find_last_opened,
@@ -109,7 +110,7 @@ def _find_unmarked(text: str, tags: tuple[Tags, ...]) -> Extracted | Refusal:
     rest = cut_instruction(turn)
     if is_cut or has_unfinished_box(rest) or turn.rfind(opening) > turn.rfind(closing):
         return Refusal(CUT_OFF)
-    element = find_last_element(turn)
+    element = find_last_element(turn) or find_field(turn)
     return Extracted(_read_tagged(element), "tag") if element else find_conclusion(rest)
 
 

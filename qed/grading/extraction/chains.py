@@ -106,6 +106,7 @@ def _agree(side: str, last: str) -> bool:
     """Return whether two sides can be equal: only numbers are compared, and decimals may be rounded."""
     if not (_is_number(side) and _is_number(last)):
         return True
+    last = last.removeprefix("$")
     verdict = equal(last, side)
     if verdict.correct or verdict.tier != "typed":
         return True

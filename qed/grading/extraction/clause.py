@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from qed.grading.extraction import words
+from qed.grading.extraction.chains import is_computed, split_sides
 from qed.grading.extraction.pieces import read_pieces
 
 PAUSES = frozenset(",.:;!，。、—")
@@ -16,7 +17,8 @@ BOUNDARY = re.compile(
     re.IGNORECASE,
 )
 RELATIVE = re.compile(
-    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|"
+    r"(?<!\w)(?:which (?:is|are)(?= \$?[\d.,]{1,20} (?:[a-z]+ )?(?:more|less|fewer)(?!\w))|"
+    r"which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|"
     r"costs|will|would|results|brings))|"
     r"(?<!see )(?<!know )(?<!find )(?<!found )(?<!means )(?<!conclude )(?<!shows )that|"
     r"who|whose|where|because|since|if|when|while|so that|given that|as)(?!\w)|, with ",
@@ -26,6 +28,16 @@ MAIN_VERB = re.compile(r"\s(?!true|the case|correct|right)\w+ (?:\w+ ){0,6}(?:is
 RESTART = re.compile(r"(?<!\w)(?:it's|that's|there's)(?!\w)", re.IGNORECASE)
 JUDGED = re.compile(
     r"(?<!\w)(?:answers?|correct|right|solutions?|valid|works?|possible|accept\w*|true|allowed|sought)(?!\w)",
+    re.IGNORECASE,
+)
+# Where the counted things are not: in the club.
+PLACED = re.compile(r"not (?:in|on|at|from) (?:the|a|any|her|his|their) ", re.IGNORECASE)
+# She cannot place 16 eggs: a deed that is denied, not a value.
+DEED = re.compile(
+    r"(?<!\w)(?:won't|can't|cannot|couldn't|didn't|doesn't|don't|(?:will|can|could|did|does|do|has|have|had) not) "
+    r"(?:be able to )?"
+    r"(?!(?:be|equal|work|satisfy|give|get|make|hold|count|fit|belong|lie|lead|divide|yield|mean)(?!\w))"
+    r"[a-z]+ (?:[a-z]+ ){0,3}\$?\d",
     re.IGNORECASE,
 )
 AUXILIARY = re.compile(
@@ -38,6 +50,7 @@ COMPARED = re.compile(
     r"-[a-z]{2,}|\s(?:more|less|fewer|greater|larger|smaller|older|younger) than (?:[$\d(-]|[a-z](?!\w))|"
     r"\stimes (?:as|bigger|larger|more|greater|smaller|that|the)(?!\w)"
 )
+DECIMAL = re.compile(r"\d[.,]\d{1,2}(?!\d)|\.\d|\d\.\d")
 NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
 AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
 
@@ -90,7 +103,7 @@ class Clause:
     def find_denied_before(self, match: re.Match[str], boundaries: list[int]) -> list[int]:
         """Return the subject of `42 is not the answer`, but not the count of `12 people do not smoke`."""
         before = self.find_values_before(match.start(), boundaries)
-        if not before:
+        if not before or (PLACED.match(self.text, match.start()) and self.is_counted(before[-1], match)):
             return []
         gap = self.text[self.pieces[before[-1]].end : match.start()]
         if (
@@ -101,6 +114,12 @@ class Clause:
         ):
             return before
         return []
+
+    def is_counted(self, index: int, match: re.Match[str]) -> bool:
+        """Return whether a value is computed and counts things: 120 - 80 = 40 are not in the club."""
+        piece = self.pieces[index]
+        counts = self.text[piece.end : match.start()].strip() == "are" and not JUDGED.search(self.text, match.end())
+        return counts and is_computed(split_sides(piece.text))
 
     def same(self, one: int, other: int) -> bool:
         return self.pieces[one].text.strip("$ ") == self.pieces[other].text.strip("$ ")
@@ -131,12 +150,21 @@ class Clause:
 
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()
+        if self.text.startswith("+", self.pieces[index].end):
+            return True  # 25+
         if "=" in self.pieces[index].text:
             return False
         # from 3 to 5; 5 more than 7
         if before.casefold().endswith(" from") or COMPARED.match(self.text, self.pieces[index].end):
             return True
-        match = next((match for match in words.BOUND.finditer(before) if match.end() == len(before)), None)
+        if _find_at_end(words.APPROXIMATE, before) and not DECIMAL.search(self.pieces[index].text):
+            return True
+        match = _find_at_end(words.BOUND, before)
         if match is None:
             return False
         return not (AT_LEAST.fullmatch(match.group()) and NEEDS.search(before))
+
+
+def _find_at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the match of a pattern that ends a text."""
+    return next((match for match in pattern.finditer(text) if match.end() == len(text)), None)

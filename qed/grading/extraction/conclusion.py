@@ -7,6 +7,7 @@ import re
 from qed.grading.extraction import chains, choices, words
 from qed.grading.extraction.announcements import read_announcement
 from qed.grading.extraction.boxes import find_last
+from qed.grading.extraction.clause import DEED
 from qed.grading.extraction.outcome import (
     ASKED,
     HEDGED,
@@ -19,6 +20,7 @@ from qed.grading.extraction.outcome import (
 )
 from qed.grading.extraction.parts import split_parts
 from qed.grading.extraction.pieces import CONJUNCTIONS, read_pieces
+from qed.grading.extraction.replacements import read_later
 from qed.grading.extraction.sentences import MAX_TAIL_CHARS, Sentence, split_sentences
 from qed.grading.extraction.statement import read_clause
 from qed.grading.spoken import read_number
@@ -27,6 +29,8 @@ MAX_WHOLE_CHARS = 400
 MAX_SEARCHED = 4  # sentences from the end that may state the answer without announcing it
 LAST_LINE = re.compile(r"(?:A|Ans|R|Q\.E\.F)[:：]\s?(?=\S)")
 CONCLUDING = re.compile(r"\W{0,3}(?:so|therefore|thus|hence|finally|in conclusion|in total|overall)\b", re.IGNORECASE)
+# GSM8K's solutions write a calculation before its result: $<<9*2=18>>18.
+CALCULATOR = re.compile(r"<<[^<>\n]{0,200}>>")
 HEADING = re.compile(
     r"(?:step|part|case|question|problem|example|method|solution|figure|table|section)\s?\W?\d+", re.IGNORECASE
 )
@@ -34,7 +38,7 @@ HEADING = re.compile(
 
 def find_conclusion(text: str) -> Extracted | Refusal:
     """Return the answer that a text without boxes or tags states, or the reason why it states none."""
-    found = _find_conclusion(text)
+    found = _find_conclusion(CALCULATOR.sub("", text) if "<<" in text else text)
     if isinstance(found, Refusal):
         return found
     answer = found.answer.strip()
@@ -90,7 +94,7 @@ def _read_whole_formula(line: str, exclaimed: bool) -> Result:
         piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
         for piece in pieces
     )
-    if not pieces or pieces[0].kind != "value" or not formula:
+    if not pieces or pieces[0].kind != "value" or not formula or line.rstrip(". ").endswith("+"):
         return None
     if len(pieces) == 1 and exclaimed:
         return f"{pieces[0].text}!"
@@ -143,12 +147,14 @@ def find_announced(sentences: list[Sentence], denied: list[str]) -> Extracted | 
         if found is not None:
             return Extracted(found, "phrase") if isinstance(found, str) else found
     refusal: Refusal | None = None
-    for sentence in reversed(sentences):
+    for place, sentence in reversed(list(enumerate(sentences))):
         if sentence.asked or words.ANSWER.search(sentence.text) is None:
             continue
         found = read_announcement(sentence.text)
         if isinstance(found, str):
-            return Extracted(found, "phrase")
+            later = [one.text for one in sentences[place + 1 :] if not one.asked]
+            found = read_later(found, later) or found
+            return Extracted(found, "phrase") if isinstance(found, str) else found
         if found is not None and found.reason == NEGATED:
             denied.append(sentence.text)
         elif found is not None and refusal is None:
@@ -227,8 +233,8 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
         found = read_clause(sentence.text, closing=searched == 1)
         if isinstance(found, str):
             return Extracted(found, "sentence")
-        if found is not None and found.reason != NEGATED:
-            return found
+        if found is not None and (found.reason != NEGATED or DEED.search(sentence.text)):
+            return found  # an earlier sentence has another value, which is not the last one
         refusal = refusal or found
         if searched >= MAX_SEARCHED:
             break

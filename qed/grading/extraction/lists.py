@@ -30,6 +30,8 @@ LARGER_UNITS = words.list_words(
     "pound pounds km kg dollar dollars degree degrees"
 )
 MAX_NOUN_WORDS = 3
+# 12 marbles, 3 more than Tom: a remark about the value before the comma.
+DIFFERENCE = re.compile(r",\s?\$?[\d.,]{0,20}\d (?:[a-z]{1,20} )?(?:more|less|fewer) (?:[a-z]{1,20} )?than ")
 
 
 def read_list(clause: Clause, index: int) -> tuple[Result, int]:
@@ -59,6 +61,8 @@ def find_next_item(clause: Clause, position: int) -> int | None:
     """Return the next value of a list, after a comma, a semicolon, `and` or `or`; None if the list ends here."""
     # 2 hours 15 minutes
     joined = position in clause.alive and clause.pieces[position - 1].text.casefold() in LARGER_UNITS
+    if position < len(clause.pieces) and DIFFERENCE.match(clause.text, clause.pieces[position].start):
+        return None
     while position < len(clause.pieces) and (
         clause.pieces[position].text.casefold() in CONJUNCTIONS or clause.pieces[position].text in ",;、，；&"
     ):

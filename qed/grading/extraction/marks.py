@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ ANSWER_TAGS = (TAGS,)
 ELEMENT = re.compile(
     r"<(?P<name>answer|solution|result|final(?:[_-]?answer)?)>(?P<content>[^<>]{1,200})</(?P=name)>\s*\Z", re.IGNORECASE
 )
+FIELDS = ("answer", "final_answer", "final answer")
+MAX_OBJECT_CHARS = 20_000
 LONGEST_ELEMENT = 300  # characters, with its tags and the space after it
 OPENING = re.compile(r"<(?:answer|solution|result|final(?:[_-]?answer)?)>", re.IGNORECASE)
 # Tags of the thinking in prompts and models; the prompt may already contain the opening tag.
@@ -91,6 +94,19 @@ def find_last_element(text: str) -> str | None:
     """Return the content of an element such as <SOLUTION>5</SOLUTION> that ends a text; None if there are several."""
     found = ELEMENT.search(text[-LONGEST_ELEMENT:])
     return found["content"].strip() or None if found and len(OPENING.findall(text)) == 1 else None
+
+
+def find_field(text: str) -> str | None:
+    """Return the field `answer` of the JSON object that a text consists of; None if there are several such fields."""
+    text = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+    if not (text.startswith("{") and text.endswith("}")) or len(text) > MAX_OBJECT_CHARS:
+        return None
+    try:
+        fields = json.loads(text, object_pairs_hook=list, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return None
+    answers = [value for name, value in fields if name.casefold() in FIELDS]
+    return answers[0].strip() or None if len(answers) == 1 and isinstance(answers[0], str) else None
 
 
 def find_hashes(text: str) -> str | None:

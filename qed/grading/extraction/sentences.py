@@ -177,7 +177,7 @@ def _find_formulas(line: str) -> list[tuple[int, int]]:
 def is_money(line: str, start: int, end: int) -> bool:
     """Return whether the text between two dollar signs is prose, so that they are amounts of money."""
     inside, after = line[start + 1 : end], line[end + 1 : end + 2]
-    if not line[start + 1 : start + 2].isdigit():
+    if not inside.removeprefix(".")[:1].isdigit():
         return False
     words = [word for word in inside.split() if len(word) > 2 and word.strip(",.;:").isalpha()]
     return after.isdigit() or bool(words)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from qed.grading.equal import equal
 from qed.grading.extraction import chains, words
 from qed.grading.extraction.clause import Clause
-from qed.grading.extraction.lists import read_list
+from qed.grading.extraction.lists import DIFFERENCE, read_list
 from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
-from qed.grading.extraction.pieces import CONJUNCTIONS
+from qed.grading.extraction.pieces import CONJUNCTIONS, Piece
+from qed.grading.policy import Policy
 
 # Verbs after an answer; conditions follow them.
 SATISFYING = words.list_words("satisfies satisfy works work remains holds fits")
@@ -25,6 +28,24 @@ CALLED_BOUND = re.compile(
 CALCULATED = re.compile(
     r"[\s$]{0,3}(?:[a-z]{1,20}\s)?,?\s?(?:plus|minus|times|divided by|multiplied by) "
     r"(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|(?:a|one) (?:half|hundred|thousand))(?!\w)",
+    re.IGNORECASE,
+)
+
+# 8 red and 4 blue for a total of 12: up to the value.
+TOTAL = re.compile(
+    r"(?<!\w)(?:(?:for|making|giving|costs?|costing|pays?|paid|spends?|spent|earns?|earned|has|have|had|needs?|makes?|"
+    r"made|is|are|was|were) an? (?:grand |combined )?total of|totall?ing) (?=[$\\\d])",
+    re.IGNORECASE,
+)
+MAKING = re.compile(r"(?<!\w)making (?=[$\\\d])", re.IGNORECASE)
+IN_TOTAL = re.compile(r"[\s$]{0,3}(?:[a-z]{1,20} ){0,2}(?:in total|altogether|in all)(?!\w)", re.IGNORECASE)
+BREAKDOWN = re.compile(r"[\s$]{0,3}(?:[a-z]{1,20} ){0,2}(?:[a-z]{1,20})?:\s", re.IGNORECASE)
+PLAIN = re.compile(r"\$?(\d{1,9})")
+EXACT = Policy(percent_sign_optional=False)
+# 7 if even, 8 if odd; 7 unless x = 0: matched from the value.
+CASES = re.compile(
+    r"[\s$]{0,3}(?:[a-z]{1,20}\s)?,?\s?(?:unless(?!\w)|(?:if|when|for)(?!\w)[^.;]{0,80}[,;] (?:and |but |or )?"
+    r"[$\\]{0,2}-?\d[\d.,/]{0,20}\$? (?:if|when|for|otherwise)(?!\w))",
     re.IGNORECASE,
 )
 
@@ -45,8 +66,11 @@ def read_values(clause: Clause, announced: bool) -> Result:
         return Refusal(BOUNDED)
     if CALCULATED.match(clause.text, end):
         return Refusal(SEVERAL)
+    if CASES.match(clause.text, end):
+        return Refusal(HEDGED)
     rest = [index for index in clause.alive if index >= after]
-    if rest and not is_subordinate(clause, after) and not repeats(clause, found, rest):
+    further = rest and not is_subordinate(clause, after) and not repeats(clause, found, rest)
+    if further and not is_broken_down(clause, start):
         return Refusal(SEVERAL)
     return found
 
@@ -56,6 +80,8 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     first = find_first_piece(clause)
     if first in clause.alive and (announced or is_subject(clause, first)):
         return first
+    if not announced and (total := find_total(clause)) is not None:
+        return total
     if (computed := find_computed(clause)) is not None:
         return computed
     limit = clause.find_relative()
@@ -73,6 +99,28 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     if len({clause.pieces[index].text for index in before}) == 1:
         return before[0]
     return Refusal(SEVERAL)
+
+
+def find_total(clause: Clause) -> int | None:
+    """Return the value that the clause calls the total of the others, if no other value follows but its parts."""
+    for pattern in (TOTAL, MAKING):
+        for match in clause.find_words(pattern):
+            index = next((place for place in clause.alive if clause.pieces[place].start == match.end()), None)
+            if index is None or clause.find_relative() <= match.start():
+                continue
+            is_total = pattern is TOTAL or IN_TOTAL.match(clause.text, clause.pieces[index].end)
+            if is_total and (index == clause.alive[-1] or is_broken_down(clause, index)):
+                return index
+    return next((index for index in clause.alive if is_broken_down(clause, index)), None)
+
+
+def is_broken_down(clause: Clause, index: int) -> bool:
+    """Return whether a colon and the parts of a value follow it, and add up to it: 12 in total: 8 red and 4 blue."""
+    if BREAKDOWN.match(clause.text, clause.pieces[index].end) is None:
+        return False
+    numbers = [PLAIN.fullmatch(clause.pieces[place].text) for place in clause.alive if place >= index]
+    values = [int(number[1]) for number in numbers if number is not None]
+    return len(values) == len(numbers) > 2 and sum(values[1:]) == values[0]
 
 
 def find_computed(clause: Clause) -> int | Refusal | None:
@@ -134,7 +182,7 @@ def is_subject(clause: Clause, index: int) -> bool:
 def is_subordinate(clause: Clause, after: int) -> bool:
     """Return whether what follows a value cannot be part of the answer: because …, in 3 days, (about 2)."""
     rest = clause.pieces[after:]
-    if not rest or rest[0].text in SATISFYING or clause.find_relative() <= rest[0].start:
+    if not rest or is_difference(clause, rest) or rest[0].text in SATISFYING or clause.find_relative() <= rest[0].start:
         return True
     if rest[0].text == "(":
         return len(rest) > 1 and rest[1].text.casefold() not in CONJUNCTIONS  # 5 (or 6)
@@ -148,11 +196,19 @@ def is_subordinate(clause: Clause, after: int) -> bool:
     return False
 
 
+def is_difference(clause: Clause, rest: Sequence[Piece]) -> bool:
+    """Return whether pieces only say how much more or less a value is than another: , 3 more than Tom."""
+    joined = any(piece.text.casefold() in CONJUNCTIONS for piece in rest)
+    return not joined and DIFFERENCE.match(clause.text, rest[0].start) is not None
+
+
 def repeats(clause: Clause, found: Result, rest: list[int]) -> bool:
-    """Return whether the later values only repeat the found one."""
+    """Return whether the later values only repeat the found one, if in another form: 12 (4 × 3), 1/2 (or 50%)."""
     if not isinstance(found, str):
         return False
-    return all(clause.pieces[index].text.strip("$ ") in (found, found.rpartition("=")[2].strip()) for index in rest)
+    value = found.rpartition("=")[2].strip()
+    texts = [clause.pieces[index].text.strip("$ ") for index in rest]
+    return all(text in (found, value) or equal(value, text, EXACT).correct for text in texts)
 
 
 def is_one_list(clause: Clause, indexes: list[int]) -> bool:

@@ -82,7 +82,7 @@ CONNECTION = re.compile(
     r"(?:[^\S\n]|[-=]>|[:：=→⇒➜*]|[—–](?![\d$\\(.√π])|\\(?:Rightarrow|implies|to|rightarrow)\b|"
     r"(?:is|are|was|will be|should be|must be|would be|has to be|comes out (?:to be|to|as)|turns out to be|equals|be|"
     r"therefore|thus|hence|simply|just|then|exactly|clearly|indeed|also|still|indeed|definitely|obviously|of course|"
-    r"given by|equal to|obtained as|approximately|about|roughly|"
+    r"given by|equal to|obtained as|"
     r"是|为|為|應為|应为|应该是|應該是|は|が|은|는|"
     r"это|есть|равен|равна|равно|таков|будет|es|es igual a|son|è|é|são|sono|est|sont|ist|lautet|sind|beträgt|"
     r"igual a|é igual a|égale à|jest|to|je|är|er|on|είναι|هي|هو|है|হল|là|adalah|este|හ|คือ)(?!\w)"
@@ -111,7 +111,8 @@ NOT = compile_words(
     r"exclude|excluding|eliminate|ruling out|rule out|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
     r"不是|不等于|不等於|并非|並非|不为|不為|不对|不是的|非|没有|ではない|ではありません|じゃない|でない|"
     r"아니다|아닙니다|아니라|아닌|아니|"
-    r"не|нет|nicht|kein|keine|keinen|weder|noch|ne|n'est pas|n’est pas|pas|ni|tampoco|nunca|jamais|não|nao|nem|"
+    r"не|нет|nicht|kein|keine|keinen|weder|noch|ne|n'est pas|n’est pas|pas|"
+    r"(?<!jibu )ni|tampoco|nunca|jamais|não|nao|nem|"
     r"non|né|nie|niet|geen|inte|ikke|ei|değil|tidak|bukan|không|δεν|ليس|ليست|ليسا|لا|नहीं|nu|není|nejsou|nije|nem|"
     r"nincs|לא|אינו|אינה|ไม่"
 )
@@ -126,7 +127,7 @@ WRONG = compile_words(
     r"errad[oa]|sbagliat[oa]|errat[oa]|błędn[aey]|fout|onjuist|yanlış|salah|sai|λάθος|خطأ|خاطئ|خاطئة|गलत|ग़लत|שגוי"
 )
 HEDGE = compile_words(
-    r"maybe|perhaps|possibly|"
+    r"maybe|perhaps|possibly|probably|"
     r"(?:might|could|may) (?:well |also |still |instead )?(?:be|equal)(?= (?:either |about |x = |option "
     r")?(?:[$\\(\d*-]|[A-J](?!\w)))"
     r"|not sure|unsure|uncertain|unclear|no idea|"
@@ -185,11 +186,16 @@ BOUND = compile_words(
     r"меньше|более|"
     r"менее|не менее|не более|大于|小于|大於|小於|至少|至多|超过|以上|以下|未満|不到|최소|최대|이상|이하"
 )
+# Before an integer they leave the value open, like `close to`; before a decimal they say that it is rounded.
+APPROXIMATE = compile_words(
+    r"approximately|approx\.?|roughly|about|around|ungefähr|etwa|environ|aproximadamente|примерно|около|"
+    r"(?:大约|大約|约|約)(?:是|为|為)?"
+)
 FILLER = compile_words(
     r"therefore|thus|hence|simply|just|then|exactly|precisely|about|approximately|approx|roughly|around|"
     r"equal to|given by|"
     r"as follows|still|also|only|now|clearly|indeed|in fact|actually|both|either|the|equal|a total of|total of|a|an|"
-    r"as|following|of course|obviously|definitely|certainly|surely|probably|likely|likewise|therefore|"
+    r"as|following|of course|obviously|definitely|certainly|surely|likely|likewise|therefore|"
     r"currently|to be|"
     r"be|is|are|was|it|it's|to|out|out to be|or|and|option|choice|answer|letter|number|numbers|value|"
     r"values|number is|"
