@@ -41,7 +41,6 @@ STATING = re.compile(
     r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=—–→])", re.IGNORECASE
 )
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
-DASH = re.compile(r"^[\s*]{1,4}-\s(?=[\s*]{0,4}[$\\\d(])")  # Answer - 42, where no verb makes the dash a sign
 MAX_DETOUR_CHARS = 160
 # 答案是5，因为x=3: a reason in Chinese, without words or letters that may retract the answer or lead to another one.
 CHINESE_REASON = re.compile(
@@ -75,7 +74,6 @@ def read_announcement(text: str) -> Result:
 
 def find_announced_part(after: str) -> str:
     """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if it announces nothing."""
-    after = DASH.sub("", after, count=1)
     connection = words.CONNECTION.match(after)
     length = connection.end() if connection is not None else 0
     if STATING.search(after, 0, length) or DIRECTLY.match(after):
