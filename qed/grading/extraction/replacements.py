@@ -48,6 +48,8 @@ def read_later(announced: str, later: Sequence[str]) -> Result:
         value = read_clause(text[restated.end() :], announced=True) if restated else None
         if restated is None or not isinstance(value, str) or _is_same(current, value):
             continue
+        if ("%" in value) != ("%" in announced):
+            continue  # but it is 100% certain
         if CONDITION.search(text, 0, restated.start()):
             return Refusal(HEDGED)
         current = value
