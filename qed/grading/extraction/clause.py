@@ -30,6 +30,9 @@ JUDGED = re.compile(
     r"(?<!\w)(?:answers?|correct|right|solutions?|valid|works?|possible|accept\w*|true|allowed|sought)(?!\w)",
     re.IGNORECASE,
 )
+# The beginning of a relative clause, before its negation.
+SUBORDINATE = re.compile(r"(?<!\w)(?:people|number of \w{1,20}|those) (?:who|that) (?:had|have|has|did|do|does) $")
+IS = re.compile(r"(?<!\w)(?:is|are|was|were)(?!\w)")
 # Where the counted things are not: in the club.
 PLACED = re.compile(r"not (?:in|on|at|from) (?:the|a|any|her|his|their) ", re.IGNORECASE)
 # She cannot place 16 eggs: a deed that is denied, not a value.
@@ -86,6 +89,7 @@ class Clause:
             if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in PAUSES:
                 continue
             until = next((place for place in boundaries if place >= match.end()), len(self.text))
+            until = self.find_predicate(match, until)
             after = [index for index in self.values if match.end() <= self.pieces[index].start < until]
             if after and MAIN_VERB.search(self.text, match.end(), self.pieces[after[0]].start):
                 continue  # the number that were not ready is 21
@@ -114,6 +118,12 @@ class Clause:
         ):
             return before
         return []
+
+    def find_predicate(self, match: re.Match[str], until: int) -> int:
+        """Return where the verb after a relative clause begins: the people who had not voted by noon are 1000."""
+        relative = SUBORDINATE.search(self.text, 0, match.start())
+        verb = next((verb for verb in self.find_words(IS) if match.end() < verb.start() < until), None)
+        return verb.start() if relative and verb and verb.start() - match.end() > 1 else until
 
     def is_counted(self, index: int, match: re.Match[str]) -> bool:
         """Return whether a value is computed and counts things: 120 - 80 = 40 are not in the club."""
