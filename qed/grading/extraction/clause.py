@@ -53,7 +53,6 @@ COMPARED = re.compile(
     r"-[a-z]{2,}|\s(?:more|less|fewer|greater|larger|smaller|older|younger) than (?:[$\d(-]|[a-z](?!\w))|"
     r"\stimes (?:as|bigger|larger|more|greater|smaller|that|the)(?!\w)"
 )
-DECIMAL = re.compile(r"\d[.,]\d{1,2}(?!\d)|\.\d|\d\.\d")
 NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
 AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
 
@@ -166,8 +165,6 @@ class Clause:
             return False
         # from 3 to 5; 5 more than 7
         if before.casefold().endswith(" from") or COMPARED.match(self.text, self.pieces[index].end):
-            return True
-        if _find_at_end(words.APPROXIMATE, before) and not DECIMAL.search(self.pieces[index].text):
             return True
         match = _find_at_end(words.BOUND, before)
         if match is None:

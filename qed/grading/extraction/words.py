@@ -82,7 +82,7 @@ CONNECTION = re.compile(
     r"(?:[^\S\n]|[-=]>|[:：=→⇒➜*]|[—–](?![\d$\\(.√π])|\\(?:Rightarrow|implies|to|rightarrow)\b|"
     r"(?:is|are|was|will be|should be|must be|would be|has to be|comes out (?:to be|to|as)|turns out to be|equals|be|"
     r"therefore|thus|hence|simply|just|then|exactly|clearly|indeed|also|still|indeed|definitely|obviously|of course|"
-    r"given by|equal to|obtained as|"
+    r"given by|equal to|obtained as|approximately|about|roughly|"
     r"是|为|為|應為|应为|应该是|應該是|は|が|은|는|"
     r"это|есть|равен|равна|равно|таков|будет|es|es igual a|son|è|é|são|sono|est|sont|ist|lautet|sind|beträgt|"
     r"igual a|é igual a|égale à|jest|to|je|är|er|on|είναι|هي|هو|है|হল|là|adalah|este|හ|คือ)(?!\w)"
@@ -185,11 +185,6 @@ BOUND = compile_words(
     r"moins de|au moins|au plus|más de|menos de|al menos|mais de|pelo menos|più di|meno di|almeno|больше|"
     r"меньше|более|"
     r"менее|не менее|не более|大于|小于|大於|小於|至少|至多|超过|以上|以下|未満|不到|최소|최대|이상|이하"
-)
-# Before an integer they leave the value open, like `close to`; before a decimal they say that it is rounded.
-APPROXIMATE = compile_words(
-    r"approximately|approx\.?|roughly|about|around|ungefähr|etwa|environ|aproximadamente|примерно|около|"
-    r"(?:大约|大約|约|約)(?:是|为|為)?"
 )
 FILLER = compile_words(
     r"therefore|thus|hence|simply|just|then|exactly|precisely|about|approximately|approx|roughly|around|"
