@@ -129,7 +129,7 @@ def test_a_demonstration_that_earns_what_answers_earn_is_no_signal(qed: Callable
         (check_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48), "sampling.max_tokens=48"),
         (check_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48, turns=True), "48, which includes the environment"),
         (check_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
-        (check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "exit code 5"),
+        (check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "run.on_no_signal decides"),
         (check_answers(Answers(0.0, 0.5, 0.5, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
         (check_answers(Answers(0.0, 0.0, 0.0, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
         (check_prefixes(3, 4), "special token"),
