@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import NamedTuple
 
+from qed.grading.extraction.words import HEDGE, RETRACTION, SOFT_RETRACTION
 from qed.grading.tokens import Token
 
-CHOICES = set("ABCDEFGH")
+CHOICES = set("ABCDEFGHIJ")
+UNITS = {"i", "j"}  # in lower case the imaginary unit
 MAX_CHOICE_TOKENS = 60  # tokens
 CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!=") | {"<=", ">="}
 # A text after a choice letter, without its spaces, that denies the choice. "False" may be the text of a choice.
@@ -21,10 +24,52 @@ REPLACED = re.compile(
     r"(?i:(?:no|wrong|incorrect)?[,.:;]?(?:(?:the)?(?:correct|right|best|final|true)?answer(?:is|:)|it(?:is|['’]s))"
     r"(?:option|choice)?)\(?([A-J])\)?[.!]?$"
 )
+# C - photosynthesis, (C), photosynthesis, C (photosynthesis): words of the option without a full stop or a bracket
+# after its letter. They begin with a word of three or more letters, because C - x is a formula.
+WORDED = re.compile(
+    r"(?:(?i:option|choice) )?(?:\(([A-J])\)|([A-J]))(?: -{1,2} | ?[–—] ?|, | ?\((?=[^()]{3,200}\)\.?$))"
+    r"(?=[A-Za-z]{0,20}[aeiouyAEIOUY])(?!(?:and|also|plus|with)(?![a-z]))([A-Za-z]{3}[A-Za-z ,.'-]{0,200})\)?\.?"
+)
+# Words that name a letter, or may retract or weaken the choice of a letter before them.
+UNSETTLED = re.compile(
+    r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|"
+    r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|so|therefore|thus|hence|which|making|i\.e)"
+    r"(?!\w)|[=-]>|→|⇒"
+)
 
 
-def read_choice(tokens: list[Token]) -> tuple[str, bool]:
-    """Read the letter of a choice, and whether it is alone: B, (B), B., (B) 12."""
+class Choice(NamedTuple):
+    """The letter of a choice, or nothing."""
+
+    letter: str = ""
+    bare: bool = False
+    """Whether it is alone: B, (B), B."""
+    marked: bool = True
+    """Whether a sign marks it as a choice, as in B) 12. B - photosynthesis is a choice only beside a bare letter."""
+
+
+def read_choice(tokens: list[Token]) -> Choice:
+    """Read the letter of a choice: B, (B), B., (B) 12, B - photosynthesis."""
+    letter, bare = _read_marked_choice(tokens)
+    if letter or len(tokens) > MAX_CHOICE_TOKENS or CHOICES.isdisjoint(token.text for token in tokens[:3]):
+        return Choice(letter, bare)
+    text = "".join(" " * token.spaced + token.text for token in tokens if token.text not in {"{", "}"})
+    return Choice(read_worded_option(text) or "", marked=False)
+
+
+def read_worded_option(text: str) -> str | None:
+    """Return the letter before the words of its option, as in C - photosynthesis, unless they weaken it."""
+    match = WORDED.fullmatch(text.strip(" ."))
+    return (match[1] or match[2]) if match is not None and is_settled(match[3]) else None
+
+
+def is_settled(text: str) -> bool:
+    """Return whether words after a letter leave it the choice: they name no letter, hedge nothing, retract nothing."""
+    return not any(pattern.search(text) for pattern in (UNSETTLED, HEDGE, RETRACTION, SOFT_RETRACTION))
+
+
+def _read_marked_choice(tokens: list[Token]) -> tuple[str, bool]:
+    """Read a letter that is alone or marked by a sign, and whether it is alone."""
     if tokens and tokens[0].text == "{":  # \\mathbf{(B)} 3
         tokens = [token for token in tokens if token.text not in {"{", "}"}]
     if choices := _read_choices(tokens):
@@ -34,7 +79,7 @@ def read_choice(tokens: list[Token]) -> tuple[str, bool]:
     opened = bool(tokens) and tokens[0].text == "("
     letter, after = (*tokens[opened : opened + 2], Token("end", ""), Token("end", ""))[:2]
     name = letter.text.upper()
-    if letter.kind not in {"letter", "word"} or name not in CHOICES:
+    if letter.kind not in {"letter", "word"} or name not in CHOICES or letter.text in UNITS:
         return "", False
     rest = tokens[opened + 1 :]
     if after.text not in {")", ".", ":", ""} or (opened and after.text != ")"):

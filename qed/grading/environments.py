@@ -70,6 +70,8 @@ def _mark_conditions(tokens: list[Token]) -> list[Token]:
             after.text in {"\\\\", "&"} or _opens_condition(after) or after == ROW_END
         ):
             continue
+        if token.text == "&" and result and _opens_condition(result[-1]):  # a column of its own for `if`
+            continue
         if token.kind == "word" and token.text.lower() == "is" and after.kind == "word":  # n is even
             continue
         if _opens_condition(token) and result and result[-1].text not in {"&", "\\\\"}:

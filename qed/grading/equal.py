@@ -99,8 +99,12 @@ def read_both(gold: str, answer: str) -> tuple[Reading, Reading]:
 
 
 def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
-    """Compare choice letters: C equals (C) and C) 12, and never a number."""
-    if left.choice and right.choice and (left.bare or right.bare):
+    """Compare choice letters: C equals (C) and C) 12, and never a number.
+
+    The gold may be a formula or a list, such as C, none, that begins with a letter. So only an answer may add words
+    to a letter without a mark.
+    """
+    if left.choice and right.choice and left.marked and (left.bare or (right.bare and right.marked)):
         correct = left.choice == right.choice
         return Verdict(correct, "string", "the same choice" if correct else "another choice")
     return None

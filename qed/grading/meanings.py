@@ -37,14 +37,13 @@ SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
 )
 OWNER = re.compile(r"^(?:it|(?:the|this) (?:equation|system|inequality|problem)|the equations) (?:has|have) ")
-# Yes, no, true and false in other languages.
-ABROAD = {
-    "yes": "ja oui sí sì да так 是 是的 はい sim 예 네 نعم हाँ हां evet",
-    "no": "non nein нет ні 否 不是 不 いいえ não 아니요 아니오 لا नहीं hayır",
-    "true": "vrai wahr verdadero верно 正确 对 真 verdadeiro",
-    "false": "faux falsch falso неверно 错误 错 假",
+# True is yes and false is no, in all languages.
+YES_AND_NO = {
+    "yes": "true ja oui sí sì да так 是 是的 はい sim 예 네 نعم हाँ हां evet vrai wahr verdadero verdadeiro верно 正确 对"
+    " 真",
+    "no": "false non nein нет ні 否 不是 不 いいえ não 아니요 아니오 لا नहीं hayır faux falsch falso неверно 错误 错 假",
 }
-SYNONYMS |= {word: meaning for meaning, words in ABROAD.items() for word in words.split()}
+SYNONYMS |= {word: meaning for meaning, words in YES_AND_NO.items() for word in words.split()}
 # Nouns that an adjective may leave out: `odd` means an odd function.
 NOUNS = re.compile(
     r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"

@@ -43,6 +43,11 @@ ELLIPSIS = re.compile(r"(\d\.\d{3,40}) ?(?:\.\.\.|\\[lc]?dots)(?![A-Za-z\d])")
 # A vector in < and >, which have no side before them.
 ANGLE_BRACKETS = re.compile(r"(?:(?<=^)|(?<=[=,] )|(?<=[=,;(])|\\left ?)<([^<>=]{1,200},[^<>=]{1,200}?)(?:\\right ?)?>")
 PRIMES = re.compile(r"\^ ?(?:\{ ?(?:\\prime ?){1,4}\}|\\prime(?![A-Za-z]) ?)")
+# A brace on the left alone, around rows.
+LEFT_BRACE = re.compile(r"\\left ?\\(?:\{|lbrace(?![A-Za-z])) ?\\begin ?\{(array|matrix|aligned|gathered|split)\}")
+BRACE_END = re.compile(r"\\end ?\{(array|matrix|aligned|gathered|split)\} ?\\right ?\.")
+COLUMNS = re.compile(r"(\\begin\{cases\}) ?\{[lcr| ]{1,9}\}")
+ROWS = {"array": "cases", "matrix": "cases"}
 COMMAND_SPELLINGS = (
     ("\\text{,}", "{,}"),
     ("\\left.", ""),
@@ -66,8 +71,17 @@ def unwrap_text(text: str) -> str:
     return text
 
 
+def _rewrite_left_brace(text: str) -> str:
+    """Rewrite rows behind a brace as cases, or only drop the brace if & aligns their signs."""
+    opened, closed = LEFT_BRACE.findall(text), BRACE_END.findall(text)
+    if opened != closed:
+        return text
+    text = LEFT_BRACE.sub(lambda match: f"\\begin{{{ROWS.get(match[1], match[1])}}}", text)
+    return COLUMNS.sub(r"\1", BRACE_END.sub(lambda match: f"\\end{{{ROWS.get(match[1], match[1])}}}", text))
+
+
 def _replace_commands(text: str) -> str:
-    text = text.removeprefix("\\displaystyle ")
+    text = _rewrite_left_brace(text.removeprefix("\\displaystyle "))
     for old, new in COMMAND_SPELLINGS:
         text = text.replace(old, new)
     if ("\\over" in text or "\\choose" in text) and "{" not in text:

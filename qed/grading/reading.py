@@ -44,6 +44,8 @@ class Reading(NamedTuple):
     choice: str = ""
     bare: bool = False
     """Whether there is nothing but the choice letter."""
+    marked: bool = True
+    """Whether a sign marks the letter as a choice."""
     values: tuple[Node, ...] = ()
     trouble: str = ""
     over: bool = False
@@ -60,8 +62,7 @@ def read_answer(text: str, letters: Letters = "plain") -> Reading:
         text, tokens, key = _read_tokens(text, letters)
     except OverBoundError as error:
         return Reading("", trouble=str(error), over=True)
-    choice, bare = read_choice(tokens)
-    shared = Reading(key, choice, bare)
+    shared = Reading(key, *read_choice(tokens))
     values, trouble, contradictory = list[Node](), "", False
     try:
         values.append(_parse_value(tokens, letters))

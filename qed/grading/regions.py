@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from qed.grading.bounds import Work
 from qed.grading.numeric import Point
 from qed.grading.scalars import are_same_scalar, get_infinity_sign, is_scalar, list_names, try_evaluate
-from qed.grading.tree import Node, expand_signs, make_number, negate
+from qed.grading.tree import SETS, Node, expand_signs, make_number, negate
 from qed.grading.vocabulary import INEQUALITIES
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "in": "in", "=": "="}
@@ -60,15 +60,24 @@ def build_region(node: Node, work: Work) -> Region | None:
 
 
 def _build_from_list(node: Node, work: Work) -> Region | None:
-    """Combine a list of conditions: x > 2, x ≠ 3 is an intersection, x < 1, x > 3 a union."""
-    if not all(part.kind in {"relation", "union", "sequence"} for part in node.parts):
+    """Combine a list of conditions: x > 2, x ≠ 3 is an intersection, x < 1, x > 3 a union.
+
+    Sets in braces, and conditions that overlap without covering the line, are several answers: x ≥ 3, x ≥ 0.
+    """
+    if node.name == SETS or not all(part.kind in {"relation", "union", "sequence"} for part in node.parts):
         return None
     if node.name == "and" or (node.name == "," and any(part.name == "!=" for part in node.parts)):
         return _combine("and", node.parts, work)
     union = _combine("or", node.parts, work)
     if node.name == "," and union is not None and union.parts == [LINE]:  # x < 3, x > −1: an intersection is meant
         return _combine("and", node.parts, work)
-    return union
+    return None if node.name == "," and union is not None and _overlap(node.parts, union, work) else union
+
+
+def _overlap(nodes: tuple[Node, ...], union: Region, work: Work) -> bool:
+    """Return whether some of the sets of a union overlap or touch, so that it has fewer intervals than they have."""
+    regions = [build_region(node, work) for node in nodes]
+    return len(union.parts) < sum(len(region.parts) for region in regions if region is not None)
 
 
 def _build_difference(node: Node, work: Work) -> Region | None:

@@ -14,7 +14,7 @@ from qed.grading.policy import Policy
 from qed.grading.regions import FLIPPED, are_same_region, build_region
 from qed.grading.scalars import are_same_scalar, compute_ratio, is_scalar, list_names
 from qed.grading.statements import is_denying, is_other_answer
-from qed.grading.tree import Node
+from qed.grading.tree import Node, walk
 
 INVERTED = {"\\log", "\\ln", "\\exp"}
 
@@ -73,7 +73,9 @@ class Relations(ABC):
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "=":
                 if one is answer and other.kind != "relation" and any(map(is_combination, one.parts)):
-                    return self.are_same(other, one.parts[is_combination(one.parts[0])])
+                    asked = one.parts[is_combination(one.parts[0])]  # m + n = 204 is 204, S = ab + cd is ab + cd
+                    named = one.parts[0] not in walk(one.parts[1])  # a = a + b is no name
+                    return self.are_same(other, asked) or (named and self.equals_right_side(one, other, answered=True))
                 return self.equals_right_side(one, other, answered=one is answer)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
             return True

@@ -7,7 +7,7 @@ from qed.grading.cursor import Cursor
 from qed.grading.expression import parse_expression
 from qed.grading.statements import check_chain, check_rounding
 from qed.grading.tokens import Token
-from qed.grading.tree import Node
+from qed.grading.tree import SETS, Node
 from qed.grading.units import combine_quantities, parse_currency, parse_quantity
 from qed.grading.vocabulary import INEQUALITIES, RELATIONS
 
@@ -55,9 +55,11 @@ def parse_listing(cursor: Cursor) -> Node:
 
 
 def _parse_answers(cursor: Cursor) -> Node:
+    braced = cursor.text == "\\{"
     items, joiners = [parse_relation(cursor)], set()
     while (separator := _read_separator(cursor)) is not None:
         joiners.add(separator)
+        braced = braced and cursor.text == "\\{"
         items.append(parse_relation(cursor))
         if len(items) > MAX_ITEMS:
             raise OverBoundError("too many items")
@@ -67,6 +69,8 @@ def _parse_answers(cursor: Cursor) -> Node:
     if joiners == {"and"} and (quantity := combine_quantities(items)) is not None:
         return quantity
     joiners -= {","} if len(joiners) > 1 else set()
+    if braced and joiners <= {",", "and"} and not any(item.kind == "set" for item in items):
+        return Node("list", SETS, tuple(items))
     return Node("list", joiners.pop() if len(joiners) == 1 else ",", tuple(items))
 
 

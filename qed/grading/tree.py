@@ -13,6 +13,7 @@ from typing import NamedTuple
 from qed.grading.bounds import MAX_SIGNS, OverBoundError, Work
 
 SIGNS = {"plus_minus", "minus_plus"}
+SETS = "sets"  # the name of a list of sets in braces, {x | x > 2}, {x | x < 5}, each of which is an answer
 
 
 class Node(NamedTuple):

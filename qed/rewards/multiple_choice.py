@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from qed.grading.choices import is_denied
+from qed.grading.choices import is_denied, read_worded_option
 from qed.grading.extract import extract_final_answer
 from qed.types import Grade, Problem, Rollout
 
@@ -17,7 +17,7 @@ LETTERS = "ABCDEFGHIJ"
 # Each piece before the letter may occur at most once, so the search never backtracks.
 CHOICE = re.compile(
     r"[\s$*]{0,4}(?:\\(?:text|mathrm|mathbf|textbf)\{)?(?:(?:the )?(?:(?:correct |right |best |final )?"
-    r"(?:option|choice|answer)(?: is)?:? ))?[(\[]?([A-J])(?=[)\].:,;}$*]|$)",
+    r"(?:option|choice|answer)(?: is)?:? ))?[(\[]?([A-J])(?=[)\].:,;}$*]|$|(?P<apart> [-–—] | \())",
     re.IGNORECASE,
 )
 FONT = re.compile(r"\\(?:text|mathrm|mathbf|textbf) ?\{")
@@ -63,7 +63,7 @@ def _match_letter(answer: str, choices: Sequence[str]) -> str | None:
     match = CHOICE.match(answer)
     if match:
         behind = FONT.sub("", answer[match.end() :])
-        if _is_its_text(match.group(1), behind, choices):
+        if _is_its_text(match.group(1), behind, choices) and (match["apart"] is None or read_worded_option(answer)):
             return match.group(1).upper()
     words = [_normalize_words(choice) for choice in choices]
     index = words.index(_normalize_words(answer)) if words.count(_normalize_words(answer)) == 1 else len(LETTERS)

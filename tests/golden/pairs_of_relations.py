@@ -98,6 +98,18 @@ x\neq 3 ## x is not equal to 3
 x\neq3 ## all reals except x=3
 x\neq3 ## all x except 3
 [2,\infty) ## {x | x ≥ 2}
+# sets in a list are answers of their own, in any order
+\{x|x\ge3\},\{x|x\ge0\} ## \{x\mid x\geq0\},\{x\mid x\geq3\}
+\{x|x\ge3\},\{x|x\ge0\} ## [3,\infty),[0,\infty)
+x\ge3, x\ge0 ## x\ge0, x\ge3
+\{x|x<1, x>3\} ## x<1 \text{ or } x>3
+x<1, x>3 ## (-\infty,1)\cup(3,\infty)
+# rows behind one brace
+f(x)=\left\{\begin{array}{ll}x & x>0\\ -x & x\le 0\end{array}\right. ## f(x)=\begin{cases}x & x>0\\ -x & x\le 0\end{cases}
+\left\{\begin{array}{rll}x & \text{if} & x>0\\ 0 & \text{otherwise} &\end{array}\right. ## \begin{cases}x & x>0\\ 0 & \text{otherwise}\end{cases}
+\left\{\begin{array}{l}x=1\\y=2\end{array}\right. ## x=1, y=2
+\left\{ \begin{aligned} x&=1\\y&=2\end{aligned} \right. ## x=1, y=2
+\left\{\begin{matrix}x=1\\y=2\end{matrix}\right. ## (1,2)
 # families with an integer parameter
 x=\frac{\pi}{3}+2k\pi\text{ or }x=\frac{5\pi}{3}+2k\pi, k\in\mathbb{Z} ## x=\pm\frac{\pi}{3}+2k\pi, k\in\mathbb{Z}
 (k\pi,0), k\in\mathbb{Z} ## (n\pi,0), n\in\mathbb{Z}
@@ -148,6 +160,11 @@ n\text{ is even} ## even
 да ## Yes
 \text{True} ## 正确
 \text{False} ## falsch
+# true is yes
+\text{True} ## Yes
+False ## no
+# three values in square brackets are no interval
+[3,5,7] ## 3, 5, 7
 """
 
 ONE_WAY = r"""
@@ -164,6 +181,10 @@ y=C_1+C_2x+C_3x^2 ## y=a_1+a_2x+a_3x^2
 17 ## p^2+q=17
 17 ## a_1+a_2=17
 100 ## \alpha+\beta=100
+# a sum of unknowns that is itself the answer may get a name
+ab+cd ## S=ab+cd
+mn-m-n ## N=mn-m-n
+v_0+at ## v=v_0+at
 """
 
 DIFFERENT = r"""
@@ -320,4 +341,37 @@ n\text{ is even} ## n is odd
 \text{Yes} ## 否
 \text{True} ## 错误
 \text{Yes} ## 不是
+# sets in a list are answers of their own
+\{x|x\ge3\},\{x|x\ge0\} ## x\ge0
+\{x|x\ge3\},\{x|x\ge0\} ## \{x|x\ge5\},\{x|x\ge0\}
+\{x|x\ge3\}\text{ and }\{x|x\ge0\} ## x\ge3
+\{x|x<3\},\{x|x>-1\} ## -1<x<3
+\{x|x<1\},\{x|x>3\} ## x<1
+x\ge3, x\ge0 ## x\ge0
+x>3 ## x>3, x>5
+(0,\infty) ## x>0, x>1
+(0,2),(1,3) ## 0<x<3
+# rows behind one brace
+\left\{\begin{array}{ll}x & x>0\\ -x & x\le 0\end{array}\right. ## \begin{cases}-x & x>0\\ x & x\le 0\end{cases}
+\left\{\begin{array}{rll}x & \text{if} & x>0\\ -x & \text{if} & x\le 0\end{array}\right. ## x
+\left\{\begin{array}{l}x=1\\y=2\end{array}\right. ## x=2, y=1
+\left\{\begin{array}{l}x=1\\y=2\end{array}\right. ## x=1
+# a sum of unknowns that is itself the answer may get a name, and nothing else
+ab+cd ## S=ab+ce
+ab+cd ## 2S=ab+cd
+ab+cd ## S+1=ab+cd
+a+b ## a=a+b
+m+n ## m+n=204
+v_0+at ## v^2=v_0+at
+# true is yes
+True ## no
+False ## Yes
+True ## 1
+False ## none
+True ## True or False
+Yes ## not true
+# two values in square brackets are an interval, and three are in order
+[3,5] ## 3, 5
+[3,5,7] ## 7, 5, 3
+[3,5,7] ## 3, 5
 """

@@ -9,7 +9,8 @@ from qed.grading.extraction.outcome import NEGATED, Refusal, Result
 from qed.grading.extraction.statement import read_clause
 
 NO_ANSWER = re.compile(
-    r"(?:answer (?:choice|option|key|format|sheet|the|in|with|this|your|must|should be (?:given|in|written))s?\b|"
+    r"(?:answer (?:choice|option|key|format|sheet|the|in|with|this|your|must(?! be \(?(?-i:[A-J])\b)|"
+    r"should be (?:given|in|written))s?\b|"
     r"\b(?:to|can|cannot|can't|could|not|will|i'll|i|you|please|must|should|we) answer\b(?! is)|"
     r"answers? (?:above|below))",
     re.IGNORECASE,
@@ -47,6 +48,7 @@ CHINESE_REASON = re.compile(
     r"(?<=\S)\s?[，,；;]\s?(?:这是|這是)?(?:因为|因為|由于|由於|其中)"
     r"(?![^\n]*(?:[不但错錯故应應选選即等得取]|而是|所以|因此|答案|结果|結果|者为|者為|(?<![A-Za-z])[A-J](?![A-Za-z])))[^\n]*"
 )
+CONFIDENCE = re.compile(r"\s?\((?:my )?(?:confidence|certainty)[^()]{0,40}\)", re.IGNORECASE)
 VALUE = re.compile(r"[0-9A-Za-z$\\]")
 # The answer would be 5 if x were 2.
 HYPOTHETICAL = re.compile(r"\s{0,3}would (?:be|have been)\b[^,;]{0,80} (?:if|unless|had)(?!\w)", re.IGNORECASE)
@@ -62,7 +64,7 @@ def read_announcement(text: str) -> Result:
         word = re.split(r"[:：]|^[はが은는是为]", text[match.end() :])[-1].strip(" .。!*")
         if choices.YES_NO.fullmatch(word):
             return word
-        rest = find_announced_part(_drop_reason(text[match.end() :]))
+        rest = CONFIDENCE.sub("", find_announced_part(_drop_reason(text[match.end() :])))
         if (option := choices.find_announced_option(rest)) is not None:
             return option
         if rest.strip(" .*_:"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from qed.grading.choices import UNSETTLED, is_settled, read_worded_option
 from qed.grading.extraction.words import HEDGE
 
 # A. Because …, (B), **C**: at the beginning of a response.
@@ -16,14 +17,18 @@ ALONE = re.compile(
 CHOSEN = re.compile(
     r"(?i:option|choice|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
     r"選項?|选择|選擇|"
-    r"故选|应选|choose|pick|select|go with|it's|it is)(?: "
+    r"故选|应选|choose|pick|select|go with|going with|(?:i'd|i would) say|it's|it is)(?: "
     r"is)?\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"
     r"|(?<![\w(])\(([A-J])\)(?=\s{0,3}[.!。]?\s{0,3}$)"
-    r"|(?<![A-Za-z\\])\(?([A-HJ])\)?(?= (?:is|would be|must be|remains|seems) (?:the )?(?:only )?(?:correct|"
+    r"|(?<![A-Za-z\\])\(?([A-HJ])\)?(?= (?:is|would be|must be|remains|seems) (?:(?:the|our|my) )?(?:only )?(?:correct|"
     r"right|best|true|answer|one|"
     r"possib|choice|option|solution|left|remaining))"
     r"|\b(?i:so|therefore|hence|thus|leaves|leaving|only)\b,? (?:it is |it's |it must be |the answer is |only )?"
-    r"\(?([A-H])\)?(?=[.\s!]{0,3}$)"
+    r"\(?([A-HJ])\)?(?=[.\s!]{0,3}$)"
+    r"|\b(?i:conclusion|result|solution): ?\(?([A-J])\)?(?=[.\s!]{0,3}$)"
+    r"|\b(?i:making|leaving) (?:option )?\(?([A-HJ])\)?"
+    r"(?= (?:as )?the (?:only |correct |right |best )?(?:answer|choice|option))"
+    r"|\b(?i:only) (?:option )?\(?([A-HJ])\)?(?= (?:works|fits|is possible)(?!\w))"
 )
 DENIED = re.compile(
     r"[\s)]{0,2}(?:is|are|was|can be|cannot|can't|isn't|does|doesn't)[^,.;]{0,30}"
@@ -54,12 +59,23 @@ OPTION = re.compile(
 JUSTIFIED = re.compile(
     r"[\s*]{0,4}(?:option |choice )?(?:\(([A-J])\)|([A-J]))\*{0,2},? (?:since|because) (.{1,400})", re.DOTALL
 )
-# A reason that names a letter, or words that may retract the answer: then the letter may not be the answer.
-UNSETTLED = re.compile(
-    r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|"
-    r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|so|therefore|thus|hence|which|making|i\.e)"
-    r"(?!\w)|[=-]>|→|⇒"
+# Option B, which is 12: a letter and a description of its option.
+DESCRIBED = re.compile(r"[\s*]{0,4}((?i:option|choice) )?(\()?([A-J])\)?\*{0,2},? which is ([^\n]{1,200})")
+FORMULA = re.compile(r"[\d$\\=]")
+# Hence (C) 5. It must be B) 12: a sentence that concludes with an option and its number.
+CONCLUDED = re.compile(
+    r"\W{0,3}(?i:(?:(?:so|hence|thus|therefore)(?:,? (?:it|this|that) (?:must be|is))?|(?:it|this|that) must be),?) "
+    r"(?i:option |choice )?(?:\(([A-J])\)|([A-J])\)) \$?-?[\d.,/]{1,20}%?\$?[^\w\n]{0,3}"
 )
+NEGATIONS = ("not", "n't", "n’t", "nor", "never", "不", "不能", "不应", "不该", "不要", "别")
+# One might choose B; B or C; one chooses B, but C is better.
+POSSIBLY = re.compile(r"(?<!\w)(?:might|could|if|unless|whether)(?: \w{1,9})?\s{0,2}$", re.IGNORECASE)
+OR_OTHER = re.compile(
+    r"[\s)*\"”']{0,4}(?: ?is (?:the|our|my) (?:\w{1,9} )?(?:answer|choice|option) ?)?(?:,? ?(?:or|and)|[/&或和、])"
+    r"(?: maybe| perhaps| possibly)? ?(?:option )?\(?[A-J](?![A-Za-z'’])"
+)
+CONTRAST = re.compile(r"(?<!\w)(?:but|however|although|though|yet|whereas|while)(?!\w)", re.IGNORECASE)
+OTHER_LETTER = re.compile(r"(?<![\w\\])[B-HJ](?![\w'’])")
 # Words to strip before a letter, and endings of a sentence to strip after a word.
 ARTICLE = re.compile(
     r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|вариант|选项) |选项?|選項?)+",
@@ -82,19 +98,46 @@ def find_announced_option(announced: str) -> str | None:
     match = JUSTIFIED.fullmatch(announced)
     if match is not None and not UNSETTLED.search(match.group(3)) and not HEDGE.search(match.group(3)):
         return match.group(1) or match.group(2)
+    if (letter := find_worded_option(announced) or _find_described_letter(announced)) is not None:
+        return letter
     return announced.strip(" .*:") if OPTION.match(announced) is not None else None
 
 
+def find_worded_option(text: str) -> str | None:
+    """Return the letter before the words of its option, in bold or not."""
+    return read_worded_option(text.replace("*", ""))
+
+
+def _find_described_letter(announced: str) -> str | None:
+    """Return the letter of option B, which is 12. Without a mark, B may be a name and the number its value."""
+    match = DESCRIBED.fullmatch(announced)
+    if match is None or not is_settled(match[4]) or not (match[1] or match[2] or FORMULA.search(match[4]) is None):
+        return None
+    return match[3]
+
+
 def find_chosen_letter(sentence: str) -> str | None:
-    """Return the letter that a sentence chooses and does not deny."""
+    """Return the letter that a sentence chooses, and neither denies nor leaves open."""
+    if (concluded := CONCLUDED.fullmatch(sentence)) is not None:
+        return concluded[1] or concluded[2]
     chosen = None
     for match in CHOSEN.finditer(sentence):
         letter = next(filter(None, match.groups()))
-        if not DENIED.match(sentence, match.end()) and not sentence[: match.start()].rstrip().endswith(
-            ("not", "n't", "nor")
-        ):
+        before = sentence[: match.start()].rstrip().casefold()
+        if not DENIED.match(sentence, match.end()) and not before.endswith(NEGATIONS):
+            if _is_left_open(sentence, match):
+                return None
             chosen = letter
     return chosen
+
+
+def _is_left_open(sentence: str, match: re.Match[str]) -> bool:
+    """Return whether a sentence chooses a letter only possibly, adds another one with `or`, or prefers another one."""
+    if POSSIBLY.search(sentence, max(0, match.start() - 20), match.start()) or OR_OTHER.match(sentence, match.end()):
+        return True
+    contrast = CONTRAST.search(sentence, match.end())
+    others = OTHER_LETTER.finditer(sentence, contrast.end()) if contrast is not None else ()
+    return any(not DENIED.match(sentence, other.end()) for other in others)
 
 
 def read_yes_or_no(sentence: str) -> str | None:
