@@ -74,7 +74,8 @@ class Relations(ABC):
             if one.kind == "relation" and one.name == "=":
                 if one is answer and other.kind != "relation" and any(map(is_combination, one.parts)):
                     asked = one.parts[is_combination(one.parts[0])]  # m + n = 204 is 204, S = ab + cd is ab + cd
-                    named = one.parts[0] not in walk(one.parts[1])  # a = a + b is no name
+                    name = one.parts[0]
+                    named = not name.parts and name not in walk(one.parts[1])  # neither a + b - a nor a = a + b
                     return self.are_same(other, asked) or (named and self.equals_right_side(one, other, answered=True))
                 return self.equals_right_side(one, other, answered=one is answer)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
