@@ -47,7 +47,7 @@ def list_cautions(before: Sequence[Decoding], after: Sequence[Decoding]) -> list
     if not {"prompt", "prompt_options", "system_prompt"} & {name for name, _, _ in differing}:
         cautions += _compare_prompts(before, after)
     if not differing:
-        cautions += _compare_models(before, after)
+        cautions += _compare_files(before, after) or _compare_models(before, after)
     cautions += _compare_counts(before, after)
     notes = (
         f"{side}: {note}" for side, own in (("Before", before), ("After", after)) for part in own for note in part.notes
@@ -180,6 +180,14 @@ def _list_prompts(side: Sequence[Decoding]) -> dict[str, set[Any]]:
             if row.get("prompt"):
                 prompts.setdefault(str(row["group_id"]), set()).add(row["prompt"])
     return prompts
+
+
+def _compare_files(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
+    """Warn if both sides are the same stored answers."""
+    files = [{part.file for part in side} for side in (before, after)]
+    if files[0] != files[1] or None in files[0]:
+        return []
+    return ["Both sides are the same model and the same answers: name another run or step for one of them."]
 
 
 def _compare_models(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:

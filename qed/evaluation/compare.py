@@ -95,6 +95,7 @@ def _compare_pairs(pairs: Sequence[TaskPair], measure: str, apart: str) -> tuple
 
 def _require_other_runs(before: Arm, after: Arm) -> None:
     """Raise if a run is in both arms, unless a single run is compared with itself."""
-    shared = [place for place in before.places if place in after.places]
+    others = {place.resolve() for place in after.places}
+    shared = [place for place in before.places if place.resolve() in others]
     if shared and len(before.places) + len(after.places) > 2:
         raise DataError(f"{shared[0]} is in both arms, {before.name} and {after.name}. Leave it out of one of them.")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from qed.config.changes import read_saved
+from qed.config.reward_names import AUTO, parse_reward
 from qed.console.progress import say_on_stderr
 from qed.errors import DataError
 from qed.evaluation import stored
 from qed.randomness import derive_seed
-from qed.runs.folder import drop_tables
+from qed.runs.folder import drop_repeated, drop_tables
 from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, read_lines
 
 NEEDED = ("decoding", "group_id", "correct")  # columns of an evaluation's rows
@@ -25,13 +26,15 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 class Decoding:
     """The answers to a task with one decoding, the known settings that determined them, and notes.
 
-    The settings are `complete` if `qed evaluate` wrote them; a missing one was then not set.
+    The settings are `complete` if `qed evaluate` wrote them; a missing one was then not set. `file` is the resolved
+    file of the answers, if known.
     """
 
     rows: list[Row]
     settings: Row = field(default_factory=dict)
     complete: bool = False
     notes: tuple[str, ...] = ()
+    file: Path | None = None
 
 
 Answers = dict[str, dict[str, Decoding]]  # by task and decoding
@@ -73,7 +76,7 @@ def find_places(name: str) -> list[Path]:
         if not found:
             raise DataError(f"No run, evaluation or file matches {part!r}. Check the pattern, and keep it in quotes.")
         places += drop_tables(list(map(Path, found)))
-    return list(dict.fromkeys(places))
+    return drop_repeated(places)
 
 
 def _exists(name: str) -> bool:
@@ -111,7 +114,8 @@ def _load_file(file: Path, scoring: stored.Scoring) -> Answers:
         return {file.stem: decodings}
     table = stored.read_answers(file, scoring)
     scored = stored.score_table(table, stored.name_columns(file, scoring), scoring, say_on_stderr)
-    return {name: {stored.DECODING: Decoding(rows, notes=tuple(table.notes))} for name, rows in scored.items()}
+    notes, own = tuple(table.notes), file.resolve()
+    return {name: {stored.DECODING: Decoding(rows, notes=notes, file=own)} for name, rows in scored.items()}
 
 
 def _load_decodings(file: Path) -> dict[str, Decoding]:
@@ -121,7 +125,10 @@ def _load_decodings(file: Path) -> dict[str, Decoding]:
         return {}
     summaries, trained = read_json(file.with_name("summary.json"), {}), _read_training(file.parent)
     figures = summaries.get(file.stem, {}) if isinstance(summaries, dict) else {}
-    return {name: build_decoding(rows, figures.get(name, {}), trained) for name, rows in groups.items()}
+    own = file.resolve()
+    return {
+        name: replace(build_decoding(rows, figures.get(name, {}), trained), file=own) for name, rows in groups.items()
+    }
 
 
 def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
@@ -166,9 +173,12 @@ def describe_training(settings: Mapping[Any, Any]) -> Row:
     """Return the known settings with which a training run evaluates, from the run's settings."""
     last = next((settings[name] for name in ("rl", "sft") if isinstance(settings.get(name), dict)), settings)
     data, sampling, evaluation = (_get_table(last, name) for name in ("data", "sampling", "evaluation"))
-    known = {name: data[name] for name in ("prompt", "prompt_options", "system_prompt") if name in data}
+    judged = ("reward", "reward_options")
+    known = {name: data[name] for name in ("prompt", "prompt_options", "system_prompt", *judged) if name in data}
     if known.get("prompt") == "auto":
         del known["prompt"]
+    if any(parse_reward(str(text)).source == AUTO for text in known.get("reward") or ()):
+        del known["reward"]  # the prompt names it, and `judged_by` says which one it was
     names = ("max_tokens", *SAMPLING)
     given = {name: evaluation[name] for name in SAMPLING if evaluation.get(name) is not None}
     return {**known, **{name: sampling[name] for name in names if name in sampling}, **given}

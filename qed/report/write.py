@@ -11,6 +11,7 @@ from qed.errors import DataError, QedError, UsageError
 from qed.guards.redaction import redact
 from qed.report.page import render_page
 from qed.report.record import read_record
+from qed.runs.folder import drop_repeated
 from qed.runs.run import write_bytes
 
 
@@ -18,7 +19,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the report of one run, or of several runs overlaid.
 
     Args:
-        runs: the run folders.
+        runs: the run folders; one that is named several times is read once.
         out: the file to write, which is replaced atomically and so never incomplete.
 
     Returns:
@@ -33,7 +34,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         raise DataError("A report needs at least one run's folder.")
     if out.is_file() and not _is_page(out):
         raise UsageError(f"{out} exists, and is not an HTML page. Choose another name, or remove it.")
-    content = redact(render_page([read_record(folder) for folder in runs])).encode()
+    content = redact(render_page([read_record(folder) for folder in drop_repeated(runs)])).encode()
     part = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -194,6 +194,14 @@ def _list_replaced(folder: Path) -> list[Path]:
         return [path for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}{REPLACED}")]
     except OSError:  # the parent does not exist, or may not be listed
         return []
+
+
+def drop_repeated(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths, each file or folder once, under the first of its names."""
+    first: dict[Path, Path] = {}
+    for path in paths:
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
 
 
 def drop_tables(paths: Sequence[Path]) -> list[Path]:

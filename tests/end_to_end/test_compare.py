@@ -65,6 +65,15 @@ def write(name: str, rows: Sequence[Row], task: str = "sums", **settings: Any) -
     return list(rows)
 
 
+def forget_settings(name: str) -> None:
+    """Leave the figures alone, as a training run writes them."""
+    path = Path(name, "eval/step_000000/summary.json")
+    tasks = json.loads(path.read_text())
+    for figures in [figures for own in tasks.values() for figures in own.values()]:
+        del figures["settings"]
+    path.write_text(json.dumps(tasks))
+
+
 EVEN = [number / 39 for number in range(40)]
 RISEN = [min(1.0, share + 0.2) for share in EVEN]
 
@@ -151,6 +160,46 @@ def test_what_else_than_the_model_differs_is_said(compare: Compare, settings: Ro
     _, result, said = compare("a", "b")
     assert result["sums, sampled"]["warnings"] == warned
     assert all(f"warning: {line}" in " ".join(said.split()) for line in warned)
+
+
+@pytest.mark.parametrize("name", ["a", "./a", "link", "a/eval/step_000000"])
+@pytest.mark.parametrize("asked", [True, False], ids=["evaluated", "trained"])
+def test_a_run_is_the_same_under_all_its_names(compare: Compare, name: str, asked: bool) -> None:
+    write("a", make_rows(EVEN))
+    write("b", make_rows(RISEN))
+    if not asked:
+        forget_settings("a")
+    Path("link").symlink_to("a")
+    (warned,) = compare("a", name)[1]["sums, sampled"]["warnings"]
+    assert warned.startswith("Both sides are the same model and the same answers")
+    if "eval" not in name:
+        assert "in both arms" in compare("a,b", name)[2]
+
+
+def test_one_file_on_both_sides_is_named(compare: Compare) -> None:
+    Path("own.jsonl").write_text('{"question": "1+1?", "answer": "2", "response": "2"}\n')
+    (result,) = compare("own.jsonl", "./own.jsonl")[1].values()
+    assert any("the same answers" in line for line in result["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "warned"),
+    [
+        ("reward: ['./a.py:reward']", "reward: ['./b.py:reward']", ["Other reward"]),
+        ("reward: [boxed], reward_options: [x=1]", "reward: [boxed], reward_options: [x=2]", ["Other reward_options"]),
+        ("reward: [boxed]", "reward: [boxed]", []),
+        ("reward: [auto]", "reward: [boxed]", []),
+        ("reward: ['0.5*auto', length]", "reward: [boxed]", []),
+        ("reward: [boxed]", "{}", []),
+    ],
+)
+def test_another_reward_of_a_training_run_is_said(compare: Compare, before: str, after: str, warned: list[str]) -> None:
+    for name, data in (("a", before), ("b", after)):
+        write(name, make_rows(EVEN))
+        forget_settings(name)
+        Path(name, "settings.yaml").write_text(f"data: {{{data.strip('{}')}}}\n")
+    found = compare("a", "b")[1]["sums, sampled"]["warnings"]
+    assert [line.partition(":")[0] for line in found] == warned
 
 
 def test_other_prompts_and_counts_are_seen_in_the_answers(compare: Compare) -> None:

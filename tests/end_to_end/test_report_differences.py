@@ -113,6 +113,11 @@ def test_seeds_of_an_arm_are_compared_together(tmp_path: Path) -> None:
     assert "Seeds together" not in report(*runs[1:3]).text
 
 
+def test_a_run_under_two_names_is_reported_once(run: Path) -> None:
+    (link := run.with_name("link")).symlink_to(run, target_is_directory=True)
+    assert "Problem by problem" not in report(run, link, run.parent / "." / run.name).text
+
+
 def test_what_else_differs_between_runs_is_said(tmp_path: Path) -> None:
     rows = rows_of(0, "sampled", 0.5, 4)
     for name, length in (("a", 48), ("b", 64)):
