@@ -34,7 +34,8 @@ def grade(gold: str | float, answer: str | float | None, extract: Mode = "flexib
 
     Args:
         gold: the correct answer, or a worked solution with the answer after `####`.
-        answer: an answer, or a whole response, whose final answer is compared; None and NaN count as no answer.
+        answer: an answer, or a whole response, whose final answer is compared; None, NaN and pandas.NA count
+            as no answer, and bytes are read as UTF-8.
         extract: where a final answer may be. `strict`: in a box, in a tag, or after `####`; `flexible`: also in words;
             `lenient`: also in a box or tag that is never closed.
 
@@ -44,7 +45,7 @@ def grade(gold: str | float, answer: str | float | None, extract: Mode = "flexib
     if extract not in get_args(Mode):
         modes = get_args(Mode)
         raise UsageError(
-            f"extract must be one of {', '.join(modes)}, not '{extract}'.{suggest_nearest(extract, modes)}"
+            f"extract must be one of {', '.join(modes)}, not '{extract}'.{suggest_nearest(str(extract), modes)}"
         )
     expected, text = extract_gold(convert_gold(gold)), convert_to_text(answer)
     whole = equal(expected, text)

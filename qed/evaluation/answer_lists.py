@@ -85,7 +85,7 @@ def convert_gold(value: Any) -> str:
 
 
 def convert_to_text(value: Any) -> str:
-    """Convert an answer to text: the last message, or the text of a choice; None and NaN become empty."""
+    """Convert an answer to text: the last message, or the text of a choice; missing values become empty."""
     while isinstance(value, dict | list):
         if isinstance(value, dict):
             value = value.get("content", value.get("text", value.get("message")))
@@ -93,7 +93,17 @@ def convert_to_text(value: Any) -> str:
             return "".join(convert_to_text(part.get("text")) for part in value)
         else:
             value = next(reversed(value), None)
-    return "" if value is None or value != value else str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return "" if _is_missing(value) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or pandas.NA, which has no truth value even when compared with itself."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
 
 
 def _has_answer(text: str) -> bool:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import qed
@@ -208,11 +209,16 @@ def test_grade_compares_mathematically() -> None:
     wrong = qed.grade("5", "4")
     assert (bool(wrong), wrong.extracted, wrong.reason) == (False, "4", "another value")
     assert qed.grade("5", "I do not know") == qed.Verdict(False, None, "no answer found")
-    for nothing in (None, float("nan"), ""):
+    for nothing in (None, float("nan"), "", pandas.NA, pandas.NaT, b""):
         assert qed.grade("None", nothing) == qed.grade("nan", nothing) == qed.Verdict(False, None, "no answer found")
+    assert not qed.grade(pandas.NA, "1")  # type: ignore[arg-type]
+    assert qed.grade("7", b"so 7") == qed.Verdict(True, "7", "the same string")  # type: ignore[arg-type]
+    assert qed.grade("7", b"\xff").extracted is None  # type: ignore[arg-type]
     assert qed.grade("x^2", "x^{2}") == qed.Verdict(True, "x^{2}", "the same after normalisation")
     with pytest.raises(UsageError, match="Did you mean 'strict'"):
         qed.grade("1", "1", "strikt")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="not 'None'"):
+        qed.grade("1", "1", None)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
