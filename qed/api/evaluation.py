@@ -18,7 +18,7 @@ from qed.errors import UsageError, suggest_nearest
 from qed.evaluation.summary import average_tasks
 from qed.runs.run import Row, name_step_folder, read_lines
 
-BY_COMMAS = ("--tasks", "--also-grade", "--url")  # options whose lists are comma-separated, without brackets
+BY_COMMAS = ("--also-grade", "--url")  # options whose lists are comma-separated, without brackets
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from numbers import Real
 from typing import Any
 
 from qed.config.arguments import Flags
@@ -111,7 +112,7 @@ def _name_functions(reward: Any, functions: dict[str, Callable[..., Any]]) -> An
 
 def _is_weighted(entry: Any) -> bool:
     """Return whether an entry of a reward is a pair `(weight, reward)`."""
-    return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int | float)
+    return isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[0], Real)
 
 
 def _format(key: str, value: Any) -> str:

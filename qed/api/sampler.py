@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -62,7 +62,7 @@ class Sampler:
 
     def sample(
         self,
-        questions: Sequence[str],
+        questions: Iterable[str],
         samples: int = 1,
         *,
         temperature: float = 1.0,
@@ -88,8 +88,7 @@ class Sampler:
             qed.errors.UsageError: a prompt has no token or exceeds the context window, or an argument is invalid.
             qed.errors.DataError: a question is not valid text.
         """
-        if isinstance(questions, str) or not all(isinstance(question, str) for question in questions):
-            raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")
+        questions = list_questions(questions)
         for number, question in enumerate(questions, 1):
             convert_to_text(question, Place("questions", number), "the question")
         whole = all(isinstance(value, Integral) for value in (samples, max_tokens, top_k))
@@ -103,13 +102,26 @@ class Sampler:
         sampling = Sampling(temperature, max_tokens, self.policy.template.stop, top_p, top_k)
         problems = [Problem(question, question, "") for question in questions]
         limit, lengths = self.policy.max_prompt_tokens(max_tokens), self.policy.template.lengths(problems)
-        if too_long := [number for number, length in enumerate(lengths) if length > limit]:
+        if too_long := [number for number, length in enumerate(lengths, 1) if length > limit]:
             raise UsageError(
-                f"Question {too_long[0]} has {lengths[too_long[0]]} tokens, but with {max_tokens} tokens for the "
+                f"Question {too_long[0]} has {lengths[too_long[0] - 1]} tokens, but with {max_tokens} tokens for the "
                 f"answer the model's context window has space for {max(0, limit)}."
             )
         requests = [Request(problem, samples) for problem in problems]
         return sample(requests, self.policy.sampler, self.policy.template, sampling, (seed, "sampler"))
+
+
+def list_questions(questions: Iterable[str]) -> list[str]:
+    """Return the questions as a list; an iterator is read once.
+
+    Raises:
+        UsageError: they are one text, or one of them is not a text.
+    """
+    listed = list(questions) if isinstance(questions, Iterable) and not isinstance(questions, str) else [None]
+    texts = [question for question in listed if isinstance(question, str)]
+    if len(texts) < len(listed):
+        raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")
+    return texts
 
 
 def _require_loading(options: Iterable[str]) -> None:

@@ -289,6 +289,9 @@ def _evaluate(run: qed.Run) -> None:
             sampler.sample(["What is 2 + 7?"], **wrong)  # type: ignore[arg-type]
     with pytest.raises(qed.errors.UsageError, match="prompt of problem '' has no token"):
         qed.Sampler(run, prompt="question_only").sample(["What is 2 + 7?", ""])
+    with pytest.raises(qed.errors.UsageError, match="Question 2 has"):
+        sampler.sample(["What is 2 + 7?", "7 " * 5000])
+    assert len(sampler.sample(iter(["What is 2 + 7?"]), max_tokens=2)) == 1
     answers = sampler.sample(["What is 2 + 7?"], 2, max_tokens=5)
     assert [answer.index for answer in answers[0]] == [0, 1]
     assert all(len(answer.output) == len(answer.logps) <= 5 for answer in answers[0])

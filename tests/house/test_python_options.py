@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import qed
 from qed.api.evaluation import Evaluation, list_model_options
 from qed.api.keywords import use_keywords
+from qed.api.sampler import list_questions
+from qed.cli.commands.base import split_words
 from qed.config.callables import give_functions
 from qed.errors import UsageError
 from qed.rewards.grader import make_grader
@@ -30,6 +33,39 @@ def test_a_switch_is_on_or_off() -> None:
 def test_lists_are_written_as_each_option_reads_them() -> None:
     assert list_options(also_grade=["strict", "qwen"], url=["a", "b"]) == ["--also-grade=strict,qwen", "--url=a,b"]
     assert list_options(stop=["a,b"]) == ['--stop=["a,b"]']
+    assert list_options(tasks=["a,b.jsonl", "c"]) == ['--tasks=["a,b.jsonl", "c"]']
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a, b,,", ("a", "b")),
+        ('["a,b", "c"]', ("a,b", "c")),
+        ("[]", ()),
+        ("", ()),
+    ],
+)
+def test_words_are_separated_by_commas_or_in_a_json_list(text: str, words: tuple[str, ...]) -> None:
+    assert split_words(text) == words
+
+
+@pytest.mark.parametrize("pair", [(0.5, max), [0.5, max], (np.float32(0.5), max), [np.int64(2), "boxed"]])
+def test_a_weighted_reward_is_any_number_with_a_reward(pair: Any) -> None:
+    weight, part = pair[0], pair[1] if isinstance(pair[1], str) else "<callable>"
+    for reward in (pair, [pair]):
+        with use_keywords({"reward": reward}) as texts:
+            assert texts == {"reward": f'["{weight}*{part}"]'}
+
+
+@pytest.mark.parametrize("questions", ["1+1?", 5, None, [1], iter(["1+1?", b"2"])])
+def test_questions_are_texts(questions: Any) -> None:
+    with pytest.raises(UsageError, match="takes a list of questions, each a text"):
+        list_questions(questions)
+
+
+@pytest.mark.parametrize("make", [iter, tuple, dict.fromkeys, lambda texts: map(str, texts)])
+def test_questions_may_come_from_an_iterator(make: Any) -> None:
+    assert list_questions(make(["1+1?", "2+2?"])) == ["1+1?", "2+2?"]
 
 
 def test_an_option_of_a_sampler_that_is_none_is_left_out() -> None:

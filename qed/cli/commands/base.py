@@ -44,8 +44,10 @@ def add_lists_option(add: Callable[..., object], lead: str = "") -> None:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Return the comma-separated words of an option's value."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    """Return the words of an option's value: comma-separated, or a JSON list, whose words may contain commas."""
+    from qed.config.values import split_items  # noqa: PLC0415 -- it loads yaml, which help texts do not need
+
+    return tuple(word for item in split_items(text) if (word := item.text.strip()))
 
 
 class Parser(argparse.ArgumentParser):
