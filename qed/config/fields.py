@@ -18,7 +18,7 @@ import yaml
 from qed.config import plugins
 from qed.config.keys import list_other_names
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.values import coerce_value, describe_type, dump_tree, read_node
+from qed.config.values import coerce_value, describe_type, dump_tree, is_list, read_node
 from qed.errors import UsageError
 
 PHASES = {"sft": "sft", "rl": "grpo"}
@@ -150,7 +150,9 @@ def _require_readable(owner: type, name: str, kind: Any, default: Any) -> None:
         read = coerce_value(read_node(node), kind)
     except (ValueError, TypeError, yaml.YAMLError):
         read = MISSING
-    if read != (tuple(default) if isinstance(read, tuple) else default):
+    if read is not MISSING and is_list(kind) and isinstance(default, list | tuple):
+        read, default = tuple(read), tuple(default)
+    if read != default:
         raise UsageError(
             f"{owner.__name__}.{name} is {default!r} by default, which a run's settings file cannot give back as "
             f"{describe_type(kind)}. Change the default or the type: {name}: TYPE | None = None allows None."

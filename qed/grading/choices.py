@@ -54,6 +54,7 @@ def read_choice(tokens: list[Token]) -> Choice:
     if letter or len(tokens) > MAX_CHOICE_TOKENS or CHOICES.isdisjoint(token.text for token in tokens[:3]):
         return Choice(letter, bare)
     text = "".join(" " * token.spaced + token.text for token in tokens if token.text not in {"{", "}"})
+    text = text.replace(" ,", ",").replace("( ", "(").replace(" )", ")")  # the spaces of \\text{C}, cell
     return Choice(read_worded_option(text) or "", marked=False)
 
 
@@ -96,7 +97,7 @@ def _read_marked_choice(tokens: list[Token]) -> tuple[str, bool]:
 def _may_be_its_text(letter: str, rest: list[Token]) -> bool:
     """Return whether the tokens after a choice letter can be the text of the choice, and do not deny it."""
     denied = is_denied(letter, "".join(token.text for token in rest[:MAX_CHOICE_TOKENS]))
-    return not denied and not _names_other_choice(rest) and _is_harmless(rest)
+    return not denied and not _names_other_choice(letter, rest) and _is_harmless(rest)
 
 
 def is_denied(letter: str, text: str) -> bool:
@@ -128,9 +129,10 @@ def _is_harmless(rest: list[Token]) -> bool:
     return all(token.kind != "sign" or token.text in CHOICE_SIGNS for token in rest)
 
 
-def _names_other_choice(rest: list[Token]) -> bool:
+def _names_other_choice(letter: str, rest: list[Token]) -> bool:
     """Return whether the text after a choice letter names another letter, or calculates with it."""
     if rest[0].kind == "joiner" or rest[0].text in {",", ";", "=", "+", "*", "/", "^", "-"}:
         return True
     pairs = pairwise(rest)
-    return any(one.text in CHOICES and two.text in {")", ".", ":"} for one, two in pairs)
+    others = CHOICES if letter in "IJ" else CHOICES - {"I"}  # C. Only (I) and (IV)
+    return any(one.text in others and two.text in {")", ".", ":"} for one, two in pairs)

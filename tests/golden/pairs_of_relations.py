@@ -105,8 +105,8 @@ x\ge3, x\ge0 ## x\ge0, x\ge3
 \{x|x<1, x>3\} ## x<1 \text{ or } x>3
 x<1, x>3 ## (-\infty,1)\cup(3,\infty)
 # rows behind one brace
-f(x)=\left\{\begin{array}{ll}x & x>0\\ -x & x\le 0\end{array}\right. ## f(x)=\begin{cases}x & x>0\\ -x & x\le 0\end{cases}
-\left\{\begin{array}{rll}x & \text{if} & x>0\\ 0 & \text{otherwise} &\end{array}\right. ## \begin{cases}x & x>0\\ 0 & \text{otherwise}\end{cases}
+f(x)=\left\{\begin{array}{ll}x&x>0\\2x&x\le0\end{array}\right. ## f(x)=\begin{cases}x&x>0\\2x&x\le0\end{cases}
+\left\{\begin{array}{rll}x&\text{if}&x>0\\0&\text{if}&x\le0\end{array}\right. ## \begin{cases}x&x>0\\0&x\le0\end{cases}
 \left\{\begin{array}{l}x=1\\y=2\end{array}\right. ## x=1, y=2
 \left\{ \begin{aligned} x&=1\\y&=2\end{aligned} \right. ## x=1, y=2
 \left\{\begin{matrix}x=1\\y=2\end{matrix}\right. ## (1,2)
@@ -360,7 +360,6 @@ x>3 ## x>3, x>5
 ab+cd ## S=ab+ce
 ab+cd ## 2S=ab+cd
 ab+cd ## S+1=ab+cd
-a+b ## a=a+b
 m+n ## m+n=204
 v_0+at ## v^2=v_0+at
 # true is yes

@@ -82,6 +82,11 @@ def test_a_sentence_in_the_tags_is_read_as_by_accuracy() -> None:
         ("<answer>C, Paris</answer>", "C", True),
         ("\\boxed{(C), since x is odd}", "C", True),
         ("\\boxed{C) Both A and B}", "C", True),
+        ("\\boxed{C - Paris}", "C", True),
+        ("\\boxed{C (the capital)}", "C", True),
+        ("\\boxed{C - wrong}", "C", False),
+        ("\\boxed{C (or Bern)}", "C", False),
+        ("\\boxed{C - D}", "C", False),
         ("\\boxed{B, C}", "B", False),  # several letters are no choice
         ("\\boxed{b, c}", "B", False),
         ("\\boxed{(B) or (C)}", "B", False),

@@ -80,7 +80,8 @@ def read_whole(text: str) -> Result:
     letter = choices.ALONE.fullmatch(line) or choices.LETTER.fullmatch(choices.ARTICLE.sub("", plain, count=1))
     if letter is not None:
         return letter.group(1)
-    chosen = choices.find_worded_option(line) if plain.isascii() else choices.find_chosen_letter(plain)
+    chinese = choices.CHINESE.fullmatch(plain) is not None
+    chosen = choices.find_chosen_letter(plain) if chinese else choices.find_worded_option(line)
     if chosen is not None:
         return chosen
     if 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha():
