@@ -70,7 +70,9 @@ def read_announcement(text: str) -> Result:
         if rest.strip(" .*_:"):
             return read_clause(rest, announced=True)
         if match.start() > 0 and SUBJECT.search(text, 0, match.start()):
-            return read_clause(text[: match.start()], announced=False)
+            alone = not text[match.end() :].strip(" .!*")
+            subject = choices.SUBJECT.search(text[: match.start()]) if alone else None
+            return subject[1] if subject is not None else read_clause(text[: match.start()], announced=False)
     return None
 
 

@@ -61,6 +61,10 @@ JUSTIFIED = re.compile(
 )
 # Option B, which is 12: a letter and a description of its option.
 DESCRIBED = re.compile(r"[\s*]{0,4}((?i:option|choice) )?(\()?([A-J])\)?\*{0,2},? which is ([^\n]{1,200})")
+# C is our | answer.
+SUBJECT = re.compile(
+    r"^\W{0,4}(?i:so |hence |thus |therefore )?(?i:option |choice )?\(?([A-J])\W{1,4}is (?:our|my) (?:final )?$"
+)
 CHINESE = re.compile(r"[\u3400-\u9fff，：]{1,20}[A-J]")  # 本题选B
 FORMULA = re.compile(r"[\d$\\=]")
 # Hence (C) 5. It must be B) 12: a sentence that concludes with an option and its number.

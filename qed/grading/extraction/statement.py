@@ -29,7 +29,7 @@ KNOWN = re.compile(
     re.IGNORECASE,
 )
 NO_TEXT = words.list_words(
-    "that this it what how which we you i he she they the a an our my your as follows here there wrong incorrect "
+    "that this it what how which we you i he she they the a an as follows here there wrong incorrect "
     "below above following correct right done clear unique found obtained given known shown needed "
     "required not so then"
 )
