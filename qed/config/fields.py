@@ -148,14 +148,15 @@ def _require_readable(owner: type, name: str, kind: Any, default: Any) -> None:
     try:
         ((_, node),) = yaml.compose(dump_tree({name: default})).value  # type: ignore[union-attr]
         read = coerce_value(read_node(node), kind)
-    except (ValueError, TypeError, yaml.YAMLError):
+    except (UsageError, ValueError, TypeError, yaml.YAMLError):
         read = MISSING
     if read is not MISSING and is_list(kind) and isinstance(default, list | tuple):
         read, default = tuple(read), tuple(default)
     if read != default:
+        hint = f": {name}: TYPE | None = None allows None" if default is None else ""
         raise UsageError(
             f"{owner.__name__}.{name} is {default!r} by default, which a run's settings file cannot give back as "
-            f"{describe_type(kind)}. Change the default or the type: {name}: TYPE | None = None allows None."
+            f"{describe_type(kind)}. Change the default or the type{hint}."
         )
 
 

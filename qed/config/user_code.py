@@ -168,7 +168,10 @@ def find_users_line(error: BaseException) -> str:
 
 def _import(shown: str, load: Callable[[], Any]) -> Any:
     """Return the result of `load` in the same working folder; turn its errors into UsageErrors that explain them."""
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError:  # the folder has been deleted
+        here = ""
     try:
         return load()
     except SyntaxError as error:
@@ -184,7 +187,8 @@ def _import(shown: str, load: Callable[[], Any]) -> Any:
     except Exception as error:
         raise UsageError(f"{shown} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
-        os.chdir(here)  # a file that goes to another folder would take the run and relative paths with it
+        if here:  # a file that goes to another folder would take the run and relative paths with it
+            os.chdir(here)
 
 
 def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:

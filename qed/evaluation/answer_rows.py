@@ -14,6 +14,7 @@ GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.groun
 RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
 CHECKED = 1_000  # rows whose lists are checked before the first answer is graded
 ID = ("id", "unique_id", "problem_id", "group_id")
+QUESTION = ("question", "problem", "prompt", "input")
 
 Group = list[tuple[Place, Row]]  # rows with answers to one problem
 
@@ -44,7 +45,8 @@ def group_rows(rows: Rows) -> Iterator[Group]:
 
 def _identify(place: Place, row: Row) -> tuple[Any, ...]:
     own = next((name for name in ID if row.get(name) is not None), None)
-    return place.source, str(row[own]) if own else place.number, str(row.get("question") or row.get("problem"))
+    question = next((row[name] for name in QUESTION if row.get(name) is not None), "")
+    return place.source, str(row[own]) if own else place.number, str(question)
 
 
 def check_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> list[tuple[Place, Row]]:

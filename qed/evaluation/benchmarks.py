@@ -196,8 +196,8 @@ def find_usual_samples(name: str) -> int:
     split = task.split or "test"  # which an evaluation reads
     if isinstance(declared, Mapping):
         declared = declared.get(split)
-    if not isinstance(declared, int | None) or isinstance(declared, bool):
-        raise UsageError(f"The task {name}: SAMPLES must be a number, or one for each split, not {declared!r}.")
+    if declared is not None and (type(declared) is not int or declared < 1):
+        raise UsageError(f"The task {name}: SAMPLES must be a whole number from 1, or one for each split: {declared!r}.")
     return declared or SAMPLES.get(f"{task.leaf}:{split}") or SAMPLES.get(task.leaf, 1)
 
 

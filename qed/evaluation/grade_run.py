@@ -68,7 +68,7 @@ class GradeJob:
         """Describe what all shards must have in common, with units of `block` items."""
         data = [hash_file(Path(name)) for name in self.files]
         about = {name: value for name, value in asdict(self).items() if name not in ("files", "workers")}
-        return {"kind": "grades", "block": block, "data": data, **about}
+        return {"kind": "grades", "unit": self.unit, "block": block, "data": data, **about}
 
     def for_task(self) -> GradeJob:
         """Return the same job for one of many processes: with one worker, and without a loaded grader."""

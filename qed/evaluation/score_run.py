@@ -59,7 +59,7 @@ class ScoreJob:
         """Describe what all shards must have in common, with units of `block` items."""
         about = {**asdict(self.scoring), "reward": self.reward, "options": self.options, "judge": self.judge}
         about |= {"columns": name_columns(Path(self.file), self.scoring), "notes": self.table.notes}
-        return {"kind": "responses", "block": block, "data": hash_file(Path(self.file)), **about}
+        return {"kind": "responses", "unit": self.unit, "block": block, "data": hash_file(Path(self.file)), **about}
 
     @cached_property
     def table(self) -> AnswerTable:

@@ -13,12 +13,11 @@ from typing import Any
 from qed.data.sources.rows import Place
 from qed.errors import DataError
 from qed.evaluation.answer_lists import convert_gold, convert_to_text
-from qed.evaluation.answer_rows import GOLD, ID, locate_value, read_value
+from qed.evaluation.answer_rows import GOLD, ID, QUESTION, locate_value, read_value
 from qed.evaluation.grade_files import extract_gold
 from qed.randomness import derive_seed
 from qed.runs.run import Row
 
-QUESTION = ("question", "problem", "prompt", "input")
 
 
 @dataclass(frozen=True, slots=True)

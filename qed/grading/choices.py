@@ -33,7 +33,9 @@ WORDED = re.compile(
 # Words that name a letter, or may retract or weaken the choice of a letter before them.
 UNSETTLED = re.compile(
     r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|"
-    r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|so|therefore|thus|hence|which|making|i\.e)"
+    r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|reject\w{0,3}|exclu\w{0,5}|discard\w{0,3}|invalid|mistak\w{0,3}|"
+    r"inaccura\w{0,4}|doubt\w{0,3}|unlikely|likely|presumabl[ey]|hardly|nope|nah|second|other|another|alternative\w{0,2}|"
+    r"both|better|one of|option|so|therefore|thus|hence|which|making|i\.e)"
     r"(?!\w)|[=-]>|→|⇒"
 )
 

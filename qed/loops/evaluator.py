@@ -57,8 +57,8 @@ class Evaluator:
         wanted = settings.evaluation
         if setup.validation and not wanted.at_end and not 0 < wanted.every <= ends[1] - ends[0]:
             setup.console.say(
-                "Warning: problems are held out for validation, but the phase will not be evaluated: set "
-                "evaluation.every or evaluation.at_end."
+                f"Warning: problems are held out for validation, but no step of {settings.method} will be evaluated on "
+                "them, so there will be no best checkpoint: set evaluation.every or evaluation.at_end."
             )
 
     def evaluate(self, step: int) -> None:
@@ -82,7 +82,7 @@ class Evaluator:
         try:
             return evaluate(self.setup, self.settings, step, tasks)
         except RewardFailed as error:
-            if step == self.ends[0]:  # nothing is lost yet
+            if step == 0:  # nothing is lost yet
                 raise
             self._report_missed(step, str(error))
             return None

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from qed.config.phases import PipelineSettings
-from qed.errors import UsageError
+from qed.errors import RewardFailed, UsageError
 from qed.loops.setup import Setup, open_run
 from qed.loops.train import collect_figures, run_phases
 from qed.report.write import write_report
@@ -98,12 +98,25 @@ def compute_control_steps(rows: list[Row], boundary: int) -> int:
 
 def _read_arms(setup: Setup, settings: PipelineSettings) -> dict[str, dict[str, Row]]:
     """Return the figures of the first held-out task by decoding: after SFT, after RL and after the control."""
-    task = next(iter(setup.benchmarks))
+    task, folder = next(iter(setup.benchmarks)), setup.run.folder
     boundary = settings.sft.learner.steps
-    evaluations = dict(read_evaluations(setup.run.folder))
-    control = list(read_evaluations(setup.run.folder / CONTROL))[-1][1]
-    last = evaluations[boundary + settings.rl.learner.steps]
-    return {"sft": evaluations[boundary][task], "rl": last[task], "control": control[task]}
+    last = max(row["step"] for row in read_lines(folder / CONTROL / "metrics.jsonl"))
+    arms = {
+        "sft": (folder, boundary),
+        "rl": (folder, boundary + settings.rl.learner.steps),
+        "control": (folder / CONTROL, last),
+    }
+    return {name: _read_figures(place, step, task) for name, (place, step) in arms.items()}
+
+
+def _read_figures(folder: Path, step: int, task: str) -> dict[str, Row]:
+    figures = dict(read_evaluations(folder)).get(step, {}).get(task)
+    if figures is None:
+        raise RewardFailed(
+            f"{folder} has no evaluation of {task} after step {step}, so the runs cannot be compared: the reward failed "
+            "on all of its answers. Mend the reward, and start again with --overwrite."
+        )
+    return figures
 
 
 def _build_result(arms: Mapping[str, dict[str, Row]]) -> dict[str, Any]:

@@ -63,11 +63,20 @@ def _match_letter(answer: str, choices: Sequence[str]) -> str | None:
     match = CHOICE.match(answer)
     if match:
         behind = FONT.sub("", answer[match.end() :])
-        if _is_its_text(match.group(1), behind, choices) and (match["apart"] is None or read_worded_option(answer)):
+        apart = match["apart"] is not None
+        if _is_its_text(match.group(1), behind, choices) and not (apart and _is_doubtful(answer, behind, choices)):
             return match.group(1).upper()
     words = [_normalize_words(choice) for choice in choices]
     index = words.index(_normalize_words(answer)) if words.count(_normalize_words(answer)) == 1 else len(LETTERS)
     return LETTERS[index] if index < len(LETTERS) else None
+
+
+def _is_doubtful(answer: str, behind: str, choices: Sequence[str]) -> bool:
+    """Return whether the words after a letter without a mark weaken it, or are those of another choice."""
+    letter, text = read_worded_option(answer), _strip_words(behind)
+    return letter is None or any(
+        _strip_words(choice) == text and index != LETTERS.index(letter) for index, choice in enumerate(choices)
+    )
 
 
 def _is_its_text(letter: str, behind: str, choices: Sequence[str]) -> bool:

@@ -254,7 +254,8 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
             f"The prompt {name} has no option '{unknown[0]}'.{suggest_nearest(unknown[0], names)} "
             f"There are: {', '.join(names) or 'none'}."
         )
-    leaf = replace(module.LEAF, **given) if given else module if hasattr(module, "render") else module.LEAF
+    alone = hasattr(module, "LEAF") and not hasattr(module, "render")
+    leaf = replace(module.LEAF, **given) if given else module.LEAF if alone else module
     check_prompt(name, leaf)
     return leaf
 

@@ -48,7 +48,10 @@ CHINESE_REASON = re.compile(
     r"(?<=\S)\s?[，,；;]\s?(?:这是|這是)?(?:因为|因為|由于|由於|其中)"
     r"(?![^\n]*(?:[不但错錯故应應选選即等得取]|而是|所以|因此|答案|结果|結果|者为|者為|(?<![A-Za-z])[A-J](?![A-Za-z])))[^\n]*"
 )
-CONFIDENCE = re.compile(r"\s?\((?:my )?(?:confidence|certainty)[^()]{0,40}\)", re.IGNORECASE)
+CONFIDENCE = re.compile(
+    r"\s?\((?:my )?(?:confidence|certainty)(?: is|:|=)? ?(?:high|\d{1,3} ?%|0?\.\d{1,3}|\d{1,2}/\d{1,3})\)",
+    re.IGNORECASE,
+)
 VALUE = re.compile(r"[0-9A-Za-z$\\]")
 # The answer would be 5 if x were 2.
 HYPOTHETICAL = re.compile(r"\s{0,3}would (?:be|have been)\b[^,;]{0,80} (?:if|unless|had)(?!\w)", re.IGNORECASE)

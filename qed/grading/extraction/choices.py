@@ -17,7 +17,7 @@ ALONE = re.compile(
 CHOSEN = re.compile(
     r"(?i:option|choice|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
     r"選項?|选择|選擇|"
-    r"故选|应选|choose|pick|select|go with|going with|(?:i'd|i would) say|it's|it is)(?: "
+    r"故选|应选|choose|pick|select|go with|it's|it is)(?: "
     r"is)?\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"
     r"|(?<![\w(])\(([A-J])\)(?=\s{0,3}[.!。]?\s{0,3}$)"
     r"|(?<![A-Za-z\\])\(?([A-HJ])\)?(?= (?:is|would be|must be|remains|seems) (?:(?:the|our|my) )?(?:only )?(?:correct|"
@@ -28,7 +28,6 @@ CHOSEN = re.compile(
     r"|\b(?i:conclusion|result|solution): ?\(?([A-J])\)?(?=[.\s!]{0,3}$)"
     r"|\b(?i:making|leaving) (?:option )?\(?([A-HJ])\)?"
     r"(?= (?:as )?the (?:only |correct |right |best )?(?:answer|choice|option))"
-    r"|\b(?i:only) (?:option )?\(?([A-HJ])\)?(?= (?:works|fits|is possible)(?!\w))"
 )
 DENIED = re.compile(
     r"[\s)]{0,2}(?:is|are|was|can be|cannot|can't|isn't|does|doesn't)[^,.;]{0,30}"
@@ -65,7 +64,9 @@ DESCRIBED = re.compile(r"[\s*]{0,4}((?i:option|choice) )?(\()?([A-J])\)?\*{0,2},
 SUBJECT = re.compile(
     r"^\W{0,4}(?i:so |hence |thus |therefore )?(?i:option |choice )?\(?([A-J])\W{1,4}is (?:our|my) (?:final )?$"
 )
-CHINESE = re.compile(r"[\u3400-\u9fff，：]{1,20}[A-J]")  # 本题选B
+CHINESE = re.compile(
+    r"(?:(?:因此|所以|故|综上)[，,]?)?(?:本题|该题|此题|答案)?(?:应|应该)?选(?:项|择)?[:：]?[A-J]"
+)  # 本题选B
 FORMULA = re.compile(r"[\d$\\=]")
 # Hence (C) 5. It must be B) 12: a sentence that concludes with an option and its number.
 CONCLUDED = re.compile(
@@ -73,14 +74,6 @@ CONCLUDED = re.compile(
     r"(?i:option |choice )?(?:\(([A-J])\)|([A-J])\)) \$?-?[\d.,/]{1,20}%?\$?[^\w\n]{0,3}"
 )
 NEGATIONS = ("not", "n't", "n’t", "nor", "never", "不", "不能", "不应", "不该", "不要", "别")
-# One might choose B; B or C; one chooses B, but C is better.
-POSSIBLY = re.compile(r"(?<!\w)(?:might|could|if|unless|whether)(?: \w{1,9})?\s{0,2}$", re.IGNORECASE)
-OR_OTHER = re.compile(
-    r"[\s)*\"”']{0,4}(?: ?is (?:the|our|my) (?:\w{1,9} )?(?:answer|choice|option) ?)?(?:,? ?(?:or|and)|[/&或和、])"
-    r"(?: maybe| perhaps| possibly)? ?(?:option )?\(?[A-J](?![A-Za-z'’])"
-)
-CONTRAST = re.compile(r"(?<!\w)(?:but|however|although|though|yet|whereas|while)(?!\w)", re.IGNORECASE)
-OTHER_LETTER = re.compile(r"(?<![\w\\])[B-HJ](?![\w'’])")
 # Words to strip before a letter, and endings of a sentence to strip after a word.
 ARTICLE = re.compile(
     r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|вариант|选项) |选项?|選項?)+",
@@ -122,7 +115,7 @@ def _find_described_letter(announced: str) -> str | None:
 
 
 def find_chosen_letter(sentence: str) -> str | None:
-    """Return the letter that a sentence chooses, and neither denies nor leaves open."""
+    """Return the letter that a sentence chooses and does not deny."""
     if (concluded := CONCLUDED.fullmatch(sentence)) is not None:
         return concluded[1] or concluded[2]
     chosen = None
@@ -130,19 +123,8 @@ def find_chosen_letter(sentence: str) -> str | None:
         letter = next(filter(None, match.groups()))
         before = sentence[: match.start()].rstrip().casefold()
         if not DENIED.match(sentence, match.end()) and not before.endswith(NEGATIONS):
-            if _is_left_open(sentence, match):
-                return None
             chosen = letter
     return chosen
-
-
-def _is_left_open(sentence: str, match: re.Match[str]) -> bool:
-    """Return whether a sentence chooses a letter only possibly, adds another one with `or`, or prefers another one."""
-    if POSSIBLY.search(sentence, max(0, match.start() - 20), match.start()) or OR_OTHER.match(sentence, match.end()):
-        return True
-    contrast = CONTRAST.search(sentence, match.end())
-    others = OTHER_LETTER.finditer(sentence, contrast.end()) if contrast is not None else ()
-    return any(not DENIED.match(sentence, other.end()) for other in others)
 
 
 def read_yes_or_no(sentence: str) -> str | None:

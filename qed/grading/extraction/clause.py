@@ -35,14 +35,6 @@ SUBORDINATE = re.compile(r"(?<!\w)(?:people|number of \w{1,20}|those) (?:who|tha
 IS = re.compile(r"(?<!\w)(?:is|are|was|were)(?!\w)")
 # Where the counted things are not: in the club.
 PLACED = re.compile(r"not (?:in|on|at|from) (?:the|a|any|her|his|their) ", re.IGNORECASE)
-# She cannot place 16 eggs: a deed that is denied, not a value.
-DEED = re.compile(
-    r"(?<!\w)(?:won't|can't|cannot|couldn't|didn't|doesn't|don't|(?:will|can|could|did|does|do|has|have|had) not) "
-    r"(?:be able to )?"
-    r"(?!(?:be|equal|work|satisfy|give|get|make|hold|count|fit|belong|lie|lead|divide|yield|mean)(?!\w))"
-    r"[a-z]+ (?:[a-z]+ ){0,3}\$?\d",
-    re.IGNORECASE,
-)
 AUXILIARY = re.compile(
     r"\s{0,3}(?:is|are|was|were|does|do|did|can|could|will|would|should|has|have)?\s{0,3}$", re.IGNORECASE
 )

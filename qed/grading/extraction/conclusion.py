@@ -7,7 +7,6 @@ import re
 from qed.grading.extraction import chains, choices, words
 from qed.grading.extraction.announcements import read_announcement
 from qed.grading.extraction.boxes import find_last
-from qed.grading.extraction.clause import DEED
 from qed.grading.extraction.outcome import (
     ASKED,
     HEDGED,
@@ -20,7 +19,6 @@ from qed.grading.extraction.outcome import (
 )
 from qed.grading.extraction.parts import split_parts
 from qed.grading.extraction.pieces import CONJUNCTIONS, read_pieces
-from qed.grading.extraction.replacements import read_later
 from qed.grading.extraction.sentences import MAX_TAIL_CHARS, Sentence, split_sentences
 from qed.grading.extraction.statement import read_clause
 from qed.grading.spoken import read_number
@@ -151,14 +149,12 @@ def find_announced(sentences: list[Sentence], denied: list[str]) -> Extracted | 
         if found is not None:
             return Extracted(found, "phrase") if isinstance(found, str) else found
     refusal: Refusal | None = None
-    for place, sentence in reversed(list(enumerate(sentences))):
+    for sentence in reversed(sentences):
         if sentence.asked or words.ANSWER.search(sentence.text) is None:
             continue
         found = read_announcement(sentence.text)
         if isinstance(found, str):
-            later = [one.text for one in sentences[place + 1 :] if not one.asked]
-            found = read_later(found, later) or found
-            return Extracted(found, "phrase") if isinstance(found, str) else found
+            return Extracted(found, "phrase")
         if found is not None and found.reason == NEGATED:
             denied.append(sentence.text)
         elif found is not None and refusal is None:
@@ -237,8 +233,8 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
         found = read_clause(sentence.text, closing=searched == 1)
         if isinstance(found, str):
             return Extracted(found, "sentence")
-        if found is not None and (found.reason != NEGATED or DEED.search(sentence.text)):
-            return found  # an earlier sentence has another value, which is not the last one
+        if found is not None and found.reason != NEGATED:
+            return found
         refusal = refusal or found
         if searched >= MAX_SEARCHED:
             break

@@ -105,8 +105,10 @@ def find_field(text: str) -> str | None:
         fields = json.loads(text, object_pairs_hook=list, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return None
-    answers = [value for name, value in fields if name.casefold() in FIELDS]
-    return answers[0].strip() or None if len(answers) == 1 and isinstance(answers[0], str) else None
+    if len(fields) != 1:  # another field may say something else
+        return None
+    ((name, value),) = fields
+    return value.strip() or None if name.casefold() in FIELDS and isinstance(value, str) else None
 
 
 def find_hashes(text: str) -> str | None:

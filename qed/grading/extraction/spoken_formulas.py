@@ -12,7 +12,10 @@ OPERAND = r"\$?(?:[\d(\\√π]|[a-z](?![a-z])|sqrt|pi(?![a-z]))"
 REWRITES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (
         "and",
-        re.compile(r"(?<![\d.,/])(\d{1,9}) and (?:a|one)[ -](half|third|quarter)(?![\w-])"),
+        re.compile(
+            r"(?<![\d.,/])(\d{1,9}) and (?:a|one)[ -](half|third|quarter)(?![\w-])"
+            r"(?! (?:of|is|are|was|were|remain\w{0,3})(?!\w))"
+        ),
         lambda match: f"{match[1]} {DENOMINATORS[match[2]]}",
     ),
     (

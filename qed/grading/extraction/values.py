@@ -31,14 +31,7 @@ CALCULATED = re.compile(
     re.IGNORECASE,
 )
 
-# 8 red and 4 blue for a total of 12: up to the value.
-TOTAL = re.compile(
-    r"(?<!\w)(?:(?:for|making|giving|costs?|costing|pays?|paid|spends?|spent|earns?|earned|has|have|had|needs?|makes?|"
-    r"made|is|are|was|were) an? (?:grand |combined )?total of|totall?ing) (?=[$\\\d])",
-    re.IGNORECASE,
-)
-MAKING = re.compile(r"(?<!\w)making (?=[$\\\d])", re.IGNORECASE)
-IN_TOTAL = re.compile(r"[\s$]{0,3}(?:[a-z]{1,20} ){0,2}(?:in total|altogether|in all)(?!\w)", re.IGNORECASE)
+IN_TOTAL = re.compile(r"(?<!\w)(?:total|altogether|in all)(?!\w)", re.IGNORECASE)
 BREAKDOWN = re.compile(r"[\s$]{0,3}(?:[a-z]{1,20} ){0,2}(?:[a-z]{1,20})?:\s", re.IGNORECASE)
 PLAIN = re.compile(r"\$?(\d{1,9})")
 EXACT = Policy(percent_sign_optional=False)
@@ -80,8 +73,6 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     first = find_first_piece(clause)
     if first in clause.alive and (announced or is_subject(clause, first)):
         return first
-    if not announced and (total := find_total(clause)) is not None:
-        return total
     if (computed := find_computed(clause)) is not None:
         return computed
     limit = clause.find_relative()
@@ -101,22 +92,9 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     return Refusal(SEVERAL)
 
 
-def find_total(clause: Clause) -> int | None:
-    """Return the value that the clause calls the total of the others, if no other value follows but its parts."""
-    for pattern in (TOTAL, MAKING):
-        for match in clause.find_words(pattern):
-            index = next((place for place in clause.alive if clause.pieces[place].start == match.end()), None)
-            if index is None or clause.find_relative() <= match.start():
-                continue
-            is_total = pattern is TOTAL or IN_TOTAL.match(clause.text, clause.pieces[index].end)
-            if is_total and (index == clause.alive[-1] or is_broken_down(clause, index)):
-                return index
-    return next((index for index in clause.alive if is_broken_down(clause, index)), None)
-
-
 def is_broken_down(clause: Clause, index: int) -> bool:
     """Return whether a colon and the parts of a value follow it, and add up to it: 12 in total: 8 red and 4 blue."""
-    if BREAKDOWN.match(clause.text, clause.pieces[index].end) is None:
+    if BREAKDOWN.match(clause.text, clause.pieces[index].end) is None or IN_TOTAL.search(clause.text) is None:
         return False
     numbers = [PLAIN.fullmatch(clause.pieces[place].text) for place in clause.alive if place >= index]
     values = [int(number[1]) for number in numbers if number is not None]

@@ -127,7 +127,7 @@ WRONG = compile_words(
     r"errad[oa]|sbagliat[oa]|errat[oa]|błędn[aey]|fout|onjuist|yanlış|salah|sai|λάθος|خطأ|خاطئ|خاطئة|गलत|ग़लत|שגוי"
 )
 HEDGE = compile_words(
-    r"maybe|perhaps|possibly|probably|"
+    r"maybe|perhaps|possibly|"
     r"(?:might|could|may) (?:well |also |still |instead )?(?:be|equal)(?= (?:either |about |x = |option "
     r")?(?:[$\\(\d*-]|[A-J](?!\w)))"
     r"|not sure|unsure|uncertain|unclear|no idea|"
@@ -190,7 +190,7 @@ FILLER = compile_words(
     r"therefore|thus|hence|simply|just|then|exactly|precisely|about|approximately|approx|roughly|around|"
     r"equal to|given by|"
     r"as follows|still|also|only|now|clearly|indeed|in fact|actually|both|either|the|equal|a total of|total of|a|an|"
-    r"as|following|of course|obviously|definitely|certainly|surely|likely|likewise|therefore|"
+    r"as|following|of course|obviously|definitely|certainly|surely|probably|likely|likewise|therefore|"
     r"currently|to be|"
     r"be|is|are|was|it|it's|to|out|out to be|or|and|option|choice|answer|letter|number|numbers|value|"
     r"values|number is|"
