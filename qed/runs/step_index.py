@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from qed.runs.step_file import (
     read_span,
     split_lines,
 )
+from qed.types import UNGRADED
 
 SCHEMA = 1
 MAX_GROUP = 1 << 30  # bytes of a group's rows
@@ -56,7 +57,8 @@ class StepIndex:
 
     `bytes` is the size of the file. A group has `id`, `question`, `gold`, its `LABELS`, the `offset` and `length` of
     its frames in the file, the `skip` and `size` of its lines in their content, and `n`, `n_right`, `reward_mean`,
-    `reward_min` and `reward_max` of its answers. Each column has a value for every answer, in file order.
+    `reward_min` and `reward_max` of its answers; `n_graded` and `n_graded_right` count only those that a grader could
+    judge. Each column has a value for every answer, in file order.
     """
 
     bytes: int
@@ -120,6 +122,7 @@ class IndexBuilder:
         for group, rewards in zip(self.groups, self._rewards, strict=True):
             known = (math.fsum(rewards) / len(rewards), min(rewards), max(rewards)) if rewards else (None,) * 3
             group |= dict(zip(REWARDS, known, strict=True))
+        _count_graded(self.groups, self.columns)
         return StepIndex(size, self.groups, self.columns)
 
 
@@ -164,7 +167,21 @@ def read_index(path: Path, data: Path | None = None) -> StepIndex | None:
     count = sum(group["n"] for group in groups)
     if not all(isinstance(column, list) and len(column) == count for column in columns.values()):
         return None
+    if not all("n_graded" in group for group in groups):  # written by an earlier version
+        _count_graded(groups, columns)
     return StepIndex(head["bytes"], groups, columns)
+
+
+def _count_graded(groups: Iterable[Row], columns: Mapping[str, Sequence[Any]]) -> None:
+    """Set `n_graded` and `n_graded_right` of each group, see `StepIndex`."""
+    begin = 0
+    for group in groups:
+        rows = slice(begin, begin + group["n"])
+        failed = [tier in UNGRADED for tier in columns.get("tier", ())[rows]] or [False] * group["n"]
+        right = [value is True for value in columns.get("correct", ())[rows]]
+        group["n_graded"] = group["n"] - sum(failed)
+        group["n_graded_right"] = sum(one and not lost for one, lost in zip(right, failed, strict=False))
+        begin = rows.stop
 
 
 def read_index_groups(path: Path, data: Path | None = None) -> list[Row] | None:

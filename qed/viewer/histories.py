@@ -34,7 +34,10 @@ ROWS = ".jsonl"
 
 @dataclass(frozen=True)
 class Visit:
-    """The answers to one problem in one group: of a training step, or of a decoding of an evaluation."""
+    """The answers to one problem in one group: of a training step, or of a decoding of an evaluation.
+
+    Those of a training step that no grader could judge are not counted.
+    """
 
     step: int
     task: str
@@ -85,13 +88,14 @@ class History:
                 self.about.append({"question": str(group.get("question") or ""), "gold": group.get("gold")})
             series = (task, str(group.get("decoding") or "")) if task else TRAINING
             reward = read_number(group.get("reward_mean"))
+            n, n_right = ("n", "n_right") if task or "n_graded" not in group else ("n_graded", "n_graded_right")
             values = {
                 "problem": self.problems[name],
                 "step": step,
                 "series": self.series.setdefault(series, len(self.series)),
                 "group": number,
-                "n": read_count(group.get("n")),
-                "n_right": read_count(group.get("n_right")),
+                "n": read_count(group.get(n)),
+                "n_right": read_count(group.get(n_right)),
                 "reward": np.nan if reward is None else reward,
                 "earned": 0 if reward is None else read_count(group.get("n")),  # answers of the mean
             }

@@ -18,7 +18,7 @@ from qed.guards.redaction import redact
 from qed.report.numbers import read_number
 from qed.runs.step_index import StepIndex
 from qed.types import UNGRADED
-from qed.viewer.outcomes import read_count
+from qed.viewer.outcomes import leave_out_ungraded, read_count
 
 MAX_ITEMS = 200  # of one kind
 WRITTEN = ("demonstration", "expert")  # sources of texts that the policy did not write
@@ -87,7 +87,7 @@ class Rows:
     """The answers of a step's index as rows with names, and their groups."""
 
     def __init__(self, index: StepIndex, step: int) -> None:
-        self.groups, self.columns, self.step = index.groups, index.columns, step
+        self.groups, self.columns, self.step = index.groups, leave_out_ungraded(index.columns), step
         self.count = len(index.columns.get("group", ()))
         sources = self.read("source")
         self.own = [row for row in range(self.count) if sources[row] in (*OWN, None)]
@@ -164,11 +164,14 @@ def _find_equal_groups(rows: Rows) -> Iterator[Answer]:
     failed = Counter(numbers[row] for row in range(rows.count) if tiers[row] in UNGRADED)
     for number, group in enumerate(rows.groups):
         low, high = (read_number(group.get(name)) for name in ("reward_min", "reward_max"))
-        count, right = read_count(group.get("n")) - failed[number], read_count(group.get("n_right"))
-        if count > 1 and low is not None and low == high:
+        n = read_count(group.get("n"))
+        right = read_count(group.get("n_graded_right", group.get("n_right")))
+        if n > 1 and low is not None and low == high:
+            count = n - failed[number]
             which = "all right" if right == count else "none right" if right == 0 else f"{right} of {count} right"
             graded = " that could be graded" if failed[number] else ""
-            detail = f"all {count} answers{graded} earn {low:.3g}; {which}"
+            answers = "the only answer" if count == 1 else f"all {count} answers"
+            detail = f"{answers}{graded} earn{'s' if count == 1 else ''} {low:.3g}; {which}"
             yield Answer(rows.step, number, None, float(count), rows.read_question(number), detail)
 
 

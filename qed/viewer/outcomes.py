@@ -21,6 +21,7 @@ from qed.runs.step_index import (
     read_listed_groups,
     write_index,
 )
+from qed.types import UNGRADED
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
 
@@ -28,6 +29,7 @@ from qed.viewer.memo import FileMemo
 KINDS = {"subject": "subject", "level": "level", "data_source": "source"}
 NAMES = ("correct", "format_ok", "extracted", "reward", "n_tokens", "stop_reason", "tier", "class")
 PARTS = "parts/"
+VERDICTS = ("correct", "format_ok")
 MAX_COUNT = 1 << 40
 BUILDING = threading.Lock()  # reading a whole file takes seconds, so read one at a time and each only once
 INDEXES = FileMemo(24)  # an index of 4,096 answers takes several MB
@@ -42,10 +44,25 @@ def load_index(library: Library, data: Path) -> StepIndex | None:
 def load_groups(library: Library, data: Path) -> list[Row]:
     """Return the groups of a file of answers; none if it is damaged or gone."""
     for path in _list_indexes(library, data):
-        if (groups := read_index_groups(path, data)) is not None:
+        groups = read_index_groups(path, data)
+        if groups is not None and all("n_graded" in group for group in groups):
             return groups
     index = load_index(library, data)
     return index.groups if index else []
+
+
+def leave_out_ungraded(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return the columns of a training step with no verdict on answers that no grader could judge.
+
+    Metrics leave these answers out too; in an evaluation they count as wrong.
+    """
+    tiers = columns.get("tier", [])
+    changed = {
+        name: [None if tier in UNGRADED else value for value, tier in zip(columns[name], tiers, strict=True)]
+        for name in VERDICTS
+        if tiers and name in columns
+    }
+    return {**columns, **changed}
 
 
 def count_lost(library: Library, data: Path, index: StepIndex) -> int:

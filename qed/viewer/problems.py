@@ -56,7 +56,11 @@ def _summarize(history: History) -> list[dict[str, Any]]:
     visits = ends - begins + 1
     never = np.iinfo(np.int64).max
     first_right = np.minimum.reduceat(np.where(right > 0, step, never), begins)
-    rate = right / np.maximum(n, 1)
+    graded = np.flatnonzero(n > 0)
+    rate = [None, *(right[graded] / n[graded]).tolist()]
+    # Where the first and the last visit with graded answers are in `rate`; 0 if a problem has none.
+    first, last = np.searchsorted(graded, begins) + 1, np.searchsorted(graded, ends, side="right")
+    first, last = (np.where(first <= last, place, 0) for place in (first, last))
     names = list(history.problems)
     chosen = np.argsort(-visits, kind="stable")[:MAX_PROBLEMS].tolist()
     questions = redact_texts([history.about[number[begins[at]]]["question"] for at in chosen])
@@ -66,8 +70,8 @@ def _summarize(history: History) -> list[dict[str, Any]]:
             "question": question[:MAX_QUESTION],
             "n_training": int(trained[at]),
             "n_evaluations": int(visits[at] - trained[at]),
-            "first_rate": float(rate[begins[at]]),
-            "last_rate": float(rate[ends[at]]),
+            "first_rate": rate[first[at]],
+            "last_rate": rate[last[at]],
             "first_right": None if first_right[at] == never else int(first_right[at]),
         }
         for at, question in zip(chosen, questions, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from qed.runs.token_stats import name_stats
 from qed.viewer.cleaning import redact_texts
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
-from qed.viewer.outcomes import PARTS, count_lost
+from qed.viewer.outcomes import PARTS, count_lost, leave_out_ungraded
 from qed.viewer.params import Params
 from qed.viewer.run_files import find_file
 from qed.viewer.where import Where, find_where
@@ -30,7 +31,7 @@ STATS = FileMemo(256)  # the answers of a step that have statistics
 Place = tuple[int, int]
 GROUP = (
     *("id", "question", "gold", "subject", "level", "data_source"),
-    *("n", "n_right", "reward_mean", "reward_min", "reward_max"),
+    *("n", "n_graded", "n_right", "reward_mean", "reward_min", "reward_max"),
 )
 
 
@@ -60,7 +61,10 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
 
 
 def describe_group(where: Where, number: int, place: int) -> dict[str, Any]:
-    """Return what tables show of a group; `place` counts groups of its decoding, `number` those of the whole file."""
+    """Return what tables show of a group; `place` counts groups of its decoding, `number` those of the whole file.
+
+    `n_right` is out of `n_graded` answers.
+    """
     group = _load_shown(where).groups[number]
     return {"group": number, "place": place, **{name: group[name] for name in GROUP if group.get(name) is not None}}
 
@@ -135,10 +139,18 @@ def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
 
 
 def _load_shown(where: Where) -> StepIndex:
-    """Return the redacted index; cached, because searching for secrets takes a while."""
+    """Return the redacted index with the verdicts that count; cached, because searching for secrets takes a while."""
     key = where.data, where.index.bytes, len(where.index.groups)
-    shown: StepIndex = SHOWN.read(key, [where.data], lambda: _redact_index(where.index))
+    shown: StepIndex = SHOWN.read(key, [where.data], lambda: _count_verdicts(_redact_index(where.index), where))
     return shown
+
+
+def _count_verdicts(index: StepIndex, where: Where) -> StepIndex:
+    """Leave out the answers of a training step that no grader could judge; in an evaluation they count as wrong."""
+    if not where.is_training:
+        return replace(index, groups=[group | {"n_graded": group["n"]} for group in index.groups])
+    groups = [group | {"n_right": group.get("n_graded_right")} for group in index.groups]
+    return StepIndex(index.bytes, groups, leave_out_ungraded(index.columns))
 
 
 def _redact_index(index: StepIndex) -> StepIndex:

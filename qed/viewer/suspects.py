@@ -45,7 +45,7 @@ KINDS = {
     "truncated": ("Cut off", "Answers that reached the token limit before they ended."),
     "grader_timeout": (
         "Not graded",
-        "Answers on which the grader timed out or failed; they count as wrong.",
+        "Answers on which the grader timed out or failed; they count neither as right nor as wrong.",
     ),
     "near_duplicate": (
         "Near duplicates",

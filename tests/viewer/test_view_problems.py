@@ -12,6 +12,7 @@ from making_views import Plan, build_group, make_view, open_run, write_step
 
 from qed.runs.run import Run, read_lines
 from qed.runs.step_file import encode_line
+from qed.types import UNGRADED
 from qed.viewer import histories
 from qed.viewer.histories import Visit
 from qed.viewer.params import Refused
@@ -35,12 +36,13 @@ def ask(runs: Path, tmp_path: Path) -> Asked:
 
 
 def read_groups(folder: Path, problem: str) -> list[tuple[int, int, int]]:
-    """The step, the number of answers and of right ones, of each group of a problem."""
+    """The step, the number of graded answers and of right ones, of each group of a problem."""
     found = []
     for path in sorted(folder.glob("rollouts/*.jsonl.zst")):
         rows = [row for row in read_lines(path) if row["group_id"] == problem]
         if rows:
-            found.append((rows[0]["step"], len(rows), sum(row["correct"] for row in rows)))
+            graded = [row["correct"] for row in rows if row["tier"] not in UNGRADED]
+            found.append((rows[0]["step"], len(graded), sum(graded)))
     return found
 
 

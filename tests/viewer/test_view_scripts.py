@@ -42,6 +42,7 @@ def test_filters_keep_what_they_say(run_script: Script) -> None:
     queries: dict[str, tuple[dict[str, str], list[str]]] = {
         "none": ({}, ["0/0", "0/1", "1/0", "1/1"]),
         "verdict": ({"verdict": "wrong"}, ["0/1", "1/0"]),
+        "not graded": ({"verdict": "ungraded"}, ["1/1"]),
         "wrong in format": ({"verdict": "wrong-format"}, ["0/1"]),
         "reward": ({"reward": "0.5.."}, ["0/0"]),
         "tokens": ({"tokens": "10..20"}, ["0/0", "0/1"]),
@@ -58,6 +59,12 @@ def test_filters_keep_what_they_say(run_script: Script) -> None:
         {"table": ROWS, "queries": [query for query, _ in queries.values()]},
     )
     assert dict(zip(queries, kept, strict=True)) == {name: wanted for name, (_, wanted) in queries.items()}
+
+
+def test_a_rate_is_that_of_the_graded_answers(run_script: Script) -> None:
+    groups = [{"n": 4, "n_graded": 1, "n_right": 1}, {"n": 4, "n_graded": 0, "n_right": 0}, {"n": 4, "n_right": 1}, {}]
+    rates = run_script("return given.map((group) => [filters.readRate(group), filters.nameRate(group)]);", groups)
+    assert rates == [[1, "1 of 1"], [None, "not graded"], [0.25, "1 of 4"], [None, "not graded"]]
 
 
 def test_ranges_survive_the_address(run_script: Script) -> None:

@@ -18,7 +18,8 @@ from qed.evaluation.summary import summarize
 from qed.rollout.ahead import measure_staleness
 from qed.runs.run import Run, build_row, write_evaluation
 from qed.runs.step_file import encode_line
-from qed.runs.step_index import StepIndex, build_index, name_index
+from qed.runs.step_index import StepIndex, build_index, name_index, write_index
+from qed.types import UNGRADED
 from qed.viewer import outcomes
 from qed.viewer.params import Refused
 
@@ -53,7 +54,10 @@ def test_the_table_has_what_the_run_has_written(ask: Asked) -> None:
     assert [(row["group"], row["answer"]) for row in rows] == [(g, a) for g in range(GROUPS) for a in range(ANSWERS)]
     for row, rollout in zip(rows, [one for group in written for one in group], strict=True):
         assert rollout.grade is not None
-        expected = (rollout.grade.correct, rollout.grade.tier, rollout.stop_reason, rollout.source, rollout.given)
+        failed = rollout.grade.tier in UNGRADED
+        correct = None if failed else rollout.grade.correct
+        assert row["format_ok"] == (None if failed else rollout.grade.format_ok)
+        expected = (correct, rollout.grade.tier, rollout.stop_reason, rollout.source, rollout.given)
         assert tuple(row[name] for name in ("correct", "tier", "stop_reason", "source", "given")) == expected
         assert row["reward"] == (pytest.approx(rollout.reward) if rollout.has_reward else None)
         assert row["advantage"] == pytest.approx(rollout.advantage, abs=1e-6)
@@ -62,9 +66,57 @@ def test_the_table_has_what_the_run_has_written(ask: Asked) -> None:
     assert set(reply["parts"]) == {"correct", "format"}
     for group, rollouts in zip(reply["groups"], written, strict=True):
         assert group["id"] == rollouts[0].problem.id
-        assert group["n_right"] == sum(bool(one.grade and one.grade.correct) for one in rollouts)
+        grades = [one.grade for one in rollouts if one.grade and one.grade.tier not in UNGRADED]
+        assert (group["n_graded"], group["n_right"]) == (len(grades), sum(grade.correct for grade in grades))
         assert group["reward_mean"] == pytest.approx(fmean(one.reward for one in rollouts if one.has_reward))
         assert group["subject"] == rollouts[0].problem.meta["subject"]
+
+
+FAILED = {"correct": False, "format_ok": False, "tier": "error", "reward": None}
+RIGHT = {"correct": True, "format_ok": True, "tier": "typed", "reward": 1.0}
+
+
+def write_flaky(folder: Path, path: str, **fields: str) -> Path:
+    """A group of one right answer and two that could not be graded, and one of which none could."""
+    rows = [
+        {"group_id": name, **fields, **row}
+        for name, own in (("p", [FAILED, RIGHT, FAILED]), ("q", [FAILED]))
+        for row in own
+    ]
+    Run(folder).write("settings.yaml", b"{method: grpo}")
+    (folder / path).parent.mkdir(parents=True)
+    (folder / path).write_bytes(zstandard.compress("".join(map(encode_line, rows)).encode()))
+    return folder / path
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_answers_that_could_not_be_graded_are_neither_right_nor_wrong(tmp_path: Path, counted: bool) -> None:
+    """Also with an index that does not count them, as earlier versions wrote it."""
+    data = write_flaky(tmp_path / "run", "rollouts/step_000001.jsonl.zst")
+    index = build_index(data)
+    if not counted:
+        for group in index.groups:
+            del group["n_graded"], group["n_graded_right"]
+    write_index(name_index(data), index)
+    ask = Asked(tmp_path / "run", cache=tmp_path / "cache")
+    reply = ask("step", run="run", step=1)
+    assert reply["rows"]["correct"] == reply["rows"]["format_ok"] == [None, True, None, None]
+    assert [(each["n"], each["n_graded"], each["n_right"]) for each in reply["groups"]] == [(3, 1, 1), (1, 0, 0)]
+    assert [each["correct"] for each in ask("group", run="run", step=1, group=0)["answers"]] == [None, True, None]
+    visits = [ask("problem", run="run", id=name)["training"][0] for name in "pq"]
+    assert [(visit["n"], visit["n_right"]) for visit in visits] == [(1, 1), (0, 0)]
+    listed = {each["id"]: (each["first_rate"], each["last_rate"]) for each in ask("problems", run="run")["problems"]}
+    assert listed == {"p": (1.0, 1.0), "q": (None, None)}
+
+
+def test_in_an_evaluation_they_are_wrong(tmp_path: Path) -> None:
+    data = write_flaky(tmp_path / "run", "eval/step_000001/own.jsonl", decoding="greedy")
+    data.write_bytes(zstandard.decompress(data.read_bytes()))
+    ask = Asked(tmp_path / "run", cache=tmp_path / "cache")
+    reply = ask("step", run="run", step=1, task="own", decoding="greedy")
+    assert reply["rows"]["correct"] == [False, True, False, False]
+    assert [(each["n_graded"], each["n_right"]) for each in reply["groups"]] == [(3, 1), (1, 0)]
+    assert ask("problem", run="run", id="p")["evaluations"][0]["n"] == 3
 
 
 def test_staleness_is_that_of_the_metrics(ask: Asked) -> None:

@@ -52,6 +52,8 @@ RIGHT = {"correct": True, "reward": 1.0}
         ("reward_without_correct", [{"reward": 0.1}, {"reward": 0.1}], []),
         ("reward_without_correct", [{"correct": True, "reward": 0.2}, {"reward": 0.3}, {"reward": 1.0}], [2, 1]),
         ("reward_without_correct", [RIGHT, {"reward": 0.9, "correct": None}, {"reward": None}], []),
+        ("format_without_answer", [{"extracted": None, "tier": "error"}, {"extracted": None}], [1]),
+        ("reward_without_correct", [RIGHT, {"reward": 0.9, "tier": "error"}], []),
         ("repetition", [{"repetition": 0.5}, {"repetition": 0.3}, {"repetition": 0.9, "n_tokens": 12}], [0]),
         ("garbled", [{"rare": 0.2}, {"rare": 0.3}, {"rare": 0.05}, {"rare": None}], [1, 0]),
         ("truncated", [{"stop_reason": "length"}, {}, {"stop_reason": "length", "n_tokens": 900}], [2, 0]),
@@ -79,12 +81,13 @@ def test_a_group_whose_answers_earn_the_same_is_an_item_without_an_answer() -> N
     ]
 
 
-def test_answers_that_could_not_be_graded_earn_nothing_that_is_equal() -> None:
+def test_answers_that_could_not_be_graded_do_not_give_a_group_a_signal() -> None:
     failed = {"reward": None, "tier": "error"}
-    groups = [RIGHT, failed, failed], [RIGHT, RIGHT, failed]
+    groups = [RIGHT, failed, failed], [RIGHT, RIGHT, failed], [RIGHT, {}, failed]
     items = inspect_step(build(*groups), 3).flagged["zero_spread"].answers
     assert [(item.group, item.detail) for item in items] == [
-        (1, "all 2 answers that could be graded earn 1; all right")
+        (1, "all 2 answers that could be graded earn 1; all right"),
+        (0, "the only answer that could be graded earns 1; all right"),
     ]
 
 

@@ -1,6 +1,6 @@
 import { h } from "../dom.js";
 import { formatNumber, formatPercent } from "../format.js";
-import { isCut, isFlat } from "./filters.js";
+import { isCut, isFlat, nameRate, readRate } from "./filters.js";
 import { describeSource, formatSigned, readAdvantage, showFlag, showStop, showVerdict } from "./texts.js";
 import { linkPlace } from "./where.js";
 
@@ -14,7 +14,7 @@ export function listAnswerColumns(table, where, found) {
     },
     {
       key: "rate", label: "group", about: "right answers to the problem, with a link to all of its answers",
-      value: readRate, show: (row) => showGroup(row, where),
+      value: (row) => readRate(row.about), show: (row) => showGroup(row, where),
     },
     found && { key: "found", label: "found", value: (row) => found.get(row.key)?.before, show: (row) => showHit(found.get(row.key)) },
     ...listGradeColumns(table), ...listPartColumns(table), ...listOriginColumns(table),
@@ -82,7 +82,7 @@ export function listGroupColumns(table) {
   const columns = [
     { key: "problem", label: "problem", value: (row) => row.group, show: showQuestion },
     text("gold", "gold"),
-    { key: "rate", label: "right", numeric: true, about: "share of all its answers", value: (row) => row.rate, show: showRate },
+    { key: "rate", label: "right", numeric: true, about: "share of all its answers that could be graded", value: (row) => row.rate, show: showRate },
     figure("reward_mean", "mean reward"), figure("reward_min", "least"), figure("reward_max", "most"),
     {
       key: "flat", label: "signal", about: "none if all its rewards are equal", value: (row) => Number(!row.flat),
@@ -137,14 +137,9 @@ function showQuestion(row) {
     h("span", { class: "group-number" }, String(row.about.place + 1)), ` ${row.about.question ?? row.about.id ?? ""}`);
 }
 
-function readRate(row) {
-  return row.about.n ? row.about.n_right / row.about.n : null;
-}
-
 function showGroup(row, where) {
-  const { n, n_right: right } = row.about;
-  const label = n == null ? "all" : `${right} of ${n}`;
-  return h("a", { href: linkPlace(where, row.group), "aria-label": `${label} right, all answers of problem ${row.about.place + 1}` }, label);
+  const label = row.about.n == null ? "all" : nameRate(row.about);
+  return h("a", { href: linkPlace(where, row.group), "aria-label": `${readRate(row.about) == null ? label : `${label} right`}, all answers of problem ${row.about.place + 1}` }, label);
 }
 
 function showHit(hit) {
@@ -158,5 +153,5 @@ function showShort(value) {
 
 function showRate(row) {
   if (row.rate == null) return "–";
-  return h("span", { class: "rate" }, `${row.about.n_right} of ${row.about.n} `, h("small", {}, formatPercent(row.rate)));
+  return h("span", { class: "rate" }, `${nameRate(row.about)} `, h("small", {}, formatPercent(row.rate)));
 }

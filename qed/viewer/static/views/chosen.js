@@ -81,7 +81,7 @@ async function usePreset(state, name, isOwn = true) {
 async function pickAnswer(view, visit, wish) {
   if (visit === DEMONSTRATION) return DEMONSTRATION;
   const answers = await loadAnswers(view, visit);
-  const found = answers.find((answer) => wish === null || Boolean(answer.correct) === wish) ?? answers[0];
+  const found = answers.find((answer) => wish === null || answer.correct === wish) ?? answers[0];
   return found ? writeAnswer(visit, found.answer) : "";
 }
 

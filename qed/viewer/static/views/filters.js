@@ -8,6 +8,7 @@ export const FILTERS = [
 export const VERDICTS = {
   right: { label: "right", keep: (row) => row.correct === true },
   wrong: { label: "wrong", keep: (row) => row.correct === false },
+  ungraded: { label: "not graded", keep: (row) => row.correct == null },
   "wrong-format": { label: "in format, wrong", keep: (row) => row.correct === false && row.format_ok === true },
   "no-format": { label: "not in format", keep: (row) => row.format_ok === false },
   "right-no-format": { label: "right, not in format", keep: (row) => row.correct === true && row.format_ok === false },
@@ -69,6 +70,16 @@ export function isCut(row) {
 /** Whether all answers of a group have the same reward, so that it has no training signal. */
 export function isFlat(group) {
   return group.n > 1 && group.reward_max != null && group.reward_max - group.reward_min < FLAT;
+}
+
+/** Return the share of right answers among those of a group that were graded; null without any. */
+export function readRate({ n, n_graded: graded = n, n_right: right }) {
+  return graded ? right / graded : null;
+}
+
+/** Say how many of a group's graded answers are right. */
+export function nameRate({ n, n_graded: graded = n, n_right: right }) {
+  return graded ? `${right} of ${graded}` : "not graded";
 }
 
 /** Build the tests that a row must pass, one for each filter that applies. */
@@ -154,7 +165,7 @@ export function groupRows(rows) {
     const about = members[0].about;
     return {
       key: String(group), group, about, members, shown: members.length, flat: isFlat(about),
-      rate: about.n ? about.n_right / about.n : null,
+      rate: readRate(about),
       tokens: average(members.map((row) => row.n_tokens)),
       cut: members.filter(isCut).length,
     };

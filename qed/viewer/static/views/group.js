@@ -4,7 +4,7 @@ import { h, replace } from "../dom.js";
 import { formatNumber } from "../format.js";
 import { go } from "../router.js";
 import { createDifference } from "./difference.js";
-import { isFlat, sortRows } from "./filters.js";
+import { isFlat, nameRate, readRate, sortRows } from "./filters.js";
 import {
   describeSource, isWritten, makeButton, makeSelect, nameProblem, readAdvantage, showAnswer, showBar, showNeighbours, showProblem, showStop, showVerdict,
   toggleThoughts,
@@ -55,7 +55,8 @@ export async function renderGroup(given) {
 function describeGroup(group) {
   const facts = [
     group.subject ?? null, group.level == null ? null : `level ${group.level}`, group.data_source ?? null,
-    group.n == null ? null : `${group.n_right} of ${group.n} right`,
+    group.n == null ? null : readRate(group) == null ? nameRate(group) : `${nameRate(group)} right`,
+    group.n > group.n_graded && group.n_graded ? `${group.n - group.n_graded} not graded` : null,
     group.reward_mean == null ? null : `mean reward ${formatNumber(group.reward_mean)}`,
     isFlat(group) ? "all rewards are equal: no signal" : null,
   ];

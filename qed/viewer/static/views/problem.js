@@ -75,7 +75,7 @@ function tellStory({ reply, visits }) {
   const first = reply.first_right;
   const last = visits.at(-1);
   if (!last) return "No answer to this problem was saved.";
-  const count = (visit) => `${visit.n_right} of ${visit.n} right`;
+  const count = (visit) => (visit.n ? `${visit.n_right} of ${visit.n} right` : "not graded");
   const begin = first ? `First right at ${nameVisit(first)}: ${count(first)}.` : `Never right in ${countWords(visits.length, "visit")}.`;
   const lost = reply.forgotten.map((visit) => nameVisit(visit));
   const more = lost.length > 3 ? ` and ${lost.length - 3} times more` : "";

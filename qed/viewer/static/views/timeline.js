@@ -79,7 +79,7 @@ function buildItem(view, visit) {
     h("a", { class: "step", href: linkPlace(findWhere(view.run, visit), visit.group) }, `step ${visit.step}`),
     h("span", { class: "series" }, nameSeries(visit)),
     h("span", { class: "track", "aria-hidden": "true" }, h("span", { class: "fill right", css: { width: `${share * 100}%` } })),
-    h("span", { class: "count" }, `${visit.n_right} of ${visit.n}`, mark ? [" ", mark] : null),
+    h("span", { class: "count" }, visit.n ? `${visit.n_right} of ${visit.n}` : "not graded", mark ? [" ", mark] : null),
     signs);
   return { key, visit, element, signs };
 }
