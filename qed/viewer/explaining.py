@@ -15,7 +15,12 @@ from qed.viewer.where import find_where
 SECONDS = 20.0
 MAX_CHARACTERS = 4_000  # of a gold or an extracted answer
 # Graders other than qed's, by the tier of their verdicts.
-OTHERS = {"http": "a server", "foreign": "a function of the caller"}
+OTHERS = {
+    "": "a reward that names no tier, such as your own",
+    "http": "a server",
+    "model": "a reward model",
+    "foreign": "a function of the caller",
+}
 STORED = ("correct", "tier", "reason", "extracted")
 
 
@@ -43,7 +48,7 @@ def explain_answer(library: Library, params: Params) -> dict[str, Any]:
 def _explain_absence(gold: str, extracted: Any, tier: str) -> str:
     """Return why the grader has no steps to show; empty if it has some."""
     if tier in OTHERS:
-        return f"This answer was graded by {OTHERS[tier]}, whose steps are unknown to the viewer."
+        return f"This answer was graded by {OTHERS[tier]}; the viewer does not know its steps."
     if not gold:
         return "The problem has no gold answer."
     return "No answer was found in the text." if extracted is None else ""

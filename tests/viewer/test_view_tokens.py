@@ -160,6 +160,17 @@ def test_the_grader_explains_a_verdict_beside_what_was_stored(tmp_path: Path) ->
     assert third["stored"]["reason"] == "score 0.3"
 
 
+@pytest.mark.parametrize(
+    ("tier", "judge"), [("", "such as your own"), ("model", "a reward model"), ("http", "a server")]
+)
+@pytest.mark.parametrize("extracted", [None, "0.5"])
+def test_another_judge_is_named_in_place_of_steps(tmp_path: Path, tier: str, judge: str, extracted: str | None) -> None:
+    ask = write_answers(tmp_path / "run", build_answer("x", Grade(1.0, True, True, extracted, tier=tier)))
+    reply = ask("explain", run="run", step=1, group=0, answer=0)
+    assert (reply["gold"], reply["correct"]) == (None, None)
+    assert judge in reply["reason"]
+
+
 def test_a_grader_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explaining, "SECONDS", 0.01)
     ask = write_answers(tmp_path / "run", build_answer("x", Grade(1.0, True, True, "0.5", tier="typed")))

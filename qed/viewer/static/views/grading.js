@@ -3,6 +3,11 @@ import { h, replace } from "../dom.js";
 import { makeButton, showFlag, showVerdict } from "./texts.js";
 
 const TIERS = {
+  "": "a reward that names no tier, such as your own",
+  http: "the score of a server",
+  model: "the score of a reward model",
+  foreign: "a function of the caller",
+  likelihood: "the likelihoods of the choices",
   string: "the texts decide",
   typed: "the values that were read decide",
   symbolic: "math-verify decides, in a separate process",
@@ -10,6 +15,7 @@ const TIERS = {
   timeout: "math-verify took too long",
   error: "math-verify failed",
   unknown: "no tier can read it",
+  extract: "no answer could be extracted",
   format: "no answer could be extracted",
 };
 const SIDES = { text: "text", cleaned: "cleaned", tokens: "tokens", choice: "choice letter", values: "values", trouble: "not read because" };
@@ -34,7 +40,7 @@ export function createGrading(where, data) {
     h("caption", {}, "What was graded"),
     h("tbody", {},
       showRow("gold", group.gold), showRow("extracted", answer.extracted),
-      showRow("decided by", answer.tier == null ? null : `${answer.tier}: ${TIERS[answer.tier] ?? "a tier of another version"}`),
+      showRow("decided by", describeTier(answer.tier)),
       showRow("reason", answer.reason)));
   const button = isStatic()
     ? h("p", { class: "note" }, "A copy does not contain the grader's steps; `qed view` shows them.")
@@ -42,6 +48,11 @@ export function createGrading(where, data) {
   const element = h("div", { class: "grading-box" }, table, button, steps);
   const reveal = () => open().then(() => element.scrollIntoView({ block: "nearest" }));
   return { element, reveal };
+}
+
+function describeTier(tier) {
+  if (tier == null) return null;
+  return (tier === "" ? "" : `${tier}: `) + (TIERS[tier] ?? "a tier of your own reward, or of another version");
 }
 
 function showRow(name, value) {
@@ -68,7 +79,7 @@ function showChange({ stored, correct, tier }) {
   if (!stored || (stored.correct === correct && stored.tier === tier)) return null;
   return h("p", { class: "trouble" },
     `The run recorded another verdict: correct ${showFlag(stored.correct)} by tier ${stored.tier} (${stored.reason}). `,
-    "Its grader may be of another version, or its settings differ.");
+    "Its grader may be your own or of another version, or its settings differ.");
 }
 
 function hasContent(value) {
