@@ -18,19 +18,20 @@ MAX_RUNS = 24  # of both arms
 
 
 def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
-    """Compare the last evaluations of two arms of runs.
+    """Compare the last evaluations of two arms of runs; a run that an arm names twice counts once.
 
     Args:
         library: the runs.
         params: `a` and `b`, the keys of each arm's runs, one on each line; `measure` for one other than the accuracy.
 
     Raises:
-        Refused: there are too many runs, or no such run or measure.
+        Refused: there are too many runs, no such run or measure, or a run is in both arms.
     """
     names = [params.text(side).split("\n") for side in ("a", "b")]
     if sum(map(len, names)) > MAX_RUNS:
         raise Refused(400, f"More than {MAX_RUNS} runs cannot be compared at once.")
-    arms = [[library.find(key) for key in own] for own in names]
+    arms = [list(dict.fromkeys(library.find(key) for key in own)) for own in names]
+    _require_other_runs(*arms)
     measure = read_measure(params)
     evaluated = {place: _list_last(place) for arm in arms for place in arm}
     tasks: list[dict[str, Any]] = []
@@ -44,7 +45,15 @@ def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
             described = {**asdict(test), "difference": test.difference}
             tasks.append({"task": name[0], "decoding": name[1], "test": described})
     adjust_p_values([task["test"] for task in tasks])
-    return {"a": names[0], "b": names[1], "tasks": tasks}
+    a, b = ([place.key for place in arm] for arm in arms)
+    return {"a": a, "b": b, "tasks": tasks}
+
+
+def _require_other_runs(before: list[RunPlace], after: list[RunPlace]) -> None:
+    """Raise if a run is in both arms, unless a single run is compared with itself."""
+    shared = [place.key for place in before if place in after]
+    if shared and len(before) + len(after) > 2:
+        raise Refused(400, f"The run {shared[0]} is in both arms. Leave it out of one of them.")
 
 
 def _list_last(place: RunPlace) -> dict[tuple[str, str], int]:

@@ -165,6 +165,16 @@ def test_pass_at_k_and_votes_are_compared(ask: Asked, tmp_path: Path) -> None:
         ask("compare", a="whole", b="alone", measure="mean@8")
 
 
+def test_a_run_counts_once_in_an_arm(ask: Asked, tmp_path: Path) -> None:
+    make_run(tmp_path, "b2", outcomes=OTHER)
+    reply = ask("arms", a="a\na", b="b\nb2\nb")
+    assert reply == ask("arms", a="a", b="b\nb2")
+    assert (reply["a"], reply["b"]) == (["a"], ["b", "b2"])
+    assert [task["test"]["seeds"] for task in ask("arms", a="a\na", b="a")["tasks"]] == [[1, 1]] * len(reply["tasks"])
+    with pytest.raises(Refused, match="The run b is in both arms"):
+        ask("arms", a="a\nb", b="b")
+
+
 def test_seeds_are_compared_together(ask: Asked, tmp_path: Path) -> None:
     make_run(tmp_path, "b2", outcomes=OTHER)
     reply = ask("arms", a="a", b="b\nb2")
