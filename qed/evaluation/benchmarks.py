@@ -197,7 +197,9 @@ def find_usual_samples(name: str) -> int:
     if isinstance(declared, Mapping):
         declared = declared.get(split)
     if declared is not None and (type(declared) is not int or declared < 1):
-        raise UsageError(f"The task {name}: SAMPLES must be a whole number from 1, or one for each split: {declared!r}.")
+        raise UsageError(
+            f"The task {name}: SAMPLES must be a whole number from 1, or one for each split: {declared!r}."
+        )
     return declared or SAMPLES.get(f"{task.leaf}:{split}") or SAMPLES.get(task.leaf, 1)
 
 

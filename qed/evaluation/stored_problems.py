@@ -19,7 +19,6 @@ from qed.randomness import derive_seed
 from qed.runs.run import Row
 
 
-
 @dataclass(frozen=True, slots=True)
 class StoredRow:
     """A row of a file, with the id, the question and the gold of its problem."""

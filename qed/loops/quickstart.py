@@ -113,8 +113,8 @@ def _read_figures(folder: Path, step: int, task: str) -> dict[str, Row]:
     figures = dict(read_evaluations(folder)).get(step, {}).get(task)
     if figures is None:
         raise RewardFailed(
-            f"{folder} has no evaluation of {task} after step {step}, so the runs cannot be compared: the reward failed "
-            "on all of its answers. Mend the reward, and start again with --overwrite."
+            f"{folder} has no evaluation of {task} after step {step}, so the runs cannot be compared: the reward "
+            "failed on all of its answers. Mend the reward, and start again with --overwrite."
         )
     return figures
 
