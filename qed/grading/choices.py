@@ -30,13 +30,19 @@ WORDED = re.compile(
     r"(?:(?i:option|choice) )?(?:\(([A-J])\)|([A-J]))(?: -{1,2} | ?[–—] ?|, | ?\((?=[^()]{3,200}\)\.?$))"
     r"(?=[A-Za-z]{0,20}[aeiouyAEIOUY])(?!(?:and|also|plus|with)(?![a-z]))([A-Za-z]{3}[A-Za-z ,.'-]{0,200})\)?\.?"
 )
-# Words that name a letter, or may retract or weaken the choice of a letter before them.
+# Words that name another letter, or may retract the choice of a letter before them.
 UNSETTLED = re.compile(
-    r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|"
-    r"unless|except|instead|rather|cannot|fails?|out|eliminated|impossible|guess|reject\w{0,3}|exclu\w{0,5}|discard\w{0,3}|invalid|mistak\w{0,3}|"
-    r"inaccura\w{0,4}|doubt\w{0,3}|unlikely|likely|presumabl[ey]|hardly|nope|nah|second|other|another|alternative\w{0,2}|"
-    r"both|better|one of|option|so|therefore|thus|hence|which|making|i\.e)"
-    r"(?!\w)|[=-]>|→|⇒"
+    r"(?<![\w\\])[A-J](?![\w'’])|n't|n’t|"
+    r"(?<!\w)(?i:no[tr]?|never|neither|wrong|incorrect|false|but|however|though|although|yet|or|unless|except|instead|"
+    r"rather|cannot|fails?|out|eliminated|impossible|guess|so|therefore|thus|hence|which|making|i\.e)(?!\w)|"
+    r"[=-]>|→|⇒"
+)
+# Words that may also weaken the choice, where they are all that follows the letter; a reason may contain them.
+WEAKENING = re.compile(
+    r"(?<!\w)(?:reject\w{0,3}|exclu\w{0,5}|discard\w{0,3}|invalid|mistak\w{0,3}|inaccura\w{0,4}|doubt\w{0,3}|"
+    r"unlikely|likely|presumabl[ey]|hardly|nope|nah|second|other|another|alternative\w{0,2}|both|better|one of|"
+    r"option)(?!\w)",
+    re.IGNORECASE,
 )
 
 
@@ -68,7 +74,7 @@ def read_worded_option(text: str) -> str | None:
 
 def is_settled(text: str) -> bool:
     """Return whether words after a letter leave it the choice: they name no letter, hedge nothing, retract nothing."""
-    return not any(pattern.search(text) for pattern in (UNSETTLED, HEDGE, RETRACTION, SOFT_RETRACTION))
+    return not any(pattern.search(text) for pattern in (UNSETTLED, WEAKENING, HEDGE, RETRACTION, SOFT_RETRACTION))
 
 
 def _read_marked_choice(tokens: list[Token]) -> tuple[str, bool]:
