@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from qed.grading.spoken import DENOMINATORS
+from qed.grading.spoken import DENOMINATORS, MIXED
 from qed.grading.vocabulary import FUNCTION_WORDS, JOINERS, NUMBER_WORDS, UNITS
 
 # Units after a slash: 12/hour. Those of two or three letters are products of variables there, as in 12/ms.
@@ -181,7 +181,7 @@ RULES: tuple[Rule, ...] = (
     (ANSWERED, lambda match: match.group(1) or match.group(2)),
     (SHORT_NOUN, r"\\text{\1}"),
     (_compile(rf"^({SMALL}) (to|out of|in) ({SMALL})$"), _write_digits),
-    (_compile(r"(?<![\d.,/])(\d{1,9}) and (?:a|one)[ -](half|third|quarter)(?![\w-])"), _write_mixed),
+    (MIXED, _write_mixed),
     (SUBJECT, lambda match: match.group(1) or match.group(2)),
     (_compile(r"^(?:for )?(?:all|any|every) (?:real )?(?=[a-z] ?(?:[<>=]|\\[gln]))"), ""),
     (INTEGERS_FROM, ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 from qed.grading.vocabulary import MULTIPLES, NUMBER_WORDS
@@ -20,6 +21,12 @@ DENOMINATORS |= {word + "s": part for word, part in DENOMINATORS.items()} | {"ha
 LARGE = {word: value for word, value in MULTIPLES.items() if value >= 1_000}
 VOCABULARY = NUMBER_WORDS.keys() | MULTIPLES.keys() | ORDINAL_WORDS.keys() | DENOMINATORS.keys() | {"and", "a", "-"}
 MAX_WORDS = 20
+# 2 and a half, with the integer and the fraction as groups; not 2 and a half of them.
+MIXED = re.compile(
+    r"(?<![\d.,/])(\d{1,9}) and (?:a|one)[ -](half|third|quarter)(?![\w-])"
+    r"(?! (?:of|is|are|was|were|remain\w{0,3})(?!\w))",
+    re.IGNORECASE,
+)
 
 
 def read_number(words: list[str]) -> Fraction | None:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from qed.grading.spoken import DENOMINATORS
+from qed.grading.spoken import DENOMINATORS, MIXED
 
 OPERAND = r"\$?(?:[\d(\\√π]|[a-z](?![a-z])|sqrt|pi(?![a-z]))"
 # Each pattern begins with a fixed word, and is searched only if its first string is in the text.
 REWRITES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (
-        "and",
-        re.compile(
-            r"(?<![\d.,/])(\d{1,9}) and (?:a|one)[ -](half|third|quarter)(?![\w-])"
-            r"(?! (?:of|is|are|was|were|remain\w{0,3})(?!\w))"
-        ),
-        lambda match: f"{match[1]} {DENOMINATORS[match[2]]}",
-    ),
+    ("and", MIXED, lambda match: f"{match[1]} {DENOMINATORS[match[2].lower()]}"),
     (
         "root of",
         re.compile(r"(?:the )?(?:positive )?square root of (\d[\d.,]{0,30}|[a-z]\b|\([^()]{1,40}\))"),
