@@ -132,10 +132,8 @@ class Comparison(Relations):
     def is_list_as_tuple(self, items: Node, sequence: Node) -> bool:
         """Return whether the policy allows a bare list in place of a tuple."""
         listed = items.kind == "list" and (items.name == "," or (items.name == "and" and has_distinct_names(items)))
-        tuple_like = sequence.name == "()" or (
-            sequence.name == "[]" and len(sequence.parts) > 2
-        )  # [1, 2] is an interval
-        return self.policy.bare_list_as_tuple and listed and tuple_like
+        ordered = sequence.name == "()" or (sequence.name == "[]" and len(sequence.parts) > 2)  # [1, 2] is an interval
+        return self.policy.bare_list_as_tuple and listed and ordered
 
     def are_all_same(self, left: tuple[Node, ...], right: tuple[Node, ...]) -> bool:
         """Return whether two sequences are the same, item by item and in order."""

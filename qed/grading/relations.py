@@ -75,9 +75,8 @@ class Relations(ABC):
                 if one is answer and other.kind != "relation" and any(map(is_combination, one.parts)):
                     asked = one.parts[is_combination(one.parts[0])]  # m + n = 204 is 204, S = ab + cd is ab + cd
                     name = one.parts[0]
-                    named = (
-                        not name.parts and name.name != "e" and name not in walk(one.parts[1])
-                    )  # neither a + b - a nor a = a + b
+                    # Neither a + b - a = a + b nor a = a + b names a sum, and e is a number.
+                    named = not name.parts and name.name != "e" and name not in walk(one.parts[1])
                     return self.are_same(other, asked) or (named and self.equals_right_side(one, other, answered=True))
                 return self.equals_right_side(one, other, answered=one is answer)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
