@@ -27,10 +27,9 @@ def settle_steps(setup: Setup, settings: Settings, name: str, items: int, per_st
         return settings
     steps = count_steps(epochs, items, per_step)
     setup.run.event(EVENT, phase=name, epochs=epochs, items=items, per_step=per_step, steps=steps)
-    passes = f", which take each {steps * per_step / items:.1f} times" if per_step > items else ""
-    setup.console.say(
-        f"{name}: learner.epochs={epochs:g} over {items:,}, {per_step:,} a step: {steps:,} steps{passes}."
-    )
+    setup.console.say(f"{name}: learner.epochs={epochs:g} over {items:,}, {per_step:,} a step: {steps:,} steps.")
+    if per_step > items:
+        setup.console.say(f"A step takes more than there are, so each is used {steps * per_step / items:.1f} times.")
     return replace(settings, learner=replace(settings.learner, steps=steps, epochs=0.0))
 
 
