@@ -49,10 +49,7 @@ def require_named_models(phases: Sequence[Settings], tokenizer: Any = None) -> N
 def _list_names(settings: Settings) -> dict[str, str]:
     """Return the models in this process that a phase loads besides the policy, by the settings that name them."""
     algorithm, critic = settings.algorithm, settings.algorithm.value_model
-    names = {
-        algorithm.teacher_setting or "algorithm.reference_model": algorithm.reference_name
-        if algorithm.reference
-        else "",
-        CRITIC: critic.start if critic is not None else "",
-    }
+    names = {CRITIC: critic.start} if critic is not None else {}
+    if algorithm.reference:
+        names[algorithm.teacher_setting or "algorithm.reference_model"] = algorithm.reference_name
     return {setting: name for setting, name in names.items() if name}

@@ -188,7 +188,7 @@ def test_a_reward_compares_the_answers_to_a_problem(run: Run, tmp_path: Path, li
     file, own = tmp_path / "rows.jsonl", tmp_path / "own.py"
     file.write_text("\n".join(map(json.dumps, rows)))
     own.write_text(
-        "def longest(completions, **columns):\n    return [float(c == max(completions)) for c in completions]\n"
+        "def greatest(completions, **columns):\n    return [float(c == max(completions)) for c in completions]\n"
     )
     code, _, err = run("grade", file, "--reward", own, "--out", tmp_path / "out.jsonl", "--lists", "answers")
     assert code == 0, err
